@@ -1,0 +1,192 @@
+"""Messages to frames and back. One multipart for each command: `[meta]` or `[meta, block]`.
+
+`meta` is one msgpack array `[verb, chan, rid, …]`. Control verbs take a map, so they can grow; hot verbs are
+positional. The decoder is total: every list of byte strings gives a message or a `ProtocolError`, nothing else.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any, Final
+
+import msgpack
+
+from fabric import messages as m
+from fabric.block import BLOCK_BYTES_MAX
+from fabric.errors import Code, ProtocolError
+
+PROTOCOL_VERSION: Final = 1
+META_BYTES_MAX: Final = 1 << 20  # an ACK of 65,536 ranges still fits
+VERDICTS_MAX: Final = 65_536
+FRAME_BYTES_MAX: Final = BLOCK_BYTES_MAX
+
+
+class Verb(IntEnum):
+    HELLO = 1
+    WELCOME = 2
+    GOODBYE = 3
+    PING = 4
+    PONG = 5
+    OK = 6
+    ERR = 7
+    NOTICE = 8
+    PUB = 16
+    PUBOK = 17
+    FLOW = 18
+    SUB = 32
+    UNSUB = 33
+    CREDIT = 34
+    DELIVER = 35
+    ACK = 36
+    FETCH = 37
+    END = 38
+    GAP = 39
+    INFO = 50
+
+
+
+
+def encode(message: m.ToHub | m.ToClient) -> list[bytes]:
+    """The frames of a message, without the routing id."""
+    encoder = _ENCODERS[type(message)]
+    frames: list[bytes] = encoder(message)
+    return frames
+
+
+def decode(frames: Sequence[bytes]) -> m.ToHub | m.ToClient:
+    """The message that the frames say, or a ProtocolError whose code can go back on the wire."""
+    if not 1 <= len(frames) <= 2:
+        raise ProtocolError(Code.BAD_FRAME, f"a command has 1 or 2 frames, not {len(frames)}")
+    meta = _unpack(frames[0])
+    try:
+        decoder, with_block = _DECODERS[meta[0]]
+    except (KeyError, TypeError):
+        raise ProtocolError(Code.UNKNOWN_VERB, f"verb {meta[0]!r} is not known") from None
+    if with_block != (len(frames) == 2):
+        needs = "needs a block" if with_block else "takes no block"
+        raise ProtocolError(Code.BAD_FRAME, f"verb {Verb(meta[0]).name} {needs}")
+    chan, rid = meta[1], meta[2]
+    if not (_is_uint(chan) and _is_uint(rid)):
+        raise ProtocolError(Code.BAD_META, "chan and rid are unsigned integers")
+    try:
+        message: m.ToHub | m.ToClient = decoder(chan, rid, meta[3:], frames[-1])
+    except (ValueError, TypeError, IndexError) as error:
+        raise ProtocolError(Code.BAD_META, f"{Verb(meta[0]).name}: {error}") from None
+    return message
+
+
+def request_id(frames: Sequence[bytes]) -> tuple[int, int]:
+    """(chan, rid) of frames that did not decode, so that the error can still name them; zeros when unreadable."""
+    try:
+        meta = _unpack(frames[0])
+    except (ProtocolError, IndexError):
+        return 0, 0
+    return (meta[1], meta[2]) if _is_uint(meta[1]) and _is_uint(meta[2]) else (0, 0)
+
+
+def _unpack(data: bytes) -> list[Any]:
+    if len(data) > META_BYTES_MAX:
+        raise ProtocolError(Code.TOO_LARGE, f"meta is at most {META_BYTES_MAX} bytes, not {len(data)}")
+    try:
+        meta = msgpack.unpackb(data, raw=False, strict_map_key=True)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise ProtocolError(Code.BAD_META, f"meta is not msgpack: {error or type(error).__name__}") from None
+    if not isinstance(meta, list) or len(meta) < 3:
+        raise ProtocolError(Code.BAD_META, "meta is an array [verb, chan, rid, …]")
+    return meta
+
+
+def _is_uint(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 64
+
+
+def _uint(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r} is not an unsigned integer below 2^63")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text")
+    return value
+
+
+def _map(args: list[Any]) -> Mapping[str, Any]:
+    if not args or args[0] is None:
+        return {}
+    if not isinstance(args[0], dict) or not all(isinstance(key, str) for key in args[0]):
+        raise ValueError("the argument is a map with text keys")
+    return args[0]
+
+
+def _verdicts(args: list[Any]) -> tuple[tuple[int, int, int, Any], ...]:
+    rows = args[0]
+    if not isinstance(rows, list) or not 1 <= len(rows) <= VERDICTS_MAX:
+        raise ValueError(f"an ACK has 1..{VERDICTS_MAX} verdicts")
+    out = []
+    for row in rows:
+        verdict, first, last = m.Verdict(row[0]), _uint(row[1]), _uint(row[2])
+        if not 1 <= first <= last:
+            raise ValueError(f"ordinals {first}..{last} are not a range")
+        out.append((verdict, first, last, row[3] if len(row) > 3 else None))
+    return tuple(out)
+
+
+def _confirms(args: list[Any]) -> tuple[tuple[int, int, int, int], ...]:
+    return tuple((_uint(r[0]), _uint(r[1]), _uint(r[2]), _uint(r[3])) for r in args[1])
+
+
+def _pack(*meta: Any) -> bytes:
+    packed: bytes = msgpack.packb(meta)
+    return packed
+
+
+_ENCODERS: Final[dict[type, Any]] = {
+    m.Hello: lambda s: [_pack(Verb.HELLO, 0, s.rid, s.fields)],
+    m.Welcome: lambda s: [_pack(Verb.WELCOME, 0, s.rid, s.fields)],
+    m.Goodbye: lambda s: [_pack(Verb.GOODBYE, 0, s.rid)],
+    m.Ping: lambda s: [_pack(Verb.PING, 0, s.rid)],
+    m.Pong: lambda s: [_pack(Verb.PONG, 0, s.rid)],
+    m.Ok: lambda s: [_pack(Verb.OK, s.chan, s.rid, s.fields)],
+    m.Err: lambda s: [_pack(Verb.ERR, s.chan, s.rid, s.code, s.text, s.fields)],
+    m.Notice: lambda s: [_pack(Verb.NOTICE, 0, 0, s.kind, s.fields)],
+    m.Publish: lambda s: [_pack(Verb.PUB, 0, s.rid, s.pseq, s.level), s.block],
+    m.PubOk: lambda s: [_pack(Verb.PUBOK, 0, 0, s.level, s.confirms)],
+    m.Flow: lambda s: [_pack(Verb.FLOW, 0, 0, s.blocks_max, s.bytes_max)],
+    m.Subscribe: lambda s: [_pack(Verb.SUB, s.chan, s.rid, s.fields)],
+    m.Unsubscribe: lambda s: [_pack(Verb.UNSUB, s.chan, s.rid)],
+    m.Credit: lambda s: [_pack(Verb.CREDIT, s.chan, 0, s.ordinal_max, s.bytes_max)],
+    m.Deliver: lambda s: [_pack(Verb.DELIVER, s.chan, 0, s.first_ordinal, s.attempt, s.seqs), s.block],
+    m.Settle: lambda s: [_pack(Verb.ACK, s.chan, s.rid, s.verdicts)],
+    m.Fetch: lambda s: [_pack(Verb.FETCH, s.chan, s.rid, s.count, s.expires_ms)],
+    m.End: lambda s: [_pack(Verb.END, s.chan, s.rid, s.sent)],
+    m.Gap: lambda s: [_pack(Verb.GAP, s.chan, 0, s.first_seq, s.last_seq, s.reason)],
+    m.Info: lambda s: [_pack(Verb.INFO, 0, s.rid, s.fields)],
+}
+
+# verb -> (decoder of (chan, rid, args, last frame), whether the command has a block)
+_DECODERS: Final[dict[int, tuple[Any, bool]]] = {
+    Verb.HELLO: (lambda c, r, a, f: m.Hello(r, _map(a)), False),
+    Verb.WELCOME: (lambda c, r, a, f: m.Welcome(r, _map(a)), False),
+    Verb.GOODBYE: (lambda c, r, a, f: m.Goodbye(r), False),
+    Verb.PING: (lambda c, r, a, f: m.Ping(r), False),
+    Verb.PONG: (lambda c, r, a, f: m.Pong(r), False),
+    Verb.OK: (lambda c, r, a, f: m.Ok(c, r, _map(a)), False),
+    Verb.ERR: (lambda c, r, a, f: m.Err(c, r, _uint(a[0]), _text(a[1]), _map(a[2:])), False),
+    Verb.NOTICE: (lambda c, r, a, f: m.Notice(_text(a[0]), _map(a[1:])), False),
+    Verb.PUB: (lambda c, r, a, f: m.Publish(r, _uint(a[0]), m.Level(a[1]), f), True),
+    Verb.PUBOK: (lambda c, r, a, f: m.PubOk(_uint(a[0]), _confirms(a)), False),
+    Verb.FLOW: (lambda c, r, a, f: m.Flow(_uint(a[0]), _uint(a[1])), False),
+    Verb.SUB: (lambda c, r, a, f: m.Subscribe(c, r, _map(a)), False),
+    Verb.UNSUB: (lambda c, r, a, f: m.Unsubscribe(c, r), False),
+    Verb.CREDIT: (lambda c, r, a, f: m.Credit(c, _uint(a[0]), _uint(a[1])), False),
+    Verb.DELIVER: (
+        lambda c, r, a, f: m.Deliver(c, _uint(a[0]), _uint(a[1]), tuple(_uint(s) for s in a[2]), f),
+        True,
+    ),
+    Verb.ACK: (lambda c, r, a, f: m.Settle(c, r, _verdicts(a)), False),
+    Verb.FETCH: (lambda c, r, a, f: m.Fetch(c, r, _uint(a[0]), _uint(a[1])), False),
+    Verb.END: (lambda c, r, a, f: m.End(c, r, _uint(a[0])), False),
+    Verb.GAP: (lambda c, r, a, f: m.Gap(c, _uint(a[0]), _uint(a[1]), _text(a[2])), False),
+    Verb.INFO: (lambda c, r, a, f: m.Info(r, _map(a)), False),
+}
