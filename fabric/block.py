@@ -17,17 +17,33 @@ Layout, little-endian (fields marked * are the hub's):
                          name_idx u16[n_pairs], top bit set when the value is text | values column of n_pairs
              payload     column of count
 
-Standard library only: hub, client and Spark all stand on this file.
+Spare fields and padding are written as zeros and not looked at by readers. Columns and headers are coded in
+`columns`; here is how they make a block. Standard library only: hub, client and Spark all stand on these files.
 """
 
 import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from fabric.columns import (
+    Headers,
+    HeaderValue,
+    aligned,
+    check_column,
+    check_headers,
+    column,
+    column_end,
+    decode_headers,
+    encode_headers,
+    headers_end,
+    items,
+    longest,
+    padded,
+    select_column,
+)
 from fabric.errors import BlockError, Code
 
 if sys.byteorder != "little":
@@ -41,7 +57,6 @@ _HEAD_CRC_AT: Final = HEAD_BYTES - 4
 _STAMP: Final = struct.Struct("<Qq")
 _STAMP_AT: Final = 16
 _U32: Final = struct.Struct("<I")
-_PAIR: Final = struct.Struct("<II")
 
 # What the flag bits say about the body.
 KEYS: Final = 1
@@ -57,12 +72,7 @@ TOPICS_MAX: Final = 65_535
 TOPIC_BYTES_MAX: Final = 255
 KEY_BYTES_MAX: Final = 255
 ID_BYTES_MAX: Final = 200
-HEADER_NAMES_MAX: Final = 32_768
 PRIORITY_MAX: Final = 9
-_TEXT_BIT: Final = 0x8000
-
-HeaderValue = str | bytes
-Headers = Mapping[str, HeaderValue]
 
 
 def encode(
@@ -79,25 +89,28 @@ def encode(
     count = len(payloads)
     _require(1 <= count <= COUNT_MAX, f"a block holds 1..{COUNT_MAX} messages, not {count}")
     _require(0 <= priority <= PRIORITY_MAX, f"priority is 0..{PRIORITY_MAX}, not {priority}")
+    _require(0 <= expires_us < 1 << 63, f"expires_us is a time after 1970, not {expires_us}")
     if isinstance(topics, str):
-        table, index = [topics.encode()], None
+        table, index = [_topic(topics)], None
     else:
         _require(len(topics) == count, "one topic for each message")
-        table, index = _intern([t.encode() for t in topics])
+        names, index = _intern(topics)
+        table = [_topic(name) for name in names]
     flags = 0
-    sections = [_column(table)]
+    sections = [column(table)]
     if index is not None:
-        sections.append(_padded(index.tobytes()))
-    for bit, column in ((KEYS, keys), (IDS, ids)):
-        if column is not None:
-            _require(len(column) == count, "one key or id for each message")
+        sections.append(padded(index.tobytes()))
+    for bit, name, limit, values in ((KEYS, "key", KEY_BYTES_MAX, keys), (IDS, "id", ID_BYTES_MAX, ids)):
+        if values is not None:
+            _require(len(values) == count, f"one {name} for each message")
+            _require(max(map(len, values)) <= limit, f"a {name} is at most {limit} bytes")
             flags |= bit
-            sections.append(_column(column))
+            sections.append(column(values))
     if headers is not None:
         _require(len(headers) == count, "one header map, or None, for each message")
         flags |= HEADERS
-        sections.append(_encode_headers(headers))
-    sections.append(_column(payloads))
+        sections.append(encode_headers(headers))
+    sections.append(column(payloads))
     return _seal(flags, priority, count, len(table), expires_us, sections)
 
 
@@ -110,7 +123,11 @@ def stamp(raw: bytes, base_seq: int, ts_us: int) -> bytes:
 
 
 def cut(block: "Block", start: int, stop: int) -> bytes:
-    """A stamped block of messages start..stop-1, whose base_seq is that of its first message."""
+    """A stamped block of messages start..stop-1, whose base_seq is that of its first message.
+
+    Out of a SPARSE block comes a SPARSE block: its seqs are then whatever the caller lists beside it.
+    """
+    assert 0 <= start < stop <= block.count
     if start == 0 and stop == block.count:
         return block.raw
     return _select(block, [(start, stop)], block.flags)
@@ -118,6 +135,7 @@ def cut(block: "Block", start: int, stop: int) -> bytes:
 
 def pick(block: "Block", runs: Sequence[tuple[int, int]]) -> bytes:
     """A stamped block of several runs of messages (each start..stop-1). SPARSE when they are not one run."""
+    assert runs
     if len(runs) == 1:
         return cut(block, *runs[0])
     return _select(block, runs, block.flags | SPARSE)
@@ -137,7 +155,7 @@ def join(blocks: Sequence["Block"]) -> bytes:
         flags |= b.flags
     names = [name for b in blocks for name in b.topic_names()]
     payloads = [p for b in blocks for p in b.payloads()]
-    keys = [k for b in blocks for k in b.keys()] if flags & KEYS else None
+    keys = [k for b in blocks for k in b.keys()] if flags & KEYS else None  # noqa: SIM118 - a block is no dict
     ids = [k for b in blocks for k in b.ids()] if flags & IDS else None
     headers = [h for b in blocks for h in b.headers()] if flags & HEADERS else None
     topics: str | list[str] = names[0] if len(set(names)) == 1 else names
@@ -196,6 +214,8 @@ class Block:
             raise BlockError(f"count {count} is not in 1..{COUNT_MAX}")
         if not 1 <= n_topics <= min(count, TOPICS_MAX):
             raise BlockError(f"{n_topics} topics for {count} messages")
+        if expires < 0:
+            raise BlockError(f"expires_us {expires} is before 1970")
         if body_len != size - HEAD_BYTES or body_len % 8:
             raise BlockError(f"body_len {body_len} does not fit {size - HEAD_BYTES} bytes of body")
         self.raw = raw
@@ -218,16 +238,19 @@ class Block:
         body_crc = HEAD.unpack_from(raw)[12]
         if zlib.crc32(memoryview(raw)[HEAD_BYTES:]) != body_crc:
             raise BlockError("the body does not match its CRC")
-        if at.topic_idx >= 0 and max(self.topic_idx()) >= self.n_topics:
-            raise BlockError("a topic index is outside the topic table")
+        if at.topic_idx >= 0:
+            used = set(self.topic_idx())
+            # All used as well: the hub routes by the table alone, without a look at who uses it.
+            if max(used) >= self.n_topics or len(used) != self.n_topics:
+                raise BlockError("topic indexes and topic table do not match")
         for name, pos, limit in (("key", at.keys, KEY_BYTES_MAX), ("id", at.ids, ID_BYTES_MAX)):
             if pos >= 0:
-                offsets = _check_column(raw, pos, count)
-                if max(b - a for a, b in pairwise(offsets)) > limit:
+                offsets = check_column(raw, pos, count)
+                if longest(offsets) > limit:
                     raise BlockError(f"a {name} is longer than {limit} bytes")
         if at.headers >= 0:
-            _check_headers(raw, at.headers, count)
-        _check_column(raw, at.payload, count)
+            check_headers(raw, at.headers, count)
+        check_column(raw, at.payload, count)
 
     def verify_stamp(self) -> None:
         """Check the head's CRC, which the hub wrote."""
@@ -236,7 +259,7 @@ class Block:
             raise BlockError("the head does not match its CRC")
 
     def payloads(self) -> list[bytes]:
-        return _items(self.raw, self._sections.payload, self.count)
+        return items(self.raw, self._sections.payload, self.count)
 
     def payload_bytes(self) -> int:
         """Bytes of all payloads together, without decoding them."""
@@ -259,156 +282,44 @@ class Block:
     def keys(self) -> list[bytes]:
         """Ordering keys; empty for messages without one."""
         at = self._sections.keys
-        return [b""] * self.count if at < 0 else _items(self.raw, at, self.count)
+        return [b""] * self.count if at < 0 else items(self.raw, at, self.count)
 
     def ids(self) -> list[bytes]:
         """Idempotency keys; empty for messages without one."""
         at = self._sections.ids
-        return [b""] * self.count if at < 0 else _items(self.raw, at, self.count)
+        return [b""] * self.count if at < 0 else items(self.raw, at, self.count)
 
     def headers(self) -> list[dict[str, HeaderValue]]:
         at = self._sections.headers
-        return [{} for _ in range(self.count)] if at < 0 else _decode_headers(self.raw, at, self.count)
+        return [{} for _ in range(self.count)] if at < 0 else decode_headers(self.raw, at, self.count)
 
     def _outline(self) -> tuple[tuple[str, ...], _Sections]:
         """Walk the sections by their lengths alone; the body must be used up exactly."""
         raw, count, n_topics = self.raw, self.count, self.n_topics
         pos = HEAD_BYTES
-        offsets = _check_column(raw, pos, n_topics)
-        if max(b - a for a, b in pairwise(offsets)) > TOPIC_BYTES_MAX:
+        offsets = check_column(raw, pos, n_topics)
+        if longest(offsets) > TOPIC_BYTES_MAX:
             raise BlockError(f"a topic is longer than {TOPIC_BYTES_MAX} bytes", Code.BAD_TOPIC)
         try:
-            topics = tuple(t.decode() for t in _items(raw, pos, n_topics))
+            topics = tuple(t.decode() for t in items(raw, pos, n_topics))
         except UnicodeDecodeError:
             raise BlockError("a topic is not UTF-8", Code.BAD_TOPIC) from None
         if len(set(topics)) != n_topics:
             raise BlockError("the topic table names a topic twice")
-        pos = _column_end(raw, pos, n_topics)
+        pos = column_end(raw, pos, n_topics)
         topic_idx = keys = ids = headers = -1
         if n_topics > 1:
-            topic_idx, pos = pos, _aligned(pos + 2 * count)
+            topic_idx, pos = pos, aligned(pos + 2 * count)
         if self.flags & KEYS:
-            keys, pos = pos, _column_end(raw, pos, count)
+            keys, pos = pos, column_end(raw, pos, count)
         if self.flags & IDS:
-            ids, pos = pos, _column_end(raw, pos, count)
+            ids, pos = pos, column_end(raw, pos, count)
         if self.flags & HEADERS:
-            headers, pos = pos, _headers_end(raw, pos, count)
+            headers, pos = pos, headers_end(raw, pos, count)
         payload = pos
-        if _column_end(raw, pos, count) != len(raw):
+        if column_end(raw, pos, count) != len(raw):
             raise BlockError("the sections do not fill the body")
         return topics, _Sections(topic_idx, keys, ids, headers, payload)
-
-
-# Columns: u32[n+1] offsets | bytes, padded to eight.
-
-
-def _column(items: Sequence[bytes]) -> bytes:
-    offsets = array("I", accumulate(map(len, items), initial=0))
-    return _padded(offsets.tobytes() + b"".join(items))
-
-
-def _column_end(raw: bytes, pos: int, n: int) -> int:
-    start = pos + 4 * (n + 1)
-    if start > len(raw):
-        raise BlockError("a column runs past the end of the block")
-    end = _aligned(start + _U32.unpack_from(raw, start - 4)[0])
-    if end > len(raw):
-        raise BlockError("a column runs past the end of the block")
-    return end
-
-
-def _check_column(raw: bytes, pos: int, n: int) -> tuple[int, ...]:
-    """The offsets of a column, known to start at 0 and never to decrease."""
-    end = _column_end(raw, pos, n)
-    offsets = struct.unpack_from(f"<{n + 1}I", raw, pos)
-    if offsets[0] != 0 or list(offsets) != sorted(offsets):
-        raise BlockError("column offsets decrease or do not start at 0")
-    if end < pos + 4 * (n + 1) + offsets[-1]:
-        raise BlockError("a column runs past the end of the block")
-    return offsets
-
-
-def _items(raw: bytes, pos: int, n: int) -> list[bytes]:
-    offsets = struct.unpack_from(f"<{n + 1}I", raw, pos)
-    start = pos + 4 * (n + 1)
-    data = raw[start : start + offsets[-1]]
-    return [data[a:b] for a, b in pairwise(offsets)]
-
-
-# Headers: pairs of name and value, columnar, so that a scan reads them without decoding maps.
-
-
-def _encode_headers(headers: Sequence[Headers | None]) -> bytes:
-    names: dict[str, int] = {}
-    first_pair, name_idx, values = array("I", [0]), array("H"), []
-    for pairs in headers:
-        for name, value in (pairs or {}).items():
-            index = names.setdefault(name, len(names))
-            if isinstance(value, str):
-                name_idx.append(index | _TEXT_BIT)
-                values.append(value.encode())
-            else:
-                name_idx.append(index)
-                values.append(bytes(value))
-        first_pair.append(len(values))
-    _require(len(names) <= HEADER_NAMES_MAX, f"a block has at most {HEADER_NAMES_MAX} header names")
-    return b"".join(
-        (
-            _padded(_PAIR.pack(len(names), len(values)) + first_pair.tobytes()),
-            _column([n.encode() for n in names]),
-            _padded(name_idx.tobytes()),
-            _column(values),
-        )
-    )
-
-
-def _header_places(raw: bytes, pos: int, count: int) -> tuple[int, int, int, int, int]:
-    """(n_names, n_pairs, start of names, start of name_idx, start of values)."""
-    if pos + 8 > len(raw):
-        raise BlockError("the headers run past the end of the block")
-    n_names, n_pairs = _PAIR.unpack_from(raw, pos)
-    if n_names > HEADER_NAMES_MAX or n_pairs * 6 > len(raw):
-        raise BlockError(f"{n_pairs} headers of {n_names} names do not fit the block")
-    names = _aligned(pos + 8 + 4 * (count + 1))
-    name_idx = _column_end(raw, names, n_names)
-    return n_names, n_pairs, names, name_idx, _aligned(name_idx + 2 * n_pairs)
-
-
-def _headers_end(raw: bytes, pos: int, count: int) -> int:
-    _, n_pairs, _, _, values = _header_places(raw, pos, count)
-    return _column_end(raw, values, n_pairs)
-
-
-def _check_headers(raw: bytes, pos: int, count: int) -> None:
-    n_names, n_pairs, names, name_idx, values = _header_places(raw, pos, count)
-    first_pair = struct.unpack_from(f"<{count + 1}I", raw, pos + 8)
-    if first_pair[0] != 0 or first_pair[-1] != n_pairs or list(first_pair) != sorted(first_pair):
-        raise BlockError("header pairs are not in order")
-    _check_column(raw, names, n_names)
-    _check_column(raw, values, n_pairs)
-    indexes = struct.unpack_from(f"<{n_pairs}H", raw, name_idx)
-    if any(i & ~_TEXT_BIT >= n_names for i in indexes):
-        raise BlockError("a header name index is outside the name table")
-    try:
-        for name in _items(raw, names, n_names):
-            name.decode()
-        for index, value in zip(indexes, _items(raw, values, n_pairs), strict=True):
-            if index & _TEXT_BIT:
-                value.decode()
-    except UnicodeDecodeError:
-        raise BlockError("a header name or text value is not UTF-8") from None
-
-
-def _decode_headers(raw: bytes, pos: int, count: int) -> list[dict[str, HeaderValue]]:
-    n_names, n_pairs, at_names, at_idx, at_values = _header_places(raw, pos, count)
-    first_pair = struct.unpack_from(f"<{count + 1}I", raw, pos + 8)
-    names = [n.decode() for n in _items(raw, at_names, n_names)]
-    indexes = struct.unpack_from(f"<{n_pairs}H", raw, at_idx)
-    values = _items(raw, at_values, n_pairs)
-    pairs: list[tuple[str, HeaderValue]] = [
-        (names[i & ~_TEXT_BIT], v.decode() if i & _TEXT_BIT else v) for i, v in zip(indexes, values, strict=True)
-    ]
-    return [dict(pairs[a:b]) for a, b in pairwise(first_pair)]
 
 
 # Making blocks out of blocks.
@@ -417,62 +328,49 @@ def _decode_headers(raw: bytes, pos: int, count: int) -> list[dict[str, HeaderVa
 def _select(block: Block, runs: Sequence[tuple[int, int]], flags: int) -> bytes:
     """A stamped block of the chosen runs; columns are sliced, only headers are encoded anew."""
     raw, count, at = block.raw, block.count, block._sections
-    table, index = [t.encode() for t in block.topics], None
+    table, index = list(block.topics), None
     if block.n_topics > 1:
         places = block.topic_idx()
         table, index = _intern([table[i] for a, b in runs for i in places[a:b]])
-    sections = [_column(table)]
+    sections = [column([name.encode() for name in table])]
     if index is not None:
-        sections.append(_padded(index.tobytes()))
-    for pos in (at.keys, at.ids):
-        if pos >= 0:
-            sections.append(_select_column(raw, pos, count, runs))
+        sections.append(padded(index.tobytes()))
+    sections.extend(select_column(raw, pos, count, runs) for pos in (at.keys, at.ids) if pos >= 0)
     if at.headers >= 0:
         headers = block.headers()
-        sections.append(_encode_headers([h for a, b in runs for h in headers[a:b]]))
-    sections.append(_select_column(raw, at.payload, count, runs))
+        sections.append(encode_headers([h for a, b in runs for h in headers[a:b]]))
+    sections.append(select_column(raw, at.payload, count, runs))
     size = sum(b - a for a, b in runs)
     sealed = _seal(flags, block.priority, size, len(table), block.expires_us, sections)
     return stamp(sealed, block.base_seq + runs[0][0], block.ts_us)
 
 
-def _select_column(raw: bytes, pos: int, n: int, runs: Sequence[tuple[int, int]]) -> bytes:
-    start, size = pos + 4 * (n + 1), 0
-    offsets, pieces = array("I", [0]), []
-    for a, b in runs:
-        span = struct.unpack_from(f"<{b - a + 1}I", raw, pos + 4 * a)
-        shift = size - span[0]
-        offsets.extend([offset + shift for offset in span[1:]])
-        pieces.append(raw[start + span[0] : start + span[-1]])
-        size += span[-1] - span[0]
-    return _padded(offsets.tobytes() + b"".join(pieces))
+def _topic(name: str) -> bytes:
+    try:
+        topic = name.encode()
+    except UnicodeEncodeError:
+        raise BlockError(f"topic {name!r:.80} is not text that UTF-8 can hold", Code.BAD_TOPIC) from None
+    if len(topic) > TOPIC_BYTES_MAX:
+        raise BlockError(f"a topic is at most {TOPIC_BYTES_MAX} bytes, not {len(topic)}", Code.BAD_TOPIC)
+    return topic
 
 
-def _intern(topics: Sequence[bytes]) -> tuple[list[bytes], "array[int] | None"]:
+def _intern(topics: Sequence[str]) -> tuple[list[str], "array[int] | None"]:
     """A table of the distinct topics and, when there are several, each message's place in it."""
-    places: dict[bytes, int] = {}
+    places: dict[str, int] = {}
     index = [places.setdefault(t, len(places)) for t in topics]
     _require(len(places) <= TOPICS_MAX, f"a block has at most {TOPICS_MAX} topics")
     return list(places), array("H", index) if len(places) > 1 else None
 
 
-def _seal(
-    flags: int, priority: int, count: int, n_topics: int, expires_us: int, sections: Iterable[bytes]
-) -> bytes:
+def _seal(flags: int, priority: int, count: int, n_topics: int, expires_us: int, sections: Iterable[bytes]) -> bytes:
     body = b"".join(sections)
-    _require(HEAD_BYTES + len(body) <= BLOCK_BYTES_MAX, f"a block is at most {BLOCK_BYTES_MAX} bytes")
+    if HEAD_BYTES + len(body) > BLOCK_BYTES_MAX:
+        raise BlockError(f"a block is at most {BLOCK_BYTES_MAX} bytes, not {HEAD_BYTES + len(body)}", Code.TOO_LARGE)
     head = HEAD.pack(
         MAGIC, VERSION, flags, priority, 0, count, n_topics, 0, 0, 0, expires_us, len(body), zlib.crc32(body), 0, 0
     )
     return head + body
-
-
-def _aligned(pos: int) -> int:
-    return (pos + 7) & ~7
-
-
-def _padded(data: bytes) -> bytes:
-    return data + bytes(-len(data) % 8)
 
 
 def _require(condition: bool, message: str) -> None:

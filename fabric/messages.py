@@ -84,7 +84,7 @@ class Settle(NamedTuple):
 class Fetch(NamedTuple):
     chan: int
     rid: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which no one needs here
     expires_ms: int
 
 

@@ -17,6 +17,9 @@ from fabric.errors import Code, ProtocolError
 PROTOCOL_VERSION: Final = 1
 META_BYTES_MAX: Final = 1 << 20  # an ACK of 65,536 ranges still fits
 VERDICTS_MAX: Final = 65_536
+# msgpack allocates an array before it reads it, at every level of nesting: this bounds what a lying frame can cost.
+ARRAY_MAX: Final = VERDICTS_MAX
+_SHOWN_CHARS_MAX: Final = 60  # of a wrong value, in the text of an error
 FRAME_BYTES_MAX: Final = BLOCK_BYTES_MAX
 
 
@@ -43,8 +46,6 @@ class Verb(IntEnum):
     INFO = 50
 
 
-
-
 def encode(message: m.ToHub | m.ToClient) -> list[bytes]:
     """The frames of a message, without the routing id."""
     encoder = _ENCODERS[type(message)]
@@ -57,20 +58,22 @@ def decode(frames: Sequence[bytes]) -> m.ToHub | m.ToClient:
     if not 1 <= len(frames) <= 2:
         raise ProtocolError(Code.BAD_FRAME, f"a command has 1 or 2 frames, not {len(frames)}")
     meta = _unpack(frames[0])
-    try:
-        decoder, with_block = _DECODERS[meta[0]]
-    except (KeyError, TypeError):
-        raise ProtocolError(Code.UNKNOWN_VERB, f"verb {meta[0]!r} is not known") from None
+    verb = meta[0]
+    if type(verb) is not int or verb not in _DECODERS:  # type first: 1.0 and True would be found as HELLO
+        raise ProtocolError(Code.UNKNOWN_VERB, f"verb {_shown(verb)} is not known")
+    decoder, with_block = _DECODERS[verb]
     if with_block != (len(frames) == 2):
         needs = "needs a block" if with_block else "takes no block"
-        raise ProtocolError(Code.BAD_FRAME, f"verb {Verb(meta[0]).name} {needs}")
+        raise ProtocolError(Code.BAD_FRAME, f"verb {Verb(verb).name} {needs}")
     chan, rid = meta[1], meta[2]
     if not (_is_uint(chan) and _is_uint(rid)):
         raise ProtocolError(Code.BAD_META, "chan and rid are unsigned integers")
     try:
         message: m.ToHub | m.ToClient = decoder(chan, rid, meta[3:], frames[-1])
-    except (ValueError, TypeError, IndexError) as error:
-        raise ProtocolError(Code.BAD_META, f"{Verb(meta[0]).name}: {error}") from None
+    except IndexError:
+        raise ProtocolError(Code.BAD_META, f"{Verb(verb).name}: fields are missing") from None
+    except ValueError as error:
+        raise ProtocolError(Code.BAD_META, f"{Verb(verb).name}: {error}") from None
     return message
 
 
@@ -87,8 +90,8 @@ def _unpack(data: bytes) -> list[Any]:
     if len(data) > META_BYTES_MAX:
         raise ProtocolError(Code.TOO_LARGE, f"meta is at most {META_BYTES_MAX} bytes, not {len(data)}")
     try:
-        meta = msgpack.unpackb(data, raw=False, strict_map_key=True)
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        meta = msgpack.unpackb(data, raw=False, strict_map_key=True, max_array_len=ARRAY_MAX)
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
         raise ProtocolError(Code.BAD_META, f"meta is not msgpack: {error or type(error).__name__}") from None
     if not isinstance(meta, list) or len(meta) < 3:
         raise ProtocolError(Code.BAD_META, "meta is an array [verb, chan, rid, …]")
@@ -101,14 +104,25 @@ def _is_uint(value: object) -> bool:
 
 def _uint(value: object) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError(f"{value!r} is not an unsigned integer below 2^63")
+        raise ValueError(f"{_shown(value)} is not an unsigned integer below 2^63")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not text")
+        raise ValueError(f"{_shown(value)} is not text")
     return value
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{_shown(value)} is not an array")
+    return value
+
+
+def _shown(value: object) -> str:
+    """A wrong value for the text of an error: short, and without walking into nested ones."""
+    return repr(value)[:_SHOWN_CHARS_MAX] if isinstance(value, int | float | str | bytes) else type(value).__name__
 
 
 def _map(args: list[Any]) -> Mapping[str, Any]:
@@ -120,12 +134,12 @@ def _map(args: list[Any]) -> Mapping[str, Any]:
 
 
 def _verdicts(args: list[Any]) -> tuple[tuple[int, int, int, Any], ...]:
-    rows = args[0]
-    if not isinstance(rows, list) or not 1 <= len(rows) <= VERDICTS_MAX:
+    rows = _list(args[0])
+    if not 1 <= len(rows) <= VERDICTS_MAX:
         raise ValueError(f"an ACK has 1..{VERDICTS_MAX} verdicts")
     out = []
-    for row in rows:
-        verdict, first, last = m.Verdict(row[0]), _uint(row[1]), _uint(row[2])
+    for row in map(_list, rows):
+        verdict, first, last = m.Verdict(_uint(row[0])), _uint(row[1]), _uint(row[2])
         if not 1 <= first <= last:
             raise ValueError(f"ordinals {first}..{last} are not a range")
         out.append((verdict, first, last, row[3] if len(row) > 3 else None))
@@ -133,7 +147,8 @@ def _verdicts(args: list[Any]) -> tuple[tuple[int, int, int, Any], ...]:
 
 
 def _confirms(args: list[Any]) -> tuple[tuple[int, int, int, int], ...]:
-    return tuple((_uint(r[0]), _uint(r[1]), _uint(r[2]), _uint(r[3])) for r in args[1])
+    rows = map(_list, _list(args[1]))
+    return tuple((_uint(r[0]), _uint(r[1]), _uint(r[2]), _uint(r[3])) for r in rows)
 
 
 def _pack(*meta: Any) -> bytes:
@@ -174,14 +189,14 @@ _DECODERS: Final[dict[int, tuple[Any, bool]]] = {
     Verb.OK: (lambda c, r, a, f: m.Ok(c, r, _map(a)), False),
     Verb.ERR: (lambda c, r, a, f: m.Err(c, r, _uint(a[0]), _text(a[1]), _map(a[2:])), False),
     Verb.NOTICE: (lambda c, r, a, f: m.Notice(_text(a[0]), _map(a[1:])), False),
-    Verb.PUB: (lambda c, r, a, f: m.Publish(r, _uint(a[0]), m.Level(a[1]), f), True),
+    Verb.PUB: (lambda c, r, a, f: m.Publish(r, _uint(a[0]), m.Level(_uint(a[1])), f), True),
     Verb.PUBOK: (lambda c, r, a, f: m.PubOk(_uint(a[0]), _confirms(a)), False),
     Verb.FLOW: (lambda c, r, a, f: m.Flow(_uint(a[0]), _uint(a[1])), False),
     Verb.SUB: (lambda c, r, a, f: m.Subscribe(c, r, _map(a)), False),
     Verb.UNSUB: (lambda c, r, a, f: m.Unsubscribe(c, r), False),
     Verb.CREDIT: (lambda c, r, a, f: m.Credit(c, _uint(a[0]), _uint(a[1])), False),
     Verb.DELIVER: (
-        lambda c, r, a, f: m.Deliver(c, _uint(a[0]), _uint(a[1]), tuple(_uint(s) for s in a[2]), f),
+        lambda c, r, a, f: m.Deliver(c, _uint(a[0]), _uint(a[1]), tuple(map(_uint, _list(a[2]))), f),
         True,
     ),
     Verb.ACK: (lambda c, r, a, f: m.Settle(c, r, _verdicts(a)), False),
