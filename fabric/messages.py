@@ -5,8 +5,11 @@ journal turns the second kind into rows. Nothing here knows about msgpack, socke
 """
 
 from collections.abc import Mapping
-from enum import IntEnum, StrEnum
-from typing import Any, NamedTuple
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+PROTOCOL_VERSION: Final = 1
+META_BYTES_MAX: Final = 1 << 20  # an ACK of tens of thousands of ranges still fits
 
 PeerId = bytes  # the routing id that the hub's ROUTER gave to a connection
 
@@ -26,11 +29,6 @@ class Verdict(IntEnum):
     RELEASE = 2  # not started: give it to someone else; not counted
     REJECT = 3  # never again: to the dead letters, with `arg` as the reason
     TOUCH = 4  # still at work: extend the lease
-
-
-class AckMode(StrEnum):
-    EXPLICIT = "explicit"  # leased until acked
-    NONE = "none"  # settled when handed to the socket
 
 
 # Client to hub. Every message has the channel and the request id that its frame carried; rid 0 wants no answer.

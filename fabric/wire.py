@@ -13,9 +13,8 @@ import msgpack
 from fabric import messages as m
 from fabric.block import BLOCK_BYTES_MAX
 from fabric.errors import Code, ProtocolError
+from fabric.messages import META_BYTES_MAX
 
-PROTOCOL_VERSION: Final = 1
-META_BYTES_MAX: Final = 1 << 20  # an ACK of 65,536 ranges still fits
 VERDICTS_MAX: Final = 65_536
 # msgpack allocates an array before it reads it, at every level of nesting: this bounds what a lying frame can cost.
 ARRAY_MAX: Final = VERDICTS_MAX

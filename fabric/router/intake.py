@@ -1,0 +1,169 @@
+"""From publishes to journal blocks: checks, sequence numbers, and the joining of small blocks.
+
+A publish gets its seq when it arrives; blocks are sealed when the shell has room for another commit. What gathered
+in between is one turn: its small blocks become one journal block, so singles are stored and scanned like batches.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from fabric.block import COUNT_MAX, SPARSE, Block, join
+from fabric.errors import Code, ProtocolError
+from fabric.messages import Append, Level, Publish, PubOk, Record, SaveProducer
+from fabric.router.producers import Producer
+from fabric.router.sessions import Session
+from fabric.router.topics import CACHE_MAX, check_topic
+
+# Blocks below this are joined, up to the second figure: LMDB likes rows of 16-256 KB.
+SMALL_BLOCK_BYTES: Final = 16 << 10
+JOINED_BYTES_MAX: Final = 256 << 10
+# All that was taken and is not yet on disk, over all sessions. Beyond it publishers hear BUSY and send again.
+PENDING_BYTES_MAX: Final = 48 << 20
+# The unconfirmed publishes of one session: a disk that takes 30 ms for a commit still sees a full pipeline.
+WINDOW_BLOCKS: Final = 128
+WINDOW_BYTES: Final = 8 << 20
+WINDOW_BYTES_MIN: Final = 256 << 10
+RETRY_MS: Final = 50
+
+
+class Refusal(NamedTuple):
+    """Why no publishes are taken now."""
+
+    code: Code
+    text: str
+    retry_ms: int
+
+
+class _Entry(NamedTuple):
+    block: Block
+    base_seq: int
+
+
+class Batch(NamedTuple):
+    """What one turn took in."""
+
+    blocks: list[Block]
+    records: list[Record]
+    confirms: list[tuple[Session, PubOk]]  # to be sent when the turn is on disk
+    prompt: list[tuple[Session, PubOk]]  # to be sent at once: level `received`
+    taken: list[tuple[Session, int, int]]  # (session, blocks, bytes) that are in flight until then
+    size: int  # bytes of all blocks, as they were taken
+
+
+class Intake:
+    def __init__(self, last_seq: int, last_ts_us: int, producers: Iterable[SaveProducer]) -> None:
+        self.next_seq = last_seq + 1
+        self.producers = {p.name: Producer.restore(p) for p in producers}
+        self.refusal: Refusal | None = None
+        self.pending_bytes = 0  # taken and not yet committed
+        self.hasty = False  # something of level `received` waits for the seal
+        self._last_ts_us = last_ts_us
+        self._entries: list[_Entry] = []
+        self._confirms: dict[tuple[Session, int], list[tuple[int, int, int, int]]] = {}
+        self._taken: dict[Session, tuple[int, int]] = {}
+        self._dirty: dict[Producer, None] = {}
+        self._known_topics: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._entries or self._confirms)
+
+    def accept(self, session: Session, publish: Publish, window: tuple[int, int]) -> Block | None:
+        """Take a publish and give it its seqs; None when it is a duplicate. Raises when it is refused."""
+        if self.refusal is not None:
+            raise ProtocolError(self.refusal.code, self.refusal.text, retry_ms=self.refusal.retry_ms)
+        size = len(publish.block)
+        if session.inflight_blocks >= 2 * window[0] or session.inflight_bytes >= 2 * window[1]:
+            raise ProtocolError(Code.OVERRUN, "more unconfirmed publishes than the window allows", retry_ms=RETRY_MS)
+        if self.pending_bytes + size > PENDING_BYTES_MAX:
+            raise ProtocolError(Code.BUSY, "the disk is behind; send again", retry_ms=RETRY_MS)
+        if session.fenced:
+            assert session.producer is not None
+            raise ProtocolError(Code.FENCED, f"producer {session.producer.name!r} has a newer session")
+        block = Block(publish.block)
+        block.verify()
+        if block.flags & SPARSE:
+            raise ProtocolError(Code.BAD_BLOCK, "a published block is not sparse")
+        for topic in block.topics:
+            if topic not in self._known_topics:
+                self._learn(topic)
+        producer = session.producer
+        if publish.pseq:
+            if producer is None:
+                raise ProtocolError(Code.BAD_OPTION, "a numbered publish needs a producer in HELLO")
+            first = producer.duplicate_of(publish.pseq, block.count)
+            if first is not None:
+                self._confirm(session, publish, (publish.rid, first, 0, block.count))
+                return None
+            producer.stored(publish.pseq, block.count, self.next_seq)
+            self._dirty[producer] = None
+        self._confirm(session, publish, (publish.rid, self.next_seq, block.count, 0))
+        session.inflight_blocks += 1
+        session.inflight_bytes += size
+        blocks, taken = self._taken.get(session, (0, 0))
+        self._taken[session] = (blocks + 1, taken + size)
+        self.hasty |= publish.level == Level.RECEIVED
+        self.append(block)
+        return block
+
+    def _confirm(self, session: Session, publish: Publish, row: tuple[int, int, int, int]) -> None:
+        if publish.rid:
+            self._confirms.setdefault((session, publish.level), []).append(row)
+
+    def append(self, block: Block) -> None:
+        """Take a block that has passed the checks, or that the hub made itself."""
+        self._entries.append(_Entry(block, self.next_seq))
+        self.next_seq += block.count
+        self.pending_bytes += len(block.raw)
+
+    def _learn(self, topic: str) -> None:
+        check_topic(topic)
+        if topic.startswith("$"):
+            raise ProtocolError(Code.FORBIDDEN, f"topic {topic!r} is the hub's own")
+        if len(self._known_topics) >= CACHE_MAX:
+            self._known_topics.clear()
+        self._known_topics.add(topic)
+
+    def seal(self, wall_us: int) -> Batch:
+        """Close the turn: stamped blocks in order, the records to commit, and who is told what."""
+        ts_us = self._last_ts_us = max(self._last_ts_us, wall_us)
+        blocks = [_sealed(run, ts_us) for run in _joinable(self._entries)]
+        records: list[Record] = [Append(block.raw) for block in blocks]
+        records += [producer.record(ts_us) for producer in self._dirty]
+        confirms: list[tuple[Session, PubOk]] = []
+        prompt: list[tuple[Session, PubOk]] = []
+        for (session, level), rows in self._confirms.items():
+            target = prompt if level == Level.RECEIVED else confirms
+            target.append((session, PubOk(level, tuple(rows))))
+        taken = [(session, *counts) for session, counts in self._taken.items()]
+        size = sum(len(entry.block.raw) for entry in self._entries)
+        self._entries, self._confirms, self._taken, self._dirty = [], {}, {}, {}
+        self.hasty = False
+        return Batch(blocks, records, confirms, prompt, taken, size)
+
+
+def _joinable(entries: list[_Entry]) -> list[list[_Entry]]:
+    """Runs of entries that become one journal block each."""
+    runs: list[list[_Entry]] = []
+    size = count = 0
+    for entry in entries:
+        block = entry.block
+        if runs and len(block.raw) < SMALL_BLOCK_BYTES and size + len(block.raw) <= JOINED_BYTES_MAX:
+            last = runs[-1][-1].block
+            if (
+                len(last.raw) < SMALL_BLOCK_BYTES
+                and (last.priority, last.expires_us) == (block.priority, block.expires_us)
+                and count + block.count <= COUNT_MAX
+            ):
+                runs[-1].append(entry)
+                size += len(block.raw)
+                count += block.count
+                continue
+        runs.append([entry])
+        size, count = len(block.raw), block.count
+    return runs
+
+
+def _sealed(run: list[_Entry], ts_us: int) -> Block:
+    if len(run) == 1:
+        return run[0].block.stamped(run[0].base_seq, ts_us)
+    return Block(join([entry.block for entry in run])).stamped(run[0].base_seq, ts_us)

@@ -1,0 +1,71 @@
+"""A set of integers as ascending, disjoint, non-adjacent closed ranges.
+
+Messages are delivered and settled in runs, so what is outstanding is a handful of ranges however many messages
+there are. The router keeps sequence numbers and ordinals in these.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+
+class Ranges:
+    __slots__ = ("_firsts", "_lasts")
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []  # _lasts[i] + 1 < _firsts[i + 1]
+        for first, last in ranges:
+            self.add(first, last)
+
+    def __bool__(self) -> bool:
+        return bool(self._firsts)
+
+    def __len__(self) -> int:
+        """How many ranges there are, which is what costs memory and disk."""
+        return len(self._firsts)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._firsts, self._lasts, strict=True)
+
+    def __repr__(self) -> str:
+        return f"Ranges({list(self)})"
+
+    @property
+    def first(self) -> int:
+        return self._firsts[0]
+
+    def size(self) -> int:
+        """How many integers there are."""
+        return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
+
+    def add(self, first: int, last: int) -> None:
+        firsts, lasts = self._firsts, self._lasts
+        if not lasts or lasts[-1] + 1 < first:  # the usual case: a new run at the end
+            firsts.append(first)
+            lasts.append(last)
+            return
+        i = bisect_left(lasts, first - 1)  # first range that touches or follows
+        j = bisect_right(firsts, last + 1)  # one past the last range that touches
+        if i < j:
+            first, last = min(first, firsts[i]), max(last, lasts[j - 1])
+        firsts[i:j] = [first]
+        lasts[i:j] = [last]
+
+    def remove(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Take out what is there of first..last; return what was taken, as ranges."""
+        firsts, lasts = self._firsts, self._lasts
+        i = bisect_left(lasts, first)
+        j = bisect_right(firsts, last)
+        if i >= j:
+            return []
+        taken = [(max(first, a), min(last, b)) for a, b in zip(firsts[i:j], lasts[i:j], strict=True)]
+        keep_firsts, keep_lasts = [], []
+        if firsts[i] < first:
+            keep_firsts.append(firsts[i])
+            keep_lasts.append(first - 1)
+        if lasts[j - 1] > last:
+            keep_firsts.append(last + 1)
+            keep_lasts.append(lasts[j - 1])
+        firsts[i:j] = keep_firsts
+        lasts[i:j] = keep_lasts
+        return taken

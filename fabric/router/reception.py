@@ -1,0 +1,151 @@
+"""Who is here: HELLO, sessions by connection and by secret, liveness, and the publish window they share."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from fabric import messages as m
+from fabric.block import BLOCK_BYTES_MAX, COUNT_MAX, TOPIC_BYTES_MAX
+from fabric.errors import Code, ProtocolError
+from fabric.router.groups import Out
+from fabric.router.intake import PENDING_BYTES_MAX, WINDOW_BLOCKS, WINDOW_BYTES, WINDOW_BYTES_MIN, Intake
+from fabric.router.options import bounded, text
+from fabric.router.producers import Producer
+from fabric.router.sessions import CHANNELS_MAX, HEARTBEAT_MS, SILENT_BEATS, TTL_MS, Session
+
+SESSIONS_MAX: Final = 20_000  # a connection costs about 28 KB inside ZeroMQ
+NAME_CHARS_MAX: Final = 128
+
+Resumed = list[tuple[int, int]]  # (channel, last ordinal seen)
+
+
+class Reception:
+    def __init__(self, token: Callable[[], bytes], intake: Intake, about: dict[str, Any]) -> None:
+        self._token = token
+        self._intake = intake
+        self._about = about  # hub version, journal uuid and epoch: the same in every WELCOME
+        self.sessions: dict[bytes, Session] = {}
+        self._by_peer: dict[m.PeerId, Session] = {}
+        self.window = (WINDOW_BLOCKS, WINDOW_BYTES)
+
+    def find(self, peer: m.PeerId) -> Session | None:
+        return self._by_peer.get(peer)
+
+    def session_of(self, peer: m.PeerId) -> Session:
+        try:
+            return self._by_peer[peer]
+        except KeyError:
+            raise ProtocolError(Code.NO_SESSION, "say HELLO first; what you sent was not processed") from None
+
+    def greet(self, hello: m.Hello, peer: m.PeerId, now: float, out: Out) -> tuple[m.Welcome, Session, Resumed | None]:
+        """Open or resume a session. The third value is what a resumed client has seen, None for a new session."""
+        fields = hello.fields
+        if peer in self._by_peer:
+            raise ProtocolError(Code.SESSION_EXISTS, "this connection has said HELLO already")
+        if fields.get("proto") != m.PROTOCOL_VERSION:
+            raise ProtocolError(
+                Code.UNSUPPORTED_VERSION, f"protocol {fields.get('proto')!r} is not known; this hub speaks 1"
+            )
+        producer, epoch = self._producer(fields.get("producer"))
+        resumed = self._resume(fields.get("resume"), peer, out)
+        session = self._open(fields, peer, now) if resumed is None else resumed[0]
+        session.last_seen = now
+        if producer is not None:
+            self._intake.producers[producer.name] = producer
+            producer.epoch = epoch
+            session.producer, session.producer_epoch = producer, epoch
+        return self._welcome(hello.rid, session, resumed is not None), session, None if resumed is None else resumed[1]
+
+    def _open(self, fields: Any, peer: m.PeerId, now: float) -> Session:
+        if len(self.sessions) >= SESSIONS_MAX:
+            raise ProtocolError(Code.BUSY, f"a hub has at most {SESSIONS_MAX} sessions", retry_ms=1000)
+        client = text(fields, "client", "", NAME_CHARS_MAX)
+        hb_ms = bounded(fields, "hb_ms", *HEARTBEAT_MS)
+        ttl_ms = bounded(fields, "ttl_ms", *TTL_MS)
+        session = Session(self._token(), peer, client, hb_ms / 1000, ttl_ms / 1000, now)
+        self.sessions[session.id] = self._by_peer[peer] = session
+        return session
+
+    def _resume(self, resume: Any, peer: m.PeerId, out: Out) -> tuple[Session, Resumed] | None:
+        if resume is None:
+            return None
+        subs = resume.get("subs", []) if isinstance(resume, dict) else None
+        if not isinstance(subs, list) or not all(
+            isinstance(row, list) and len(row) == 2 and all(type(n) is int for n in row) for row in subs
+        ):
+            raise ProtocolError(Code.BAD_OPTION, "resume is {session, subs: [[chan, last ordinal seen], …]}")
+        secret = resume.get("session")
+        session = self.sessions.get(secret) if isinstance(secret, bytes) else None
+        if session is None:
+            return None
+        if self._by_peer.pop(session.peer, None) is not None:
+            out.append((session.peer, m.Notice("taken_over", {})))
+        session.peer = peer
+        session.suspect = session.blocked = False
+        self._by_peer[peer] = session
+        return session, [(chan, ordinal) for chan, ordinal in subs]
+
+    def _producer(self, wish: Any) -> tuple[Producer | None, int]:
+        """The producer that HELLO names and the epoch that it gets; nothing is changed yet."""
+        if wish is None:
+            return None, 0
+        if not isinstance(wish, dict):
+            raise ProtocolError(Code.BAD_OPTION, "producer is {name, epoch?}")
+        name = text(wish, "name", "", NAME_CHARS_MAX)
+        if not name:
+            raise ProtocolError(Code.BAD_OPTION, "producer.name is missing")
+        producer = self._intake.producers.get(name) or Producer(name)
+        epoch = wish.get("epoch")
+        if epoch is None:
+            return producer, producer.epoch + 1
+        if type(epoch) is not int or epoch < producer.epoch:
+            raise ProtocolError(Code.FENCED, f"producer {name!r} has a newer session (epoch {producer.epoch})")
+        return producer, epoch
+
+    def _welcome(self, rid: int, session: Session, resumed: bool) -> m.Welcome:
+        fields: dict[str, Any] = {
+            "proto": m.PROTOCOL_VERSION,
+            **self._about,
+            "session": session.id,
+            "resumed": resumed,
+            "hb_ms": int(session.hb_s * 1000),
+            "ttl_ms": int(session.ttl_s * 1000),
+            "limits": {
+                "block_bytes": BLOCK_BYTES_MAX,
+                "count": COUNT_MAX,
+                "topic_bytes": TOPIC_BYTES_MAX,
+                "meta_bytes": m.META_BYTES_MAX,
+                "channels": CHANNELS_MAX,
+            },
+            "flow": list(self.window),
+            "subs": [],
+        }
+        if session.producer is not None:
+            producer = session.producer
+            fields["producer"] = {
+                "epoch": producer.epoch,
+                "last_pseq": producer.last_pseq,
+                "last_seq": producer.last_seq,
+            }
+        return m.Welcome(rid, fields)
+
+    def dismiss(self, session: Session) -> None:
+        del self.sessions[session.id]
+        if self._by_peer.get(session.peer) is session:
+            del self._by_peer[session.peer]
+
+    def silent(self, now: float) -> Iterator[Session]:
+        """Sessions whose time to live is over. Marks those that merely missed some heartbeats as suspect."""
+        for session in list(self.sessions.values()):
+            quiet_s = now - session.last_seen
+            if quiet_s > session.ttl_s:
+                yield session
+            elif quiet_s > SILENT_BEATS * session.hb_s:
+                session.suspect = True
+
+    def adjust_window(self, out: Out) -> None:
+        """Share the memory for unconfirmed publishes among those who publish."""
+        publishing = sum(1 for s in self.sessions.values() if s.producer is not None) or 1
+        size = min(max(PENDING_BYTES_MAX // 2 // publishing, WINDOW_BYTES_MIN), WINDOW_BYTES)
+        if not self.window[1] // 2 < size < self.window[1] * 2:
+            self.window = (WINDOW_BLOCKS, size)
+            out += [(s.peer, m.Flow(*self.window)) for s in self.sessions.values()]

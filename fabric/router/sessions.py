@@ -1,0 +1,65 @@
+"""A session: what the hub knows of one client, for longer than one connection lasts."""
+
+from typing import Any, Final
+
+from fabric.messages import PeerId
+from fabric.router.members import Subscription
+from fabric.router.producers import Producer
+
+HEARTBEAT_MS: Final = (200, 5_000, 60_000)  # least, default, most
+TTL_MS: Final = (1_000, 30_000, 600_000)
+CHANNELS_MAX: Final = 1_024  # subscriptions of one session
+SILENT_BEATS: Final = 3  # so many heartbeats missed and the hub stops sending
+
+
+class Session:
+    __slots__ = (
+        "blocked",
+        "channels",
+        "client",
+        "hb_s",
+        "id",
+        "inflight_blocks",
+        "inflight_bytes",
+        "last_seen",
+        "peer",
+        "producer",
+        "producer_epoch",
+        "suspect",
+        "ttl_s",
+    )
+
+    def __init__(self, session_id: bytes, peer: PeerId, client: str, hb_s: float, ttl_s: float, now: float) -> None:
+        self.id = session_id
+        self.peer: PeerId = peer
+        self.client = client
+        self.hb_s = hb_s
+        self.ttl_s = ttl_s
+        self.last_seen = now
+        self.suspect = False  # silent for SILENT_BEATS heartbeats
+        self.blocked = False  # the connection's send queue is full
+        self.channels: dict[int, Subscription] = {}
+        self.producer: Producer | None = None
+        self.producer_epoch = 0
+        self.inflight_blocks = 0  # publishes taken and not yet confirmed
+        self.inflight_bytes = 0
+
+    @property
+    def reachable(self) -> bool:
+        return not (self.suspect or self.blocked)
+
+    @property
+    def fenced(self) -> bool:
+        return self.producer is not None and self.producer.epoch != self.producer_epoch
+
+    def describe(self) -> dict[str, Any]:
+        """For INFO."""
+        return {
+            "client": self.client,
+            "channels": len(self.channels),
+            "outstanding": sum(sub.outstanding for sub in self.channels.values()),
+            "unconfirmed": self.inflight_blocks,
+            "suspect": self.suspect,
+            "blocked": self.blocked,
+            "producer": self.producer.name if self.producer else "",
+        }

@@ -1,0 +1,93 @@
+"""Where the router finds blocks: the latest in memory, the rest through a reader that the shell provides.
+
+A live group is served from memory and costs no disk read. The shelf is derived state: losing it loses nothing.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from fabric.block import Block
+
+# Memory for the latest blocks. Enough for what is in flight to the disk plus consumers a second or so behind.
+SHELF_BYTES_MAX: Final = 24 << 20
+# Non-matching blocks looked at in one go, so that a narrow group cannot hold up a turn.
+SCAN_BLOCKS_MAX: Final = 256
+
+
+class Damaged(Protocol):
+    """What a reader answers for a block that does not match its checksum."""
+
+    @property
+    def first_seq(self) -> int: ...
+    @property
+    def last_seq(self) -> int: ...
+    @property
+    def why(self) -> str: ...
+
+
+class Reader(Protocol):
+    """Committed blocks on disk."""
+
+    def block_at(self, seq: int) -> Block | Damaged | None: ...
+    def next_block(self, seq: int, wanted: Callable[[str], bool]) -> tuple[Block | Damaged | None, int]: ...
+    def seek_time(self, ts_us: int) -> int: ...
+    def last_match(self, wanted: Callable[[str], bool]) -> int | None: ...
+
+
+class Found(NamedTuple):
+    """The next block for a group, or how far there is none; `more` when the search stopped only to stay short."""
+
+    block: Block | Damaged | None
+    cursor: int
+    more: bool
+
+
+class Shelf:
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self._blocks: deque[Block] = deque()  # contiguous, ascending, up to the last appended
+        self._bytes = 0
+        self.committed = 0  # last seq on disk; what lies above must not be dropped from memory
+
+    def add(self, block: Block) -> None:
+        self._blocks.append(block)
+        self._bytes += len(block.raw)
+        while self._bytes > SHELF_BYTES_MAX and self._blocks[0].last_seq <= self.committed:
+            self._bytes -= len(self._blocks.popleft().raw)
+
+    def at(self, seq: int) -> Block | Damaged | None:
+        """The block that holds seq."""
+        blocks = self._blocks
+        if blocks and seq >= blocks[0].base_seq:
+            block = blocks[self._place(seq)]
+            return block if seq <= block.last_seq else None
+        return self.reader.block_at(seq)
+
+    def find(self, cursor: int, horizon: int, wanted: Callable[[str], bool]) -> Found:
+        """The first block at or after cursor, up to horizon, with a wanted topic."""
+        blocks = self._blocks
+        if not blocks or cursor < blocks[0].base_seq:
+            block, cursor = self.reader.next_block(cursor, wanted)
+            return Found(block, cursor, more=block is None and cursor <= horizon)
+        at = self._place(cursor)
+        for i in range(at, min(at + SCAN_BLOCKS_MAX, len(blocks))):
+            block = blocks[i]
+            if block.base_seq > horizon:
+                return Found(None, cursor, more=False)
+            if block.last_seq >= cursor and any(wanted(topic) for topic in block.topics):
+                return Found(block, cursor, more=False)
+            cursor = max(cursor, block.last_seq + 1)
+        return Found(None, cursor, more=cursor <= horizon)
+
+    def _place(self, seq: int) -> int:
+        """Index of the block in memory that holds seq, or of the last one before it."""
+        blocks = self._blocks
+        if seq >= blocks[-1].base_seq:  # live groups ask for the newest
+            return len(blocks) - 1
+        return bisect_right(blocks, seq, key=_base_seq) - 1
+
+
+def _base_seq(block: Block) -> int:
+    return block.base_seq

@@ -1,0 +1,134 @@
+"""Topic and pattern grammar, and the trie that finds who wants a topic.
+
+A topic is words joined by dots. In a pattern `*` stands for one word, `#` for zero or more, and `>` as the last word
+for one or more. Wildcards do not match a first word that starts with `$`: those topics are the hub's own.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final, Generic, TypeVar
+
+from fabric.block import TOPIC_BYTES_MAX
+from fabric.errors import Code, ProtocolError
+
+WORDS_MAX: Final = 16
+# Topics whose match is remembered. Ten thousand live topics must fit, or every publish walks the trie.
+CACHE_MAX: Final = 65_536
+
+_WORD: Final = re.compile(r"[^.*#>\s\x00-\x1f\x7f-\x9f]+")
+
+Owner = TypeVar("Owner")
+
+
+def check_topic(topic: str) -> None:
+    """Raise unless `topic` is a literal topic name."""
+    words = topic.split(".")
+    if len(words) > WORDS_MAX or len(topic.encode()) > TOPIC_BYTES_MAX:
+        raise ProtocolError(
+            Code.BAD_TOPIC, f"topic {_shown(topic)} is over {WORDS_MAX} words or {TOPIC_BYTES_MAX} bytes"
+        )
+    for word in words:
+        if not _WORD.fullmatch(word):
+            raise ProtocolError(
+                Code.BAD_TOPIC,
+                f"topic {_shown(topic)} has a bad word {_shown(word)}; words are non-empty, without . * # > or spaces",
+            )
+
+
+def canonical(pattern: str) -> str:
+    """The pattern in its one stored spelling: `>` becomes `*.#`, and in a run with `#` the `*` come first."""
+    words = pattern.split(".")
+    if len(words) > WORDS_MAX or len(pattern.encode()) > TOPIC_BYTES_MAX:
+        raise ProtocolError(
+            Code.BAD_PATTERN, f"pattern {_shown(pattern)} is over {WORDS_MAX} words or {TOPIC_BYTES_MAX} bytes"
+        )
+    if words[-1] == ">":
+        words[-1:] = ["*", "#"]
+    out: list[str] = []
+    stars, hash_seen = 0, False
+    for word in [*words, None]:
+        if word == "*":
+            stars += 1
+        elif word == "#":
+            hash_seen = True
+        else:
+            out += ["*"] * stars + (["#"] if hash_seen else [])
+            stars, hash_seen = 0, False
+            if word is not None:
+                if not _WORD.fullmatch(word):
+                    raise ProtocolError(Code.BAD_PATTERN, f"pattern {_shown(pattern)} has a bad word {_shown(word)}")
+                out.append(word)
+    return ".".join(out)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+class _Node(Generic[Owner]):
+    __slots__ = ("children", "owners")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[Owner]] = {}
+        self.owners: dict[Owner, None] = {}  # a dict for its order: matches must not depend on hashes
+
+
+class Trie(Generic[Owner]):
+    """Canonical patterns to owners, with a bounded memory of recent topics."""
+
+    def __init__(self) -> None:
+        self._root: _Node[Owner] = _Node()
+        self._cache: dict[str, dict[Owner, None]] = {}
+
+    def add(self, pattern: str, owner: Owner) -> None:
+        node = self._root
+        for word in pattern.split("."):
+            node = node.children.setdefault(word, _Node())
+        node.owners[owner] = None
+        self._cache.clear()
+
+    def remove(self, pattern: str, owner: Owner) -> None:
+        path = [self._root]
+        words = pattern.split(".")
+        for word in words:
+            path.append(path[-1].children[word])
+        del path[-1].owners[owner]
+        for parent, word in zip(reversed(path[:-1]), reversed(words), strict=True):
+            child = parent.children[word]
+            if child.owners or child.children:
+                break
+            del parent.children[word]
+        self._cache.clear()
+
+    def match(self, topic: str) -> dict[Owner, None]:
+        """All owners with a pattern that matches, each once, in an order that does not depend on hashes."""
+        found = self._cache.get(topic)
+        if found is None:
+            found = dict.fromkeys(self._walk(self._root, topic.split("."), 0))
+            if len(self._cache) >= CACHE_MAX:
+                self._cache.clear()
+            self._cache[topic] = found
+        return found
+
+    def _walk(self, node: _Node[Owner], words: list[str], at: int) -> Iterator[Owner]:
+        wild = at > 0 or not words[0].startswith("$")
+        rest = node.children.get("#") if wild else None
+        if rest is not None:
+            for skip in range(at, len(words) + 1):
+                yield from self._walk_after_hash(rest, words, skip)
+        if at == len(words):
+            yield from node.owners
+            return
+        for word in (words[at], "*") if wild else (words[at],):
+            child = node.children.get(word)
+            if child is not None:
+                yield from self._walk(child, words, at + 1)
+
+    def _walk_after_hash(self, node: _Node[Owner], words: list[str], at: int) -> Iterator[Owner]:
+        """As `_walk` at the node of a `#`, which has already taken its words; canonical form has no `#` after it."""
+        if at == len(words):
+            yield from node.owners
+            return
+        child = node.children.get(words[at])
+        if child is not None:
+            yield from self._walk(child, words, at + 1)
