@@ -56,6 +56,7 @@ HEAD_BYTES: Final = HEAD.size  # 56
 _HEAD_CRC_AT: Final = HEAD_BYTES - 4
 _STAMP: Final = struct.Struct("<Qq")
 _STAMP_AT: Final = 16
+_GLANCE: Final = struct.Struct("<8xIH2xQq")  # count, n_topics, base_seq, ts_us
 _U32: Final = struct.Struct("<I")
 
 # What the flag bits say about the body.
@@ -120,6 +121,39 @@ def stamp(raw: bytes, base_seq: int, ts_us: int) -> bytes:
     _STAMP.pack_into(stamped, _STAMP_AT, base_seq, ts_us)
     _U32.pack_into(stamped, _HEAD_CRC_AT, zlib.crc32(memoryview(stamped)[:_HEAD_CRC_AT]))
     return bytes(stamped)
+
+
+def verify_stamp(raw: bytes | memoryview) -> None:
+    """Check the head's CRC, which the hub wrote."""
+    if len(raw) < HEAD_BYTES or zlib.crc32(memoryview(raw)[:_HEAD_CRC_AT]) != _U32.unpack_from(raw, _HEAD_CRC_AT)[0]:
+        raise BlockError("the head does not match its CRC")
+
+
+class Stamp(NamedTuple):
+    """Which messages a stamped block holds, and since when."""
+
+    base_seq: int
+    last_seq: int
+    ts_us: int
+
+
+def stamp_of(raw: bytes | memoryview) -> Stamp:
+    """The stamp of a block, with the head's CRC checked, the body untouched."""
+    verify_stamp(raw)
+    count, _, base_seq, ts_us = _GLANCE.unpack_from(raw)
+    return Stamp(base_seq, base_seq + count - 1, ts_us)
+
+
+def glance(raw: bytes) -> tuple[Stamp, tuple[str, ...]]:
+    """Stamp and topics of a block that was checked before, at a fraction of the cost of parsing it."""
+    count, n_topics, base_seq, ts_us = _GLANCE.unpack_from(raw)
+    if n_topics == 1:
+        start = HEAD_BYTES + 8
+        (size,) = _U32.unpack_from(raw, start - 4)
+        topics: tuple[str, ...] = (raw[start : start + size].decode(),)
+    else:
+        topics = tuple([t.decode() for t in items(raw, HEAD_BYTES, n_topics)])
+    return Stamp(base_seq, base_seq + count - 1, ts_us), topics
 
 
 def cut(block: "Block", start: int, stop: int) -> bytes:
@@ -232,12 +266,20 @@ class Block:
     def last_seq(self) -> int:
         return self.base_seq + self.count - 1
 
+    def stamped(self, base_seq: int, ts_us: int) -> "Block":
+        """This block with the hub's fields filled in, without parsing it again."""
+        block = object.__new__(Block)
+        block.raw = stamp(self.raw, base_seq, ts_us)
+        block.base_seq, block.ts_us = base_seq, ts_us
+        block.flags, block.priority, block.count = self.flags, self.priority, self.count
+        block.n_topics, block.expires_us = self.n_topics, self.expires_us
+        block.topics, block._sections = self.topics, self._sections
+        return block
+
     def verify(self) -> None:
         """Check the body's CRC and every offset, so that no later access can go astray."""
         raw, count, at = self.raw, self.count, self._sections
-        body_crc = HEAD.unpack_from(raw)[12]
-        if zlib.crc32(memoryview(raw)[HEAD_BYTES:]) != body_crc:
-            raise BlockError("the body does not match its CRC")
+        self.verify_body()
         if at.topic_idx >= 0:
             used = set(self.topic_idx())
             # All used as well: the hub routes by the table alone, without a look at who uses it.
@@ -252,11 +294,15 @@ class Block:
             check_headers(raw, at.headers, count)
         check_column(raw, at.payload, count)
 
+    def verify_body(self) -> None:
+        """Check the body's CRC alone: enough for bytes whose offsets were checked when they came in."""
+        raw = self.raw
+        if zlib.crc32(memoryview(raw)[HEAD_BYTES:]) != HEAD.unpack_from(raw)[12]:
+            raise BlockError("the body does not match its CRC")
+
     def verify_stamp(self) -> None:
         """Check the head's CRC, which the hub wrote."""
-        raw = self.raw
-        if zlib.crc32(memoryview(raw)[:_HEAD_CRC_AT]) != _U32.unpack_from(raw, _HEAD_CRC_AT)[0]:
-            raise BlockError("the head does not match its CRC")
+        verify_stamp(self.raw)
 
     def payloads(self) -> list[bytes]:
         return items(self.raw, self._sections.payload, self.count)

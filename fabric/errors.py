@@ -70,5 +70,5 @@ class JournalError(FabricError):
     """The journal cannot be opened, read or written."""
 
 
-class JournalDamaged(JournalError):  # noqa: N818 - a finding, not a failure to act
+class JournalDamaged(JournalError):
     """Bytes on disk do not match their checksum or the format's rules."""

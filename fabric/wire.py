@@ -4,7 +4,7 @@
 positional. The decoder is total: every list of byte strings gives a message or a `ProtocolError`, nothing else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
@@ -18,6 +18,9 @@ from fabric.messages import META_BYTES_MAX
 VERDICTS_MAX: Final = 65_536
 # msgpack allocates an array before it reads it, at every level of nesting: this bounds what a lying frame can cost.
 ARRAY_MAX: Final = VERDICTS_MAX
+DEPTH_MAX: Final = 8  # of lists and maps within a map: what comes in can be walked and shown without fear
+REASON_CHARS_MAX: Final = 1_000  # of a REJECT: it is stored with each message of the range
+ERROR_CHARS_MAX: Final = 500
 _SHOWN_CHARS_MAX: Final = 60  # of a wrong value, in the text of an error
 FRAME_BYTES_MAX: Final = BLOCK_BYTES_MAX
 
@@ -129,7 +132,16 @@ def _map(args: list[Any]) -> Mapping[str, Any]:
         return {}
     if not isinstance(args[0], dict) or not all(isinstance(key, str) for key in args[0]):
         raise ValueError("the argument is a map with text keys")
-    return args[0]
+    level: list[Any] = [args[0]]
+    for _ in range(DEPTH_MAX):
+        level = [item for value in level if isinstance(value, dict | list) for item in _inside(value)]
+        if not level:
+            return args[0]
+    raise ValueError(f"the argument is nested deeper than {DEPTH_MAX}")
+
+
+def _inside(value: dict[Any, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _verdicts(args: list[Any]) -> tuple[tuple[int, int, int, Any], ...]:
@@ -141,8 +153,16 @@ def _verdicts(args: list[Any]) -> tuple[tuple[int, int, int, Any], ...]:
         verdict, first, last = m.Verdict(_uint(row[0])), _uint(row[1]), _uint(row[2])
         if not 1 <= first <= last:
             raise ValueError(f"ordinals {first}..{last} are not a range")
-        out.append((verdict, first, last, row[3] if len(row) > 3 else None))
+        out.append((verdict, first, last, _argument(row[3]) if len(row) > 3 else None))
     return tuple(out)
+
+
+def _argument(value: object) -> int | str | None:
+    if value is None or (isinstance(value, str) and len(value) <= REASON_CHARS_MAX):
+        return value
+    if isinstance(value, str):
+        raise ValueError(f"a reason is at most {REASON_CHARS_MAX} characters")
+    return _uint(value)
 
 
 def _confirms(args: list[Any]) -> tuple[tuple[int, int, int, int], ...]:
@@ -162,7 +182,7 @@ _ENCODERS: Final[dict[type, Any]] = {
     m.Ping: lambda s: [_pack(Verb.PING, 0, s.rid)],
     m.Pong: lambda s: [_pack(Verb.PONG, 0, s.rid)],
     m.Ok: lambda s: [_pack(Verb.OK, s.chan, s.rid, s.fields)],
-    m.Err: lambda s: [_pack(Verb.ERR, s.chan, s.rid, s.code, s.text, s.fields)],
+    m.Err: lambda s: [_pack(Verb.ERR, s.chan, s.rid, s.code, s.text[:ERROR_CHARS_MAX], s.fields)],
     m.Notice: lambda s: [_pack(Verb.NOTICE, 0, 0, s.kind, s.fields)],
     m.Publish: lambda s: [_pack(Verb.PUB, 0, s.rid, s.pseq, s.level), s.block],
     m.PubOk: lambda s: [_pack(Verb.PUBOK, 0, 0, s.level, s.confirms)],

@@ -128,7 +128,7 @@ def good_frames() -> Iterator[tuple[str, m.ToHub | m.ToClient]]:
     yield "PING", m.Ping(0)
     yield "PONG", m.Pong(0)
     yield "OK", m.Ok(1, 3, {"group": "mail", "cursor": 1, "floor": 0, "created": True, "lease_ms": 30_000})
-    yield "ERR", m.Err(0, 7, Code.SEQUENCE_GAP, "pseq 900 after 512", {"expected": 513})
+    yield "ERR", m.Err(0, 7, Code.BAD_TOPIC, "topic 'a..b' has an empty word", {})
     yield "ERR, try again", m.Err(0, 8, Code.BUSY, "the disk is behind", {"retry_ms": 100})
     yield "NOTICE", m.Notice("drain", {})
     yield "PUB", m.Publish(4, 513, m.Level.JOURNALED, block)

@@ -99,6 +99,12 @@ def test_a_map_may_be_left_out() -> None:
     assert wire.decode([msgpack.packb([Verb.INFO, 0, 5, None])]) == m.Info(5, {})
 
 
+def test_the_text_of_an_error_is_cut() -> None:
+    message = wire.decode(wire.encode(m.Err(0, 0, Code.BAD_OPTION, "x" * 9999, {})))
+    assert isinstance(message, m.Err)
+    assert message.text == "x" * wire.ERROR_CHARS_MAX
+
+
 def nested(depth: int) -> bytes:
     return b"\x91" * depth + b"\x90"
 
@@ -120,7 +126,7 @@ BAD: dict[str, tuple[list[bytes], Code]] = {
     "not an array": ([msgpack.packb({"verb": 1})], Code.BAD_META),
     "a number": ([b"\x01"], Code.BAD_META),
     "two fields": (raw(Verb.PING, 0), Code.BAD_META),
-    "meta too large": ([msgpack.packb([Verb.HELLO, 0, 1, {"a": bytes(wire.META_BYTES_MAX)}])], Code.TOO_LARGE),
+    "meta too large": ([msgpack.packb([Verb.HELLO, 0, 1, {"a": bytes(m.META_BYTES_MAX)}])], Code.TOO_LARGE),
     "an array that lies": ([b"\xdd\xff\xff\xff\xff"], Code.BAD_META),
     "text that is not UTF-8": ([b"\x94\x01\x00\x01\x81\xa1\xff\x01"], Code.BAD_META),
     "a map with numbers as keys": ([b"\x94\x01\x00\x01\x81\x01\x01"], Code.BAD_META),
@@ -165,6 +171,10 @@ BAD: dict[str, tuple[list[bytes], Code]] = {
     "ACK of ordinal 0": (raw(Verb.ACK, 1, 1, [[0, 0, 1]]), Code.BAD_META),
     "ACK backwards": (raw(Verb.ACK, 1, 1, [[0, 5, 4]]), Code.BAD_META),
     "ACK of too many": (raw(Verb.ACK, 1, 1, [[0, 1, 1]] * (wire.VERDICTS_MAX + 1)), Code.BAD_META),
+    "ACK with a list as argument": (raw(Verb.ACK, 1, 1, [[1, 1, 1, []]]), Code.BAD_META),
+    "ACK with a negative delay": (raw(Verb.ACK, 1, 1, [[1, 1, 1, -5]]), Code.BAD_META),
+    "ACK with a long reason": (raw(Verb.ACK, 1, 1, [[3, 1, 1, "x" * 1001]]), Code.BAD_META),
+    "HELLO with a deep map": ([b"\x94\x01\x00\x01\x81\xa1a" + nested(900)], Code.BAD_META),
     "FETCH of text": (raw(Verb.FETCH, 1, 1, "5", 0), Code.BAD_META),
     "DELIVER with bytes as seqs": ([*raw(Verb.DELIVER, 1, 0, 1, 1, b"\x01\x01"), BLOCK], Code.BAD_META),
     "DELIVER without seqs": ([*raw(Verb.DELIVER, 1, 0, 1, 1), BLOCK], Code.BAD_META),
@@ -189,7 +199,7 @@ def test_malformed_frames_are_refused_with_their_code(what: str) -> None:
 def test_the_largest_ack_fits() -> None:
     rows = tuple((m.Verdict.ACK, 2**20 + 2 * i, 2**20 + 2 * i, None) for i in range(wire.VERDICTS_MAX))
     frames = wire.encode(m.Settle(65_535, 1, rows))
-    assert len(frames[0]) <= wire.META_BYTES_MAX
+    assert len(frames[0]) <= m.META_BYTES_MAX
     assert wire.decode(frames) == m.Settle(65_535, 1, rows)
 
 
