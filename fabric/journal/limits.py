@@ -1,0 +1,88 @@
+"""How much the journal may hold, and whether there is room for more.
+
+Publishes are refused long before the disk or the map is full, because then even deleting fails: LMDB writes new pages
+to free old ones. Acks go on until the end; they are small and they are what makes room.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import lmdb
+
+from fabric.journal.environment import Reading, Tables
+
+DISK_FLOOR_SHARE: Final = 0.05  # refuse publishes when less than this share of the volume is free,
+DISK_FLOOR_BYTES: Final = 1 << 30  # or less than this, whichever is more
+MAP_SHARE: Final = 0.8  # or when the data fills this share of the map
+_POLL_S: Final = 1.0  # statvfs is a system call; in between, what was written is counted
+
+
+class Limits(NamedTuple):
+    """0 means no limit."""
+
+    quota_bytes: int = 0  # publishes are refused above it
+    max_age_s: float = 0  # retention: older messages are removed,
+    max_bytes: int = 0  # or the oldest, while there is more data than this,
+    max_messages: int = 0  # or while there are more messages than this
+    disk_floor_bytes: int | None = None  # None: as the constants above say
+
+
+class Gauge:
+    """Measures what is used and what is free, rarely, and estimates in between."""
+
+    def __init__(self, path: Path, environment: lmdb.Environment, tables: Tables, limits: Limits) -> None:
+        self._path = path
+        self._environment = environment
+        self._tables = tables
+        self._limits = limits
+        self._polled_s = -_POLL_S
+        self._used = self._disk_free = self._disk_floor = self._map = 0
+        self._written = 0  # bytes of blocks since the last poll
+
+    def wrote(self, size: int) -> None:
+        self._written += size
+
+    def used_bytes(self) -> int:
+        """Bytes of all pages that hold data, by the last poll and what was written since."""
+        self._poll()
+        return self._used + self._written
+
+    def poll_now(self) -> None:
+        self._polled_s = time.monotonic()
+        self._written = 0
+        with self._environment.begin(buffers=True) as txn:
+            self._used = used_bytes(txn, self._tables)
+        disk = os.statvfs(self._path)
+        self._disk_free = disk.f_bavail * disk.f_frsize
+        self._disk_floor = max(int(DISK_FLOOR_SHARE * disk.f_blocks * disk.f_frsize), DISK_FLOOR_BYTES)
+        if self._limits.disk_floor_bytes is not None:
+            self._disk_floor = self._limits.disk_floor_bytes
+        self._map = self._environment.info()["map_size"]
+
+    def pressure(self) -> str | None:
+        """Why publishes must be refused, or None."""
+        used, quota = self.used_bytes(), self._limits.quota_bytes
+        if quota and used > quota:
+            return f"the journal holds {used} bytes and its quota is {quota}"
+        free = self._disk_free - self._written
+        if free < self._disk_floor:
+            return f"the disk has {free} bytes free and the journal leaves {self._disk_floor} untouched"
+        if used > MAP_SHARE * self._map:
+            return f"the journal fills {used} bytes of a map of {self._map}"
+        return None
+
+    def _poll(self) -> None:
+        if time.monotonic() - self._polled_s >= _POLL_S:
+            self.poll_now()
+
+
+def used_bytes(txn: Reading, tables: Tables) -> int:
+    """Bytes of the pages that hold data; free pages, which LMDB uses again, are not counted."""
+    pages, page_bytes = 0, 0
+    for table in tables:
+        stat = txn.stat(table)
+        pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        page_bytes = stat["psize"]
+    return pages * page_bytes

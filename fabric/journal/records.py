@@ -1,0 +1,142 @@
+"""What the journal's rows look like: keys, values, checksums, the format version.
+
+Five tables. `blocks` and `chunks` are keyed by sequence number and only ever grow at the end; `groups`, `producers`
+and `meta` hold a few rows that are written again and again. LMDB keeps no checksum, so every row brings its own: a
+block has two in its head, all others are sealed here, together with their key, so that a row cannot pass for another.
+
+To change the format: raise FORMAT, teach `Journal.open` to read the old one, and keep a journal of the old format as
+a test fixture. A program never opens a format newer than its own.
+"""
+
+import struct
+import zlib
+from array import array
+from collections.abc import Iterable
+from hashlib import blake2b
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from fabric.errors import JournalDamaged
+from fabric.messages import GroupSettings, SaveGroup, SaveProducer
+
+FORMAT: Final = 1
+
+_SEQ: Final = struct.Struct(">Q")  # big-endian, so that LMDB's byte order is the order of numbers
+_CRC: Final = struct.Struct("<I")
+SEQ_MAX: Final = (1 << 64) - 1
+
+seq_key = _SEQ.pack
+
+
+def key_seq(key: bytes | memoryview) -> int:
+    seq: int = _SEQ.unpack(key)[0]
+    return seq
+
+
+def name_key(name: str) -> bytes:
+    """Names may be longer than LMDB's keys (511 bytes), so rows are found by a hash; the value has the name."""
+    return blake2b(name.encode(), digest_size=16).digest()
+
+
+def seal(key: bytes, value: bytes) -> bytes:
+    """The row for a value: the value and a checksum over key and value."""
+    return value + _CRC.pack(zlib.crc32(value, zlib.crc32(key)))
+
+
+def unseal(key: bytes | memoryview, row: bytes | memoryview) -> memoryview:
+    """The value of a row, or JournalDamaged."""
+    view = memoryview(row)
+    value = view[:-4]
+    if len(view) < 4 or _CRC.unpack(view[-4:])[0] != zlib.crc32(value, zlib.crc32(key)):
+        raise JournalDamaged(f"row {bytes(key).hex()} does not match its checksum")
+    return value
+
+
+class Meta(NamedTuple):
+    """Who this journal is. (uuid, epoch, seq) names a message for good: a restored copy counts on in a new epoch."""
+
+    uuid: bytes
+    epoch: int
+    created_us: int
+    clean: bool  # closed in good order; false while it is open
+
+
+FORMAT_KEY: Final = b"format"  # kept apart and plain, so that every future program can read it
+META_KEY: Final = b"journal"
+
+
+def encode_format() -> bytes:
+    return seal(FORMAT_KEY, str(FORMAT).encode())
+
+
+def decode_format(row: bytes | memoryview) -> int:
+    return int(bytes(unseal(FORMAT_KEY, row)))
+
+
+def encode_meta(meta: Meta) -> bytes:
+    return seal(META_KEY, _pack(list(meta)))
+
+
+def decode_meta(row: bytes | memoryview) -> Meta:
+    return Meta(*_unpack(unseal(META_KEY, row)))
+
+
+def encode_group(group: SaveGroup) -> tuple[bytes, bytes]:
+    key = name_key(group.name)
+    patterns, lease_ms, attempts_max, level = group.settings
+    return key, seal(
+        key, _pack([group.name, list(patterns), lease_ms, attempts_max, int(level), group.cursor, _flat(group.open)])
+    )
+
+
+def decode_group(key: bytes | memoryview, row: bytes | memoryview) -> SaveGroup:
+    name, patterns, lease_ms, attempts_max, level, cursor, ranges = _unpack(unseal(key, row))
+    numbers = _numbers(ranges)
+    return SaveGroup(
+        name,
+        GroupSettings(tuple(patterns), lease_ms, attempts_max, level),
+        cursor,
+        tuple(zip(numbers[::2], numbers[1::2], strict=True)),
+    )
+
+
+def encode_producer(producer: SaveProducer) -> tuple[bytes, bytes]:
+    key = name_key(producer.name)
+    name, epoch, last_pseq, recent, seen_us = producer
+    return key, seal(key, _pack([name, epoch, last_pseq, _flat(recent), seen_us]))
+
+
+def decode_producer(key: bytes | memoryview, row: bytes | memoryview) -> SaveProducer:
+    name, epoch, last_pseq, recent, seen_us = _unpack(unseal(key, row))
+    numbers = _numbers(recent)
+    return SaveProducer(
+        name, epoch, last_pseq, tuple(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)), seen_us
+    )
+
+
+# Ranges may be many, and a group's row is written with every commit: plain 64-bit numbers are the fastest to write.
+
+
+def _flat(tuples: Iterable[tuple[int, ...]]) -> bytes:
+    return array("Q", chain.from_iterable(tuples)).tobytes()
+
+
+def _numbers(raw: bytes) -> "array[int]":
+    numbers = array("Q")
+    numbers.frombytes(raw)
+    return numbers
+
+
+def _pack(value: list[Any]) -> bytes:
+    packed: bytes = msgpack.packb(value)
+    return packed
+
+
+def _unpack(raw: memoryview) -> Any:
+    """Decode a value whose checksum was right, so whatever fails here was written by a program that is not this one."""
+    try:
+        return msgpack.unpackb(raw, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise JournalDamaged(f"a row cannot be decoded: {error}") from error

@@ -1,0 +1,351 @@
+"""The journal: a turn's records become one synced transaction, and a restart begins by reading them back.
+
+One thread, the journal thread, calls `commit` and `trim_step`; `pressure`, `stats` and any number of Readers may be
+used from others. The journal fails once: after an error of commit nothing is accepted any more, because nobody knows
+what the disk has kept. The hub exits, and the next start reads what is really there.
+"""
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import lmdb
+
+from fabric.block import glance, stamp_of
+from fabric.errors import BlockError, JournalDamaged, JournalError
+from fabric.journal import records
+from fabric.journal.check import check_in_child
+from fabric.journal.chunks import Chunk, Entry, OpenChunk
+from fabric.journal.environment import (
+    DATA_FILE,
+    MAP_BYTES,
+    LockFile,
+    Reading,
+    Writing,
+    as_journal_error,
+    lmdb_errors,
+    make_directory,
+    open_environment,
+    require_local,
+    sync_directory,
+)
+from fabric.journal.limits import Gauge, Limits
+from fabric.journal.reader import Damaged, Reader, entries_from
+from fabric.journal.records import SEQ_MAX, Meta, key_seq, seq_key
+from fabric.journal.retention import Retention
+from fabric.journal.stats import Stats, collect
+from fabric.messages import Append, DropGroup, Record, SaveGroup, SaveProducer
+
+__all__ = ["Damaged", "Journal", "Limits", "Reader", "Restored", "Stats"]
+
+_RESTORE_HINT: Final = "restore a backup with 'fabric journal restore'"
+_READER_CHECK_S: Final = 10.0
+_NO_LIMITS: Final = Limits()
+_GROWTH_MIN_BYTES: Final = 1 << 20  # a full map grows by 1 %, but at least so that the next commit fits
+
+
+class Restored(NamedTuple):
+    """What a restart begins with."""
+
+    first_seq: int
+    last_seq: int
+    last_ts_us: int
+    groups: tuple[SaveGroup, ...]
+    producers: tuple[SaveProducer, ...]
+    was_clean: bool
+
+
+class Journal:
+    """An open journal. `environment`, `tables`, `mapping` and `open_chunk` are for this room only."""
+
+    def __init__(self, path: Path, limits: Limits, map_bytes: int, lock: LockFile, create: bool) -> None:
+        self.path = path
+        self._lock = lock
+        self._pid = os.getpid()
+        self._failed = ""
+        self._is_open = True
+        self.mapping = threading.Lock()  # held while a reader reads, and while the map grows under it
+        self.environment, self.tables = open_environment(path, map_bytes=map_bytes, create=create)
+        self._retention = Retention(self.tables, limits)
+        self._gauge = Gauge(path, self.environment, self.tables, limits)
+        self._checked_readers_s = 0.0
+        self.open_chunk = OpenChunk(1)
+        self._last_ts_us = 0
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        limits: Limits = _NO_LIMITS,
+        *,
+        create: bool = True,
+        allow_network_fs: bool = False,
+        _map_bytes: int = MAP_BYTES,
+    ) -> "Journal":
+        """Open the journal in a directory, alone: a second opener, here or elsewhere, is refused."""
+        path = Path(path)
+        exists = (path / DATA_FILE).exists()
+        if not exists and not create:
+            raise JournalError(f"there is no journal in {path}", "check the path")
+        make_directory(path)
+        if not allow_network_fs:
+            require_local(path)
+        lock = LockFile(path)
+        try:
+            if exists:
+                check_in_child(path)
+            journal = cls(path, limits, _map_bytes, lock, create=not exists)
+            try:
+                with lmdb_errors(f"cannot open the journal in {path}"):
+                    journal._begin()
+            except BaseException:
+                journal.environment.close()
+                raise
+        except BaseException:
+            lock.release()
+            raise
+        sync_directory(path)  # the names data.mdb and lock.mdb are durable from here on
+        return journal
+
+    @property
+    def uuid(self) -> bytes:
+        return self._meta.uuid
+
+    @property
+    def epoch(self) -> int:
+        return self._meta.epoch
+
+    def load(self) -> Restored:
+        """What a hub needs to go on where the last one stopped."""
+        self.require_usable()
+        with lmdb_errors("cannot load the journal"), self.environment.begin(buffers=True) as txn:
+            groups = tuple(records.decode_group(key, row) for key, row in txn.cursor(self.tables.groups))
+            producers = tuple(records.decode_producer(key, row) for key, row in txn.cursor(self.tables.producers))
+            cursor = txn.cursor(self.tables.blocks)
+            first_seq = key_seq(cursor.key()) if cursor.first() else self.last_seq + 1
+        return Restored(first_seq, self.last_seq, self._last_ts_us, groups, producers, self._was_clean)
+
+    @property
+    def last_seq(self) -> int:
+        return self.open_chunk.last_seq
+
+    def commit(self, turn: Sequence[Record]) -> None:
+        """Write a turn's records in one transaction; when this returns they are on disk.
+
+        An error is final: nothing may be confirmed after it, and the process should end.
+        """
+        self.require_usable()
+        try:
+            try:
+                filled, chunk = self._write(turn)
+            except lmdb.MapFullError:
+                # Not an error of the disk: the transaction was given up whole, and with a larger map it is written
+                # like any other. Waiting for deletes would be a dead end, because they need room as well.
+                self.open_chunk.roll_back()
+                self._grow(sum(len(r.block) for r in turn if isinstance(r, Append)))
+                filled, chunk = self._write(turn)
+        except lmdb.Error as error:
+            raise self._fail("cannot write to the journal", error) from error
+        for full in filled:
+            full.publish()
+        chunk.publish()
+        self.open_chunk = chunk
+
+    def trim_step(self, now_us: int) -> int | None:
+        """One small transaction of retention, when it is due; the new first seq when messages were removed."""
+        self.require_usable()
+        self._check_readers()
+        chunk = self.open_chunk
+        try:
+            used = self._gauge.used_bytes()
+            if not self._retention.is_due(self.environment, now_us, chunk.last_seq, used):
+                return None
+            with self.environment.begin(write=True, buffers=True) as txn:
+                first_seq = self._retention.step(txn, now_us, chunk.last_seq, chunk.first_seq)
+            self._gauge.poll_now()
+        except lmdb.MapFullError:
+            self._grow(0)
+            return None
+        except lmdb.Error as error:
+            raise self._fail("cannot trim the journal", error) from error
+        return first_seq
+
+    def pressure(self) -> str | None:
+        """Why publishes must be refused for now, or None. Acks need not be."""
+        self.require_usable()
+        with lmdb_errors("cannot read the journal"):
+            return self._gauge.pressure()
+
+    def reader(self) -> Reader:
+        """A reader for one thread."""
+        return Reader(self)
+
+    def stats(self) -> Stats:
+        self.require_usable()
+        with lmdb_errors("cannot read the journal"), self.mapping:
+            return collect(self.path, self.environment, self.tables)
+
+    def close(self) -> None:
+        """Mark the journal as closed in good order and let it go. Readers must have stopped."""
+        self.require_same_process()
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            if not self._failed:
+                with lmdb_errors("cannot close the journal"), self.environment.begin(write=True) as txn:
+                    self._put_meta(txn, self._meta._replace(clean=True))
+        finally:
+            self.environment.close()
+            self._lock.release()
+
+    def require_same_process(self) -> None:
+        """LMDB's handles must not be used in a forked child."""
+        if os.getpid() != self._pid:
+            raise JournalError("the journal was opened by another process", "open it after the fork, not before")
+
+    def require_usable(self) -> None:
+        self.require_same_process()
+        if self._failed:
+            raise JournalError(f"the journal has failed before: {self._failed}", "restart the hub")
+        if not self._is_open:
+            raise JournalError("the journal is closed")
+
+    # Writing.
+
+    def _write(self, turn: Sequence[Record]) -> tuple[list[OpenChunk], OpenChunk]:
+        """One transaction. Returns the chunks it filled and the one now open, none of it published yet."""
+        chunk, filled = self.open_chunk, []
+        last_seq, last_ts_us, written = chunk.last_seq, self._last_ts_us, 0
+        blocks = self.tables.blocks
+        with self.environment.begin(write=True) as txn:
+            put = txn.put
+            for record in turn:
+                if type(record) is Append:
+                    raw = record.block
+                    (base_seq, end, ts_us), topics = glance(raw)
+                    assert base_seq == last_seq + 1, f"seq {base_seq} cannot follow {last_seq}"
+                    assert ts_us >= last_ts_us, f"time {ts_us} cannot follow {last_ts_us}"
+                    put(seq_key(base_seq), raw, append=True, db=blocks)
+                    chunk.add(Entry(base_seq, end, ts_us, len(raw), topics))
+                    last_seq, last_ts_us, written = end, ts_us, written + len(raw)
+                    if chunk.is_full:
+                        self._put_chunk(txn, chunk)
+                        filled.append(chunk)
+                        chunk = OpenChunk(last_seq + 1)
+                else:
+                    self._put_state(txn, record)
+        self._last_ts_us = last_ts_us
+        self._gauge.wrote(written)
+        return filled, chunk
+
+    def _put_state(self, txn: Writing, record: Record) -> None:
+        match record:
+            case SaveGroup():
+                key, row = records.encode_group(record)
+                txn.put(key, row, db=self.tables.groups)
+            case DropGroup(name):
+                txn.delete(records.name_key(name), db=self.tables.groups)
+            case SaveProducer():
+                key, row = records.encode_producer(record)
+                txn.put(key, row, db=self.tables.producers)
+                self._retention.saw(record)
+            case _:
+                raise AssertionError(f"not a record: {record!r}")
+
+    def _put_chunk(self, txn: Writing, chunk: OpenChunk) -> None:
+        key, row = Chunk(chunk.entries).encode()
+        txn.put(key, row, db=self.tables.chunks)
+
+    def _put_meta(self, txn: Writing, meta: Meta) -> None:
+        txn.put(records.META_KEY, records.encode_meta(meta), db=self.tables.meta)
+
+    def _fail(self, doing: str, error: lmdb.Error) -> JournalError:
+        failure = as_journal_error(doing, error)
+        self._failed = str(failure)
+        return failure
+
+    def _grow(self, needed: int) -> None:
+        with self.mapping:
+            size = self.environment.info()["map_size"]
+            self.environment.set_mapsize(size + max(size // 100, 2 * needed + _GROWTH_MIN_BYTES))
+
+    def _check_readers(self) -> None:
+        """Free the slots of readers that were killed; each would keep old pages from being used again."""
+        now_s = time.monotonic()
+        if now_s - self._checked_readers_s >= _READER_CHECK_S:
+            self._checked_readers_s = now_s
+            self.environment.reader_check()
+
+    # Opening.
+
+    def _begin(self) -> None:
+        """Find out who this journal is and where it ends, and mark it as open."""
+        self.environment.reader_check()
+        with self.environment.begin(buffers=True) as txn:
+            self._meta = self._identify(txn)
+            self._was_clean = self._meta.clean
+            filled = self._find_end(txn)
+            producers = [records.decode_producer(key, row) for key, row in txn.cursor(self.tables.producers)]
+        for producer in sorted(producers, key=lambda p: p.seen_us):
+            self._retention.saw(producer)
+        try:
+            self._mark_open(filled)
+        except lmdb.MapFullError:
+            self._grow(0)
+            self._mark_open(filled)
+
+    def _mark_open(self, filled: Sequence[OpenChunk]) -> None:
+        with self.environment.begin(write=True) as txn:
+            txn.put(records.FORMAT_KEY, records.encode_format(), db=self.tables.meta)
+            self._put_meta(txn, self._meta._replace(clean=False))
+            for chunk in filled:
+                self._put_chunk(txn, chunk)
+
+    def _identify(self, txn: Reading) -> Meta:
+        version_row = txn.get(records.FORMAT_KEY, db=self.tables.meta)
+        meta_row = txn.get(records.META_KEY, db=self.tables.meta)
+        if version_row is None and meta_row is None and not txn.stat(self.tables.blocks)["entries"]:
+            return Meta(uuid.uuid4().bytes, 1, time.time_ns() // 1000, clean=True)
+        if version_row is None or meta_row is None:
+            raise JournalDamaged(f"the journal in {self.path} does not say what it is", _RESTORE_HINT)
+        if (version := records.decode_format(version_row)) > records.FORMAT:
+            raise JournalError(
+                f"the journal in {self.path} has format {version}, and this program knows up to {records.FORMAT}",
+                "upgrade fabricmq",
+            )
+        return records.decode_meta(meta_row)
+
+    def _find_end(self, txn: Reading) -> list[OpenChunk]:
+        """Set the last seq and rebuild the open chunk. Returns chunks that turned out full: their summary was lost."""
+        blocks = txn.cursor(self.tables.blocks)
+        if not blocks.last():
+            return []
+        try:
+            base_seq, last_seq, self._last_ts_us = stamp_of(blocks.value())
+        except BlockError as error:
+            raise JournalDamaged(f"the last block of the journal is damaged: {error}", _RESTORE_HINT) from error
+        if base_seq != key_seq(blocks.key()):
+            raise JournalDamaged("the last block of the journal is not in its place", _RESTORE_HINT)
+        filled, chunk = [], OpenChunk(self._open_seq(txn))
+        for entry in entries_from(txn, self.tables, chunk.first_seq, last_seq + 1, limit=SEQ_MAX):
+            chunk.add(entry)
+            if chunk.is_full:
+                filled.append(chunk)
+                chunk = OpenChunk(entry.last_seq + 1)
+        chunk.publish()
+        self.open_chunk = chunk
+        return filled
+
+    def _open_seq(self, txn: Reading) -> int:
+        """The seq after the last good summary: from there on, blocks are not summed up."""
+        for key, row in txn.cursor(self.tables.chunks).iterprev():
+            with suppress(JournalDamaged):
+                return Chunk.decode(key, row).last_seq + 1
+        blocks = txn.cursor(self.tables.blocks)
+        return key_seq(blocks.key()) if blocks.first() else 1
