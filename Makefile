@@ -1,0 +1,46 @@
+# The commands of the house. `make` alone lists them.
+
+VENV   := .venv
+PYTHON ?= python3
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format bench vectors clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+venv: $(STAMP)  ## an environment in .venv with everything in it, brought up to date when pyproject.toml changes
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'error: fabric needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## a hub in a temporary folder with sample traffic
+	$(BIN)/fabric demo
+
+test: $(STAMP)  ## all tests, in parallel
+	$(BIN)/python -m pytest -n auto
+
+lint: $(STAMP)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)  ## let ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## how fast it is on this machine
+	$(BIN)/fabric bench
+
+vectors: $(STAMP)  ## write the golden vectors and the dumps in PROTOCOL.md anew
+	$(BIN)/python clients/vectors/make.py
+	$(BIN)/python clients/dumps.py
+
+clean:  ## remove the environment and all caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
