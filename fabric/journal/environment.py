@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 import lmdb
 
 from fabric.errors import JournalDamaged, JournalError
+from fabric.journal.records import FORMAT, FORMAT_KEY, decode_format
 
 DATA_FILE: Final = "data.mdb"
 LOCK_FILE: Final = "hub.lock"
@@ -72,12 +73,10 @@ class Tables(NamedTuple):
     producers: "lmdb._Database"
 
 
-def open_environment(
-    path: Path, *, map_bytes: int = MAP_BYTES, readonly: bool = False, create: bool = False
-) -> tuple[lmdb.Environment, Tables]:
-    """Open the environment and its tables. The caller holds the lock file, or opens it read-only."""
+def open_environment(path: Path, *, map_bytes: int = MAP_BYTES, readonly: bool = False) -> lmdb.Environment:
+    """Open the environment. The caller holds the lock file, or opens it read-only."""
     with lmdb_errors(f"cannot open the journal in {path}"):
-        environment = lmdb.open(
+        return lmdb.open(
             str(path),
             map_size=map_bytes,
             sync=True,  # every commit is on disk when it returns
@@ -87,19 +86,47 @@ def open_environment(
             meminit=False,  # pages are written in full; zeroing them first is work for nothing
             readahead=True,
             readonly=readonly,
-            create=create,
+            create=False,
             mode=_FILE_MODE,
             max_readers=READERS_MAX,
             max_spare_txns=_SPARE_READERS,
             max_dbs=len(Tables._fields),
             lib_version=0,  # LMDB 0.9's file format; 1.0's is another one and the two do not read each other
         )
-        try:
-            tables = Tables(*(environment.open_db(name.encode(), create=create) for name in Tables._fields))
-        except lmdb.Error:
-            environment.close()
-            raise
-        return environment, tables
+
+
+def open_tables(environment: lmdb.Environment, *, create: bool = False) -> Tables:
+    """Open the tables of a journal whose format this program knows; with `create`, make those of a new one."""
+    names = [name.encode() for name in Tables._fields]
+    with lmdb_errors("cannot open the journal's tables"):
+        if create and is_unborn(environment):
+            with environment.begin(write=True) as txn:  # one transaction: all tables come to be, or none
+                for name in names:
+                    environment.open_db(name, txn)
+        _require_known_format(environment)
+        return Tables(*(environment.open_db(name, create=False) for name in names))
+
+
+def _require_known_format(environment: lmdb.Environment) -> None:
+    meta = environment.open_db(b"meta", create=False)
+    with environment.begin() as txn:
+        row = txn.get(FORMAT_KEY, db=meta)
+    if row is not None and (version := decode_format(row)) > FORMAT:
+        raise JournalError(
+            f"the journal in {environment.path()} has format {version}, and this program knows up to {FORMAT}",
+            "upgrade fabricmq",
+        )
+
+
+def is_unborn(environment: lmdb.Environment) -> bool:
+    """Whether nothing was ever committed: the creation was cut short."""
+    return not environment.stat()["entries"]
+
+
+def has_data(path: Path) -> bool:
+    """Whether a directory holds a journal. An empty file is one whose creation was cut short."""
+    data = path / DATA_FILE
+    return data.exists() and data.stat().st_size > 0
 
 
 def make_directory(path: Path) -> None:
@@ -203,6 +230,8 @@ def as_journal_error(doing: str, error: lmdb.Error) -> JournalError:
             return JournalError(text, "the limit on address space is too low (ulimit -v)")
         case lmdb.NotFoundError():
             return JournalError(text, "this is not a fabric journal; check the path")
+    if "Permission denied" in str(error):
+        return JournalError(text, "check the owner and the permissions of the directory")
     if "No such file" in str(error):
         return JournalError(text, "there is no journal here; check the path")
     return JournalError(text, "the disk may be full or failing; look at 'df' and 'dmesg' before starting again")

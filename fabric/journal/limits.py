@@ -5,6 +5,7 @@ to free old ones. Acks go on until the end; they are small and they are what mak
 """
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -32,8 +33,11 @@ class Limits(NamedTuple):
 class Gauge:
     """Measures what is used and what is free, rarely, and estimates in between."""
 
-    def __init__(self, path: Path, environment: lmdb.Environment, tables: Tables, limits: Limits) -> None:
+    def __init__(
+        self, path: Path, environment: lmdb.Environment, tables: Tables, limits: Limits, mapping: threading.Lock
+    ) -> None:
         self._path = path
+        self._mapping = mapping  # held so that the map does not grow meanwhile
         self._environment = environment
         self._tables = tables
         self._limits = limits
@@ -52,7 +56,7 @@ class Gauge:
     def poll_now(self) -> None:
         self._polled_s = time.monotonic()
         self._written = 0
-        with self._environment.begin(buffers=True) as txn:
+        with self._mapping, self._environment.begin(buffers=True) as txn:
             self._used = used_bytes(txn, self._tables)
         disk = os.statvfs(self._path)
         self._disk_free = disk.f_bavail * disk.f_frsize

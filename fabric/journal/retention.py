@@ -66,8 +66,8 @@ class Retention:
         while rows < STEP_ROWS and (base := key_seq(cursor.key())) < last_base:
             if not self._exceeds(base, _time_at(cursor), now_us, last_seq, used):
                 break
-            used -= len(cursor.value())
             cursor.delete()
+            used = used_bytes(txn, self._tables)
             removed = True
             rows += 1
         self._first = key_seq(cursor.key()), _time_at(cursor)

@@ -19,18 +19,18 @@ import lmdb
 from fabric.block import glance, stamp_of
 from fabric.errors import BlockError, JournalDamaged, JournalError
 from fabric.journal import records
-from fabric.journal.check import check_in_child
 from fabric.journal.chunks import Chunk, Entry, OpenChunk
 from fabric.journal.environment import (
-    DATA_FILE,
     MAP_BYTES,
     LockFile,
     Reading,
     Writing,
     as_journal_error,
+    has_data,
     lmdb_errors,
     make_directory,
     open_environment,
+    open_tables,
     require_local,
     sync_directory,
 )
@@ -39,9 +39,10 @@ from fabric.journal.reader import Damaged, Reader, entries_from
 from fabric.journal.records import SEQ_MAX, Meta, key_seq, seq_key
 from fabric.journal.retention import Retention
 from fabric.journal.stats import Stats, collect
+from fabric.journal.verify import Finding, verify_in_child
 from fabric.messages import Append, DropGroup, Record, SaveGroup, SaveProducer
 
-__all__ = ["Damaged", "Journal", "Limits", "Reader", "Restored", "Stats"]
+__all__ = ["Damaged", "Finding", "Journal", "Limits", "Reader", "Restored", "Stats"]
 
 _RESTORE_HINT: Final = "restore a backup with 'fabric journal restore'"
 _READER_CHECK_S: Final = 10.0
@@ -58,21 +59,30 @@ class Restored(NamedTuple):
     groups: tuple[SaveGroup, ...]
     producers: tuple[SaveProducer, ...]
     was_clean: bool
+    findings: tuple[Finding, ...]  # damage in the tail; worth a line in the log
 
 
 class Journal:
     """An open journal. `environment`, `tables`, `mapping` and `open_chunk` are for this room only."""
 
-    def __init__(self, path: Path, limits: Limits, map_bytes: int, lock: LockFile, create: bool) -> None:
+    def __init__(
+        self, path: Path, limits: Limits, map_bytes: int, lock: LockFile, findings: tuple[Finding, ...]
+    ) -> None:
         self.path = path
         self._lock = lock
+        self._findings = findings
         self._pid = os.getpid()
         self._failed = ""
         self._is_open = True
         self.mapping = threading.Lock()  # held while a reader reads, and while the map grows under it
-        self.environment, self.tables = open_environment(path, map_bytes=map_bytes, create=create)
+        self.environment = open_environment(path, map_bytes=map_bytes)
+        try:
+            self.tables = open_tables(self.environment, create=True)
+        except BaseException:
+            self.environment.close()
+            raise
         self._retention = Retention(self.tables, limits)
-        self._gauge = Gauge(path, self.environment, self.tables, limits)
+        self._gauge = Gauge(path, self.environment, self.tables, limits, self.mapping)
         self._checked_readers_s = 0.0
         self.open_chunk = OpenChunk(1)
         self._last_ts_us = 0
@@ -89,7 +99,7 @@ class Journal:
     ) -> "Journal":
         """Open the journal in a directory, alone: a second opener, here or elsewhere, is refused."""
         path = Path(path)
-        exists = (path / DATA_FILE).exists()
+        exists = has_data(path)
         if not exists and not create:
             raise JournalError(f"there is no journal in {path}", "check the path")
         make_directory(path)
@@ -97,9 +107,8 @@ class Journal:
             require_local(path)
         lock = LockFile(path)
         try:
-            if exists:
-                check_in_child(path)
-            journal = cls(path, limits, _map_bytes, lock, create=not exists)
+            findings = verify_in_child(path, tail_only=True).findings if exists else ()
+            journal = cls(path, limits, _map_bytes, lock, findings)
             try:
                 with lmdb_errors(f"cannot open the journal in {path}"):
                     journal._begin()
@@ -128,7 +137,7 @@ class Journal:
             producers = tuple(records.decode_producer(key, row) for key, row in txn.cursor(self.tables.producers))
             cursor = txn.cursor(self.tables.blocks)
             first_seq = key_seq(cursor.key()) if cursor.first() else self.last_seq + 1
-        return Restored(first_seq, self.last_seq, self._last_ts_us, groups, producers, self._was_clean)
+        return Restored(first_seq, self.last_seq, self._last_ts_us, groups, producers, self._was_clean, self._findings)
 
     @property
     def last_seq(self) -> int:
@@ -314,11 +323,6 @@ class Journal:
             return Meta(uuid.uuid4().bytes, 1, time.time_ns() // 1000, clean=True)
         if version_row is None or meta_row is None:
             raise JournalDamaged(f"the journal in {self.path} does not say what it is", _RESTORE_HINT)
-        if (version := records.decode_format(version_row)) > records.FORMAT:
-            raise JournalError(
-                f"the journal in {self.path} has format {version}, and this program knows up to {records.FORMAT}",
-                "upgrade fabricmq",
-            )
         return records.decode_meta(meta_row)
 
     def _find_end(self, txn: Reading) -> list[OpenChunk]:
