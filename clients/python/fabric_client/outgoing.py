@@ -1,0 +1,192 @@
+"""What leaves the caller: a message made fit for a block, and the block that gathers messages.
+
+Nothing here talks to a hub. `fit` and `check_topic` find a bad message in the caller's own stack frame, before it can
+share a block with innocent ones: the hub accepts or refuses a block as a whole.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from fabric import block
+from fabric.columns import HeaderValue
+from fabric.errors import Code
+from fabric.messages import Level
+from fabric_client.errors import BadMessage, describe
+
+T = TypeVar("T")
+
+TOPIC_WORDS_MAX: Final = 16
+_WILDCARDS: Final = frozenset("*#>")
+JSON_HEADER: Final = ("content-type", "application/json")
+
+# One counter bounds a block in messages and in bytes: each message is charged MESSAGE_COST on top of its bytes. With
+# 128-byte messages a block is 1,024 of them; more would add latency, and hub and disk gain little beyond 128 KB.
+BLOCK_ROOM: Final = 256 << 10
+MESSAGE_COST: Final = 128
+# Head, topic and offsets of a block of one, so that a message just under the hub's limit still fits.
+BLOCK_SLACK: Final = 4 << 10
+
+
+class Options(NamedTuple):
+    """What steers the hub. Messages share a block only when these are equal."""
+
+    level: Level = Level.JOURNALED
+    priority: int = 0
+    expires_us: int = 0
+
+
+PLAIN: Final = Options()
+
+
+class Fit(NamedTuple):
+    """One message, checked and encoded."""
+
+    topic: str
+    body: bytes
+    key: bytes
+    id: bytes
+    headers: Mapping[str, HeaderValue] | None
+    cost: int
+
+
+def fit(
+    topic: str, data: object, key: str | bytes | None, id: str | bytes | None, headers: Mapping[str, HeaderValue] | None
+) -> Fit:
+    """Check a message and turn its parts into bytes. The topic is checked apart, since its answer can be kept."""
+    body, is_json = _body(data)
+    cost = len(body) + MESSAGE_COST
+    if is_json and (headers is None or JSON_HEADER[0] not in headers):
+        headers = {**(headers or {}), JSON_HEADER[0]: JSON_HEADER[1]}
+    if headers:
+        for name, value in headers.items():
+            if not isinstance(name, str) or not isinstance(value, str | bytes):
+                raise BadMessage(f"header {name!r} is not text to text or bytes", "turn the value into a str first")
+            cost += len(name) + len(value) + 8
+    key_bytes = _short("key", key, block.KEY_BYTES_MAX)
+    id_bytes = _short("id", id, block.ID_BYTES_MAX)
+    return Fit(topic, body, key_bytes, id_bytes, headers or None, cost + len(key_bytes) + len(id_bytes))
+
+
+def _body(data: object) -> tuple[bytes, bool]:
+    if isinstance(data, bytes):
+        return data, False
+    if isinstance(data, str):
+        return data.encode(), False
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data), False
+    try:
+        return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode(), True
+    except (TypeError, ValueError) as error:
+        raise BadMessage(
+            f"the data is neither bytes nor text nor JSON: {error}", "encode it to bytes yourself"
+        ) from None
+
+
+def _short(what: str, value: str | bytes | None, limit: int) -> bytes:
+    if value is None:
+        return b""
+    raw = value.encode() if isinstance(value, str) else bytes(value)
+    if not 1 <= len(raw) <= limit:
+        raise BadMessage(f"{what} is 1..{limit} bytes, not {len(raw)}", f"use a hash of the longer {what}")
+    return raw
+
+
+def check_topic(topic: str) -> None:
+    """Raise unless the topic is one that a hub accepts from a client."""
+    hint = describe(Code.BAD_TOPIC)
+    if not isinstance(topic, str) or not topic:
+        raise BadMessage(f"topic {topic!r} is not a name", hint)
+    if len(topic.encode()) > block.TOPIC_BYTES_MAX:
+        raise BadMessage(f"topic {topic[:40]!r}… is longer than {block.TOPIC_BYTES_MAX} bytes", hint)
+    if topic.startswith("$"):
+        raise BadMessage(f"topic {topic!r} belongs to the hub", hint)
+    words = topic.split(".")
+    if len(words) > TOPIC_WORDS_MAX:
+        raise BadMessage(f"topic {topic!r} has {len(words)} words; at most {TOPIC_WORDS_MAX} are allowed", hint)
+    if not all(words) or any(c in _WILDCARDS or c.isspace() or not c.isprintable() for c in topic):
+        raise BadMessage(f"topic {topic!r} has an empty word, a wildcard, a space or a control character", hint)
+
+
+def level_of(name: str) -> Level:
+    """The level by its name."""
+    try:
+        return Level[name.upper()]
+    except (KeyError, AttributeError):
+        raise BadMessage(f"level {name!r} is not known", "use 'journaled' (on disk) or 'received' (unsafe)") from None
+
+
+class Gather:
+    """The open block: messages that wait for their block to fill or for the line to be free.
+
+    `topic` and `room` are the shells' short cut: a plain message for that topic, with room left, is one append to
+    `payloads`. The optional columns are padded when they are next touched, so they do not bar the short cut.
+    `topic` is None when there is none: nothing is gathered yet, or what is gathered has options.
+    """
+
+    __slots__ = ("_headers", "_ids", "_keys", "_topics", "first_topic", "marks", "options", "payloads", "room", "topic")
+
+    def __init__(self) -> None:
+        self.options = PLAIN
+        self._clear()
+
+    def _clear(self) -> None:
+        self.topic: str | None = None
+        self.first_topic = ""
+        self.room = BLOCK_ROOM
+        self.payloads: list[bytes] = []
+        self.marks: list[tuple[int, Any]] = []  # (index, whoever waits for that message's receipt)
+        self._topics: list[str] | None = None
+        self._keys: list[bytes] | None = None
+        self._ids: list[bytes] | None = None
+        self._headers: list[Mapping[str, HeaderValue] | None] | None = None
+
+    def takes(self, options: Options, cost: int) -> bool:
+        return not self.payloads or (self.options == options and cost <= self.room)
+
+    def add(self, message: Fit, options: Options, waiter: Any = None) -> None:
+        count = len(self.payloads)
+        if not count:
+            self.options, self.first_topic = options, message.topic
+        if waiter is not None:
+            self.marks.append((count, waiter))
+        self.payloads.append(message.body)
+        self.room -= message.cost
+        if self._topics is None and message.topic != self.first_topic:
+            self._topics = []
+        if self._topics is not None:
+            _pad(self._topics, count, self.first_topic).append(message.topic)
+        if message.key:
+            self._keys = _pad(self._keys or [], count, b"")
+            self._keys.append(message.key)
+        if message.id:
+            self._ids = _pad(self._ids or [], count, b"")
+            self._ids.append(message.id)
+        if message.headers:
+            self._headers = _pad(self._headers or [], count, None)
+            self._headers.append(message.headers)
+        self.topic = self.first_topic if options == PLAIN else None
+
+    def take(self) -> tuple[bytes, tuple[str, ...]]:
+        """The block of what was gathered and the topics in it; gathering starts anew."""
+        count = len(self.payloads)
+        topics: str | Sequence[str] = self.first_topic
+        if self._topics is not None:
+            topics = _pad(self._topics, count, self.first_topic)
+        raw = block.encode(
+            topics,
+            self.payloads,
+            keys=None if self._keys is None else _pad(self._keys, count, b""),
+            ids=None if self._ids is None else _pad(self._ids, count, b""),
+            headers=None if self._headers is None else _pad(self._headers, count, None),
+            priority=self.options.priority,
+            expires_us=self.options.expires_us,
+        )
+        self._clear()
+        return raw, (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+
+
+def _pad(column: list[T], count: int, empty: T) -> list[T]:
+    if len(column) < count:
+        column.extend([empty] * (count - len(column)))
+    return column

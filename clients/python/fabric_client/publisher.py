@@ -1,0 +1,291 @@
+"""The publishing half of the core: gathers, numbers, sends, and keeps what is unconfirmed until it is confirmed.
+
+    put --> gather --full, or the line is free--> queue --window open--> flight --PUBOK--> gone, waiters told
+                                                    ^                      |
+                                                    '--BUSY, gap, reconnect'
+
+The one idea to hold while reading: a block gets its producer sequence when it is sent, and a block that must be sent
+again goes back to the front of the queue. Its bytes never change, so the hub knows a repeated block by its numbers
+and stores it once. Every sending has a new request id: answers to an earlier sending are strangers and are ignored.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from fabric import messages as m
+from fabric.block import Block
+from fabric.errors import Code, FabricError
+from fabric_client.errors import BadMessage, PublishRefused, Refusal, describe, from_wire
+from fabric_client.outgoing import BLOCK_ROOM, BLOCK_SLACK, Fit, Gather, Options
+from fabric_client.ticket import Ticket
+
+# What may wait unsent, on top of the window that the hub grants. A second of full speed; then the caller waits.
+BUFFER_MESSAGES_MAX: Final = 1 << 19
+BUFFER_BYTES_MAX: Final = 64 << 20
+RETRY_S: Final = 0.05  # when the hub asks for a repetition without saying when
+_RETRYABLE: Final = frozenset({Code.BUSY, Code.OVERRUN, Code.DISK_FULL, Code.SHUTTING_DOWN, Code.NO_SESSION})
+
+
+class Receipt(NamedTuple):
+    """What the hub said: `seq` of the (first) message, how many it covers, and how many of them it had already.
+
+    `seq` is 0 in one case: a repetition after a long loss of connection, stored too long ago to be looked up.
+    """
+
+    seq: int
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which no one needs here
+    duplicates: int = 0
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the hub had it already; `seq` is then that of the first time."""
+        return self.duplicates > 0
+
+
+class Outgoing:
+    """A sealed block on its way."""
+
+    __slots__ = ("count", "level", "marks", "pseq", "raw", "rid", "topics")
+
+    def __init__(self, raw: bytes, count: int, level: int, topics: tuple[str, ...], marks: list[tuple[int, Ticket]]):
+        self.raw = raw
+        self.count = count
+        self.level = level
+        self.topics = topics
+        self.marks = marks  # (index in the block, who waits for it)
+        self.pseq = 0  # 0: gets the next number when it is sent
+        self.rid = 0
+
+
+class Publisher:
+    """Give it messages and the hub's answers; it calls `send` with what goes out."""
+
+    def __init__(self, send: Callable[[m.ToHub], None], next_rid: Callable[[], int]) -> None:
+        self._send = send
+        self._next_rid = next_rid
+        self.gather = Gather()
+        self.refusals: list[Refusal] = []
+        self.hold_until = 0.0  # the hub asked for patience: nothing is sent before
+        self.last_reason = ""  # why, for whoever gives up waiting
+        self.full_blocks = 0  # how many blocks filled up: tells a tight loop from a trickle
+        self.block_bytes_max = BLOCK_ROOM
+        self._live = False
+        self._queue: deque[Outgoing] = deque()
+        self._queued_messages = 0
+        self._queued_bytes = 0
+        self._flight: dict[int, Outgoing] = {}  # by rid, in order of sending
+        self._flight_bytes = 0
+        self._window_blocks = 0
+        self._window_bytes = 0
+        self._pseq = 1  # the next number
+        self._stored_pseq = 0  # the hub said that all up to here is stored
+        self._kick = False  # a confirm came: whatever is gathered may go
+
+    # What the caller sees.
+
+    @property
+    def settled(self) -> bool:
+        """Nothing waits for the hub."""
+        return not (self._flight or self._queue or self.gather.payloads)
+
+    @property
+    def busy(self) -> bool:
+        """An answer of the hub would set something in motion."""
+        return bool(self._flight or self._queue)
+
+    @property
+    def waiting(self) -> bool:
+        """Something is unsent."""
+        return bool(self._queue or self.gather.payloads)
+
+    @property
+    def full(self) -> bool:
+        return self._queued_messages >= BUFFER_MESSAGES_MAX or self._queued_bytes >= BUFFER_BYTES_MAX
+
+    @property
+    def unconfirmed(self) -> int:
+        """Messages that the hub has not confirmed."""
+        return self._queued_messages + len(self.gather.payloads) + sum(b.count for b in self._flight.values())
+
+    def put(self, message: Fit, options: Options, waiter: Ticket | None = None) -> None:
+        """Accept one message. It leaves with `pump`, at once when the line is free."""
+        if message.cost + BLOCK_SLACK > self.block_bytes_max:
+            limit = self.block_bytes_max - BLOCK_SLACK
+            raise BadMessage(f"a message of {message.cost} bytes is over {limit}", describe(Code.TOO_LARGE))
+        if not self.gather.takes(options, message.cost):
+            self.full_blocks += 1
+            self.seal()
+        self.gather.add(message, options, waiter)
+        if self.gather.room <= 0:
+            self.full_blocks += 1
+            self.seal()
+
+    def put_alone(self, message: Fit, options: Options, waiter: Ticket | None) -> None:
+        """Accept one message as a block of its own, so that the answer is about it alone."""
+        self.seal()
+        self.put(message, options, waiter)
+        self.seal()
+
+    def put_block(self, raw: bytes, count: int, level: int, topic: str, waiter: Ticket | None) -> None:
+        """Accept a block that the caller packed; the waiter gets one receipt for all of it."""
+        self.seal()
+        self._enqueue(Outgoing(raw, count, level, (topic,), [] if waiter is None else [(-1, waiter)]))
+
+    def seal(self) -> None:
+        """Close the gathered block; what is put next goes into another one."""
+        gather = self.gather
+        if not gather.payloads:
+            return
+        count, level, marks = len(gather.payloads), gather.options.level, gather.marks
+        try:
+            raw, topics = gather.take()
+        except FabricError as error:
+            for _, waiter in marks:
+                waiter.fail(error)
+            raise
+        self._enqueue(Outgoing(raw, count, level, topics, marks))
+
+    def pump(self, now: float) -> None:
+        """Send what may be sent. With nothing in flight a message leaves at once; otherwise it gathers company
+        until its block is full or a confirm arrives: batching that costs no latency and needs no timer."""
+        if not self._live or now < self.hold_until:
+            return
+        self.hold_until = 0.0
+        while len(self._flight) < self._window_blocks:
+            if not self._queue:
+                if not self.gather.payloads or (self._flight and not self._kick):
+                    break
+                self._kick = False
+                self.seal()
+            size = len(self._queue[0].raw)
+            if not self._window_bytes or (self._flight and self._flight_bytes + size > self._window_bytes):
+                break
+            self._launch(self._queue.popleft())
+        self._kick = False
+
+    def take_refusals(self) -> list[Refusal]:
+        refusals, self.refusals = self.refusals, []
+        return refusals
+
+    # What the hub says.
+
+    def welcomed(self, last_pseq: int, same_journal: bool, flow: tuple[int, int], block_bytes_max: int) -> None:
+        """A session is open. The hub's last number decides: what it has keeps its numbers and is sent again to learn
+        its seq; what it lacks is numbered from there on."""
+        self._rewind(self._flight)
+        self._stored_pseq = last_pseq
+        self._pseq = last_pseq + 1
+        for block in self._queue:
+            if not same_journal or block.pseq > last_pseq:
+                block.pseq = 0
+        self.hold_until = 0.0
+        self.last_reason = ""
+        self._window_blocks, self._window_bytes = flow
+        self.block_bytes_max = block_bytes_max
+        self._live = True
+
+    def disconnected(self) -> None:
+        """Nobody is listening; everything stays."""
+        self._live = False
+
+    def flow(self, window: m.Flow) -> None:
+        self._window_blocks, self._window_bytes = window.blocks_max, window.bytes_max
+
+    def confirmed(self, answer: m.PubOk) -> None:
+        for rid, first_seq, _, duplicates in answer.confirms:
+            block = self._flight.pop(rid, None)
+            if block is None:
+                continue  # an earlier sending of a block that was sent again
+            self._flight_bytes -= len(block.raw)
+            self._kick = True
+            for index, waiter in block.marks:
+                if index < 0:
+                    waiter.succeed(Receipt(first_seq, block.count, duplicates))
+                else:
+                    waiter.succeed(Receipt(first_seq and first_seq + index, 1, int(duplicates == block.count)))
+
+    def refused(self, answer: m.Err, now: float) -> bool:
+        """The hub did not store a block. True when the answer was to one of ours."""
+        block = self._flight.get(answer.rid)
+        if block is None:
+            return False
+        retry_ms = answer.fields.get("retry_ms", 0)
+        if answer.code == Code.SEQUENCE_GAP:
+            self._go_back_to(answer.fields.get("expected", block.pseq), block)
+            self.hold_until = max(self.hold_until, now + (retry_ms / 1000 or RETRY_S))
+        elif retry_ms or answer.code in _RETRYABLE:
+            self._renumber_from(block)
+            self.last_reason = answer.text
+            self.hold_until = max(self.hold_until, now + (retry_ms / 1000 or RETRY_S))
+        elif block.pseq <= self._stored_pseq and answer.code == Code.BAD_OPTION:
+            # Sent again after a reconnect, and stored so long ago that the hub no longer knows where.
+            self.confirmed(m.PubOk(block.level, ((answer.rid, 0, 0, block.count),)))
+        else:
+            self._drop(block, answer)
+        return True
+
+    def fail_all(self, error: FabricError) -> None:
+        """The client is over: everyone who still waits hears why."""
+        self._live = False
+        for block in (*self._flight.values(), *self._queue):
+            for _, waiter in block.marks:
+                waiter.fail(error)
+        for _, waiter in self.gather.marks:
+            waiter.fail(error)
+
+    # Moving blocks.
+
+    def _enqueue(self, block: Outgoing) -> None:
+        self._queue.append(block)
+        self._queued_messages += block.count
+        self._queued_bytes += len(block.raw)
+
+    def _launch(self, block: Outgoing) -> None:
+        if not block.pseq:
+            block.pseq = self._pseq
+            self._pseq += block.count
+        block.rid = self._next_rid()
+        self._queued_messages -= block.count
+        self._queued_bytes -= len(block.raw)
+        self._flight[block.rid] = block
+        self._flight_bytes += len(block.raw)
+        self._send(m.Publish(block.rid, block.pseq, block.level, block.raw))
+
+    def _rewind(self, blocks: "dict[int, Outgoing]") -> None:
+        """Take blocks out of the flight and put them back to the front of the queue, in order."""
+        for rid, block in reversed(list(blocks.items())):
+            self._flight.pop(rid)
+            self._flight_bytes -= len(block.raw)
+            self._queue.appendleft(block)
+            self._queued_messages += block.count
+            self._queued_bytes += len(block.raw)
+
+    def _renumber_from(self, first: Outgoing) -> None:
+        """`first` and all that were sent after it were not stored: they go back and are numbered anew."""
+        later = {rid: b for rid, b in self._flight.items() if rid >= first.rid}
+        self._rewind(later)
+        if first.pseq > self._stored_pseq:
+            self._pseq = first.pseq
+            for block in later.values():
+                block.pseq = 0
+
+    def _go_back_to(self, expected: int, block: Outgoing) -> None:
+        """The hub misses numbers before `block`: go back to where it stands."""
+        first = next((b for b in self._flight.values() if b.pseq >= expected), block)
+        self._renumber_from(first)
+        if first.pseq == 0:
+            self._pseq = expected
+
+    def _drop(self, block: Outgoing, answer: m.Err) -> None:
+        """Refused for good. Its numbers are not used up, so those who came after it move up."""
+        self._renumber_from(block)
+        assert self._queue[0] is block
+        self._queue.popleft()
+        self._queued_messages -= block.count
+        self._queued_bytes -= len(block.raw)
+        refusal = Refusal(block.topics, tuple(Block(block.raw).payloads()), answer.code, answer.text)
+        for _, waiter in block.marks:
+            waiter.fail(from_wire(answer) if answer.code == Code.FENCED else PublishRefused([refusal]))
+        if len(block.marks) < block.count and not (block.marks and block.marks[0][0] < 0):
+            self.refusals.append(refusal)

@@ -1,0 +1,365 @@
+"""The threads of the blocking client: who is at the socket, and when.
+
+One lock guards the session and the socket. *Caller runs*: whoever waits for the hub takes the lead, polls the socket
+and pumps it; others who wait meanwhile are followers and are told of every change. A background thread stands in when
+nobody leads: it keeps the deadlines (heartbeats, leases, verdicts, reconnects), and while publishes are under way it
+watches the socket, so that a confirm lets the next block go. A handing-over between threads costs more than a block
+of messages does, so the background thread sleeps whenever a caller is at work.
+"""
+
+import atexit
+import contextlib
+import logging
+import os
+import random
+import select
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import zmq
+
+from fabric import wire
+from fabric.errors import FabricError, ProtocolError
+from fabric_client.errors import Closed, Forked
+from fabric_client.link import Link
+from fabric_client.message import VERDICTS_PER_FRAME, Batch
+from fabric_client.session import Session, State, lost_error
+from fabric_client.subscription import FOREVER, VERDICT_DELAY_S, Subscription
+from fabric_client.ticket import Ticket
+
+log = logging.getLogger("fabric_client")
+
+# A caller who fills block after block reads the confirms itself; the background thread looks again after this.
+STAND_BACK_S: Final = 0.002
+EXIT_S: Final = 5.0  # how long the end of the program may wait for confirms
+_POLL_S_MAX: Final = 60.0  # no wait is longer, whatever the deadlines say
+
+
+class Waker:
+    """Ends another thread's poll."""
+
+    def __init__(self) -> None:
+        self._read, self._write = socket.socketpair()
+        self._read.setblocking(False)
+        self._write.setblocking(False)
+        self.fd = self._read.fileno()
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody is left to wake
+            self._write.send(b"\0")
+
+    def clear(self) -> None:
+        with contextlib.suppress(OSError):
+            self._read.recv(4096)
+
+    def __del__(self) -> None:
+        self._read.close()
+        self._write.close()
+
+
+class Pump:
+    """Session, socket and background thread of one client. Methods named `*_locked` want the lock held."""
+
+    def __init__(self, url: str, name: str, producer: str, context: "zmq.Context[zmq.Socket[bytes]] | None") -> None:
+        self.url = url
+        self.session = Session(name, producer, random.random)
+        self.lock = threading.Lock()
+        self._context = context or zmq.Context.instance()
+        self._changed = threading.Condition(self.lock)
+        self._leading = False  # a caller polls the socket
+        self._followers = 0
+        self._leader_wake = Waker()
+        self._standby_wake = Waker()
+        self._standby_until = FOREVER  # when the background thread looks by itself
+        self._watching = False  # the background thread polls the socket too
+        self._acked = False  # verdicts were given since the background thread last looked
+        self._dropped: deque[Subscription] = deque()  # subscriptions whose iterators are gone
+        self._stopped = False
+        self._forked = False
+        self._link = Link(self._context, url)
+        self.session.opened(time.monotonic())
+        self._abandoned = False  # nobody holds the client any more
+        self._thread = threading.Thread(target=self._run, name="fabric-client", daemon=True)
+        _pumps.add(self)
+
+    def start(self, timeout: float) -> None:
+        """Wait for the hub's welcome."""
+        live = self.wait(
+            lambda: self.session.state is not State.OPENING and self.session.state is not State.LOST, timeout
+        )
+        if self.session.error is not None:
+            raise self.session.error
+        if not live:
+            raise lost_error(self.session, self.url, timeout)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise when this client is of no use any more."""
+        if self._forked:
+            raise Forked("this client was made in the parent process", "call connect() again after the fork")
+        if self._stopped:
+            raise Closed("this client is closed", "call connect() again")
+        if self.session.error is not None:
+            raise self.session.error
+
+    # Pumping.
+
+    def turn_locked(self) -> None:
+        """Receive all, do what is due, send all; until nothing more comes. Leaves the socket drained."""
+        session, link = self.session, self._link
+        got_any = False
+        while True:
+            now = time.monotonic()
+            arrived = link.receive()
+            for frames in arrived:
+                try:
+                    session.receive(wire.decode(frames), now)
+                except ProtocolError as error:
+                    log.error("the hub sent something that is not understood: %s", error)
+            while self._dropped:
+                session.unsubscribe(self._dropped.popleft(), Ticket())
+            session.tick(now)
+            if session.wants_link(now):
+                link = self._reopen_locked(now)
+            if session.out:
+                out, session.out = session.out, []
+                for message in out:
+                    if not link.send(wire.encode(message)):
+                        session.lost(now, "the hub is gone")
+                        break
+            elif not arrived:
+                break
+            got_any = got_any or bool(arrived)
+        if got_any:
+            if self._followers:
+                self._changed.notify_all()
+            if self._leading:
+                self._leader_wake.wake()
+
+    def _reopen_locked(self, now: float) -> Link:
+        self._link.close()
+        try:
+            self._link = Link(self._context, self.url)
+        except FabricError as error:  # out of sockets, for example
+            self.session.postpone(now, str(error))
+        else:
+            self.session.opened(now)
+        return self._link
+
+    def wait(self, ready: Callable[[], object], timeout: float | None) -> bool:
+        """Pump until `ready()`; False when the time is over first. Must be called without the lock."""
+        deadline = FOREVER if timeout is None else time.monotonic() + timeout
+        with self.lock:
+            try:
+                while True:
+                    if self._stopped:
+                        return bool(ready())
+                    self.turn_locked()
+                    if ready():
+                        return True
+                    now = time.monotonic()
+                    if now >= deadline:
+                        return False
+                    if self._leading:
+                        self._follow(min(deadline - now, _POLL_S_MAX))
+                    else:
+                        self._lead(min(deadline, self.session.next_deadline()) - now)
+            finally:
+                self.hand_over_locked()
+
+    def next_batch(self, sub: Subscription, timeout: float | None) -> Batch | None:
+        """The next delivery; None when the time is over or the subscription is."""
+        with self.lock:
+            if sub.taken < VERDICTS_PER_FRAME and sub.ready:
+                return sub.take()
+            if not self._stopped:
+                self.session.flush(sub)
+                self.turn_locked()
+            batch = sub.take()
+        if batch is None:
+            self.wait(lambda: sub.ready or sub.error or sub.closed, timeout)
+            with self.lock:
+                batch = sub.take()
+                if batch is None and sub.error is not None and not isinstance(sub.error, Closed):
+                    raise sub.error
+        return batch
+
+    def _follow(self, seconds: float) -> None:
+        self._followers += 1
+        try:
+            self._changed.wait(seconds)
+        finally:
+            self._followers -= 1
+
+    def _lead(self, seconds: float) -> None:
+        self._leading = True
+        poll = self._poll(self._leader_wake.fd, self._link.fd, self._link.monitor_fd)
+        self.lock.release()
+        try:
+            events = poll.poll(_milliseconds(seconds))
+        finally:
+            self.lock.acquire()
+            self._leading = False
+        self._leader_wake.clear()
+        self._check_monitor_locked(events)
+
+    def hand_over_locked(self) -> None:
+        """Before letting go of the lock: someone must see to what is left."""
+        if self._leading:
+            return
+        if self._followers:
+            self._changed.notify()
+        elif self.session.next_deadline() < self._standby_until or (
+            self.session.publisher.waiting and not self._watching
+        ):
+            self._standby_wake.wake()
+
+    def _check_monitor_locked(self, events: list[tuple[int, int]]) -> None:
+        if any(fd == self._link.monitor_fd for fd, _ in events) and self._link.broken():
+            self.session.lost(time.monotonic(), "disconnected")
+
+    @staticmethod
+    def _poll(*fds: int) -> select.poll:
+        poll = select.poll()
+        for fd in fds:
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
+        return poll
+
+    # The background thread.
+
+    def _run(self) -> None:
+        try:
+            while self._stand_by():
+                pass
+        except Exception as error:
+            # We are wrong: nobody may wait for a thread that is gone.
+            log.exception("the client's background thread failed")
+            with self.lock:
+                self.session.fail(FabricError(f"the client's background thread failed: {error!r}"))
+                self._changed.notify_all()
+
+    def _stand_by(self) -> bool:
+        """One round of the background thread; False when it is over."""
+        with self.lock:
+            if self._stopped:
+                return False
+            # Until the new deadline is known, whoever makes an earlier one must believe that we sleep for ever.
+            self._standby_until = FOREVER
+            self.turn_locked()
+            session = self.session
+            if self._abandoned and session.settled:
+                self._end_locked()
+                return False
+            self._watching = not self._leading and session.publisher.busy
+            self._standby_until = session.next_deadline()
+            if self._acked:
+                # While verdicts keep coming, look regularly instead of being woken for each of them.
+                self._acked = False
+                self._standby_until = min(self._standby_until, time.monotonic() + VERDICT_DELAY_S)
+            full_blocks = session.publisher.full_blocks
+            poll = self._poll(self._standby_wake.fd, self._link.monitor_fd, self._link.fd if self._watching else -1)
+            seconds = self._standby_until - time.monotonic()
+        events = poll.poll(_milliseconds(seconds))
+        self._standby_wake.clear()
+        while self._watching and self.session.publisher.full_blocks != full_blocks and not self._stopped:
+            full_blocks = self.session.publisher.full_blocks
+            time.sleep(STAND_BACK_S)
+        with self.lock:
+            if not self._stopped:
+                self._check_monitor_locked(events)
+        return True
+
+    def verdicts(self, sub: Subscription, urgent: bool) -> None:
+        """A subscription's hook; called from any thread, without the lock."""
+        if urgent:
+            with self.lock:
+                if not self._stopped:
+                    self.session.flush(sub)
+                    self.turn_locked()
+            return
+        self._acked = True
+        if sub.flush_at == FOREVER:
+            sub.flush_at = time.monotonic() + VERDICT_DELAY_S
+            if self._leading:
+                self._leader_wake.wake()
+            elif sub.flush_at < self._standby_until:
+                self._standby_wake.wake()
+
+    def drop(self, sub: Subscription) -> None:
+        """Unsubscribe. Runs in finalizers, possibly of a thread that holds the lock, so it must not wait for it."""
+        self._dropped.append(sub)
+        if self.lock.acquire(blocking=False):
+            try:
+                if not self._stopped:
+                    self.turn_locked()
+            finally:
+                self.lock.release()
+        else:
+            self._standby_wake.wake()
+
+    # The end.
+
+    def stop(self) -> None:
+        """Close the socket and end the background thread; whoever still waits hears that the client is closed."""
+        with self.lock:
+            self._end_locked()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def abandon(self) -> None:
+        """The client was dropped without close(): let the background thread finish what was begun, then end."""
+        self._abandoned = True
+        self._standby_wake.wake()
+
+    def _end_locked(self) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        self.session.fail(Closed("this client is closed", "call connect() again"))
+        self._changed.notify_all()
+        self._leader_wake.wake()
+        self._standby_wake.wake()
+        self._link.close()
+        _pumps.discard(self)
+
+    def forked(self) -> None:
+        """In a child process: the threads are gone and the lock may be held by one of them."""
+        self._forked = True
+        self._stopped = True
+        self.lock = threading.Lock()
+        self._changed = threading.Condition(self.lock)
+        self.session.publisher.gather.topic = None
+        with contextlib.suppress(FabricError):
+            self.session.fail(
+                Forked("this client was made in the parent process", "call connect() again after the fork")
+            )
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(0, min(int(seconds * 1000) + 1, int(_POLL_S_MAX * 1000)))
+
+
+_pumps: "weakref.WeakSet[Pump]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for pump in list(_pumps):
+        pump.forked()
+
+
+def _at_exit() -> None:
+    """A program that ends without close() still gets its messages to the hub, or hears that it did not."""
+    for pump in list(_pumps):
+        if not pump.wait(lambda session=pump.session: session.settled, EXIT_S):  # type: ignore[misc]
+            log.error("%d messages were not confirmed when the program ended", pump.session.publisher.unconfirmed)
+        pump.stop()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

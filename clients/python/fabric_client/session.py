@@ -1,0 +1,401 @@
+"""The core of the client: a conversation with one hub, without sockets, threads or clocks.
+
+Messages go in (`receive`), messages come out (`out`), time is a number that the shell passes. The shell opens and
+closes sockets when told; the session survives them:
+
+      opened            WELCOME
+    --------> OPENING ----------> LIVE
+                 ^ |               | silence, disconnect, NO_SESSION, a gap in the ordinals
+      wants_link | '----> LOST <---'
+                 '----------'              FAILED: the hub will not have us        CLOSED: we left
+
+The one idea to hold while reading: everything that matters outlives a connection in the `Publisher`, the
+`Subscription`s and the open calls; a WELCOME tells how much of it must be said again.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+
+from fabric import messages as m
+from fabric.errors import BlockError, Code, FabricError
+from fabric.messages import PROTOCOL_VERSION
+from fabric_client.errors import Closed, ConnectionLost, from_wire
+from fabric_client.publisher import Publisher
+from fabric_client.subscription import FOREVER, Subscription
+from fabric_client.ticket import Ticket
+
+log = logging.getLogger("fabric_client")
+
+HEARTBEAT_S: Final = 5.0
+SESSION_TTL_S: Final = 30.0
+SILENCE_MAX: Final = 3  # heartbeats without a word from the hub
+BACKOFF_S: Final = (0.05, 2.0)  # first and longest pause before a new socket; each is jittered
+CHANNEL_MAX: Final = 65_535
+
+
+class State(Enum):
+    OPENING = "a socket is open, HELLO is on its way"
+    LIVE = "the hub has welcomed us"
+    LOST = "no connection; a new socket is due at `reopen_at`"
+    FAILED = "the hub refused us for good"
+    CLOSED = "we said goodbye"
+
+
+class Call:
+    """A request that wants an answer; repeated after a reconnect until it has one."""
+
+    __slots__ = ("message", "retry_at", "ticket")
+
+    def __init__(self, message: m.ToHub, ticket: Ticket) -> None:
+        self.message = message
+        self.ticket = ticket
+        self.retry_at = FOREVER
+
+
+class Session:
+    def __init__(self, name: str, producer: str, random: Callable[[], float]) -> None:
+        self.name = name
+        self.producer = producer
+        self.state = State.LOST
+        self.out: list[m.ToHub] = []
+        self.reopen_at = 0.0
+        self.error: FabricError | None = None  # why it FAILED
+        self.trouble = ""  # why it was last LOST
+        self.hub: Mapping[str, Any] = {}  # what WELCOME said
+        self.subscriptions: dict[int, Subscription] = {}
+        self.publisher = Publisher(self._say, self._next_rid)
+        self._random = random
+        self._rid = 0
+        self._chan = 0
+        self._attempt = 0
+        self._token = b""  # the hub's name for this session; a secret
+        self._producer_epoch: int | None = None
+        self._calls: dict[int, Call] = {}
+        self._hello_rid = 0
+        self._heartbeat_s = HEARTBEAT_S
+        self._heard_at = 0.0
+        self._said_at = 0.0
+        self._pinged_at = 0.0
+
+    # The socket comes and goes.
+
+    def wants_link(self, now: float) -> bool:
+        return self.state is State.LOST and now >= self.reopen_at
+
+    def opened(self, now: float) -> None:
+        """There is a fresh socket: introduce ourselves."""
+        self.state = State.OPENING
+        self._heard_at = self._said_at = self._pinged_at = now
+        fields: dict[str, Any] = {
+            "proto": PROTOCOL_VERSION,
+            "client": self.name,
+            "hb_ms": round(HEARTBEAT_S * 1000),
+            "ttl_ms": round(SESSION_TTL_S * 1000),
+            "producer": {"name": self.producer},
+        }
+        if self._producer_epoch is not None:
+            fields["producer"]["epoch"] = self._producer_epoch
+        if self._token:
+            seen = [[sub.chan, sub.last_ordinal] for sub in self.subscriptions.values()]
+            fields["resume"] = {"session": self._token, "subs": seen}
+        self._hello_rid = self._next_rid()
+        self.out = [m.Hello(self._hello_rid, fields)]
+
+    def lost(self, now: float, why: str) -> None:
+        """The socket is of no use any more. Everything unanswered stays until the next WELCOME."""
+        if self.state not in (State.OPENING, State.LIVE):
+            return
+        if self.state is State.LIVE:
+            log.warning("connection to the hub lost: %s", why)
+            self._attempt = 0
+        self.state = State.LOST
+        self.trouble = why
+        self.out = []
+        self.publisher.disconnected()
+        pause = min(BACKOFF_S[1], BACKOFF_S[0] * 2.0 ** min(self._attempt, 10))
+        self.reopen_at = now + pause * (0.5 + self._random())
+        self._attempt += 1
+
+    def postpone(self, now: float, why: str) -> None:
+        """No socket could be opened."""
+        self.trouble = why
+        self.reopen_at = now + BACKOFF_S[1]
+
+    def fail(self, error: FabricError) -> None:
+        """It is over: everyone who waits hears why."""
+        if self.state is State.CLOSED:
+            return
+        self.state = State.CLOSED if isinstance(error, Closed) else State.FAILED
+        self.error = error
+        self.out = []
+        self.publisher.fail_all(error)
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.ticket.fail(error)
+        for sub in self.subscriptions.values():
+            sub.error = sub.error or error
+
+    # Requests.
+
+    def info(self, what: str, ticket: Ticket) -> None:
+        rid = self._next_rid()
+        self._call(m.Info(rid, {"what": what}), rid, ticket)
+
+    def goodbye(self, ticket: Ticket) -> None:
+        rid = self._next_rid()
+        self._call(m.Goodbye(rid), rid, ticket)
+
+    def subscribe(self, make: Callable[[int], Subscription], ticket: Ticket) -> Subscription:
+        """Open a subscription; `make` builds it for the channel that is given to it."""
+        chan = self._free_channel()
+        sub = self.subscriptions[chan] = make(chan)
+        self._call_subscribe(sub, ticket)
+        return sub
+
+    def unsubscribe(self, sub: Subscription, ticket: Ticket) -> None:
+        """Close a subscription. Verdicts given so far leave first; what is still held goes back to the group."""
+        if sub.closed or sub.chan not in self.subscriptions:
+            ticket.succeed({})
+            return
+        self.flush(sub)
+        sub.close()
+        rid = self._next_rid()
+        self._call(m.Unsubscribe(sub.chan, rid), rid, ticket)
+
+    def fetch(self, sub: Subscription, count: int, expires_ms: int, ticket: Ticket) -> None:
+        rid = self._next_rid()
+        self._call(m.Fetch(sub.chan, rid, count, expires_ms), rid, ticket)
+
+    def flush(self, sub: Subscription) -> None:
+        """Send a subscription's verdicts and credit now; without a connection they wait for a resume."""
+        messages = sub.collect(self._next_rid)
+        if self.state is State.LIVE:
+            self._say_all(messages)
+
+    @property
+    def settled(self) -> bool:
+        """The hub has confirmed every publish and every verdict."""
+        return self.publisher.settled and not any(sub.unconfirmed or sub.dirty for sub in self.subscriptions.values())
+
+    # Time.
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        if self.state is State.OPENING:
+            if now - self._heard_at >= SILENCE_MAX * self._heartbeat_s:
+                self.lost(now, "the hub does not answer")
+            return
+        if self.state is not State.LIVE:
+            return
+        if now - self._heard_at >= SILENCE_MAX * self._heartbeat_s:
+            self.lost(now, f"nothing heard for {now - self._heard_at:.0f} s")
+            return
+        for sub in self.subscriptions.values():
+            if now >= sub.flush_at:
+                self._say_all(sub.collect(self._next_rid))
+            if now >= sub.touch_at:
+                touches = sub.renew(now)
+                if touches is not None:
+                    self._say(touches)
+        for call in list(self._calls.values()):
+            if now >= call.retry_at:
+                call.retry_at = FOREVER
+                self._say(call.message)
+        if now >= self._ping_at():
+            self._pinged_at = now
+            self._say(m.Ping(0))
+        self.publisher.pump(now)
+        if self.out:
+            self._said_at = now
+
+    def next_deadline(self) -> float:
+        """When `tick` (or `wants_link`) has something to do, if nothing happens before."""
+        if self.state is State.LOST:
+            return self.reopen_at
+        if self.state is State.OPENING:
+            return self._heard_at + SILENCE_MAX * self._heartbeat_s
+        if self.state is not State.LIVE:
+            return FOREVER
+        deadline = min(self._ping_at(), self._heard_at + SILENCE_MAX * self._heartbeat_s)
+        if self.publisher.hold_until and not self.publisher.settled:
+            deadline = min(deadline, self.publisher.hold_until)
+        for sub in self.subscriptions.values():
+            deadline = min(deadline, sub.flush_at, sub.touch_at)
+        for call in self._calls.values():
+            deadline = min(deadline, call.retry_at)
+        return deadline
+
+    def _ping_at(self) -> float:
+        return max(min(self._said_at, self._heard_at), self._pinged_at) + self._heartbeat_s
+
+    # What the hub says.
+
+    def receive(self, message: object, now: float) -> None:
+        self._heard_at = now
+        match message:
+            case m.Deliver():
+                self._deliver(message, now)
+            case m.PubOk():
+                self.publisher.confirmed(message)
+            case m.Ok():
+                self._ok(message)
+            case m.Err():
+                self._err(message, now)
+            case m.Flow():
+                self.publisher.flow(message)
+            case m.Welcome():
+                self._welcome(message, now)
+            case m.End():
+                self._answer(message.rid, message.sent)
+            case m.Gap():
+                self._gap(message)
+            case m.Notice():
+                log.info("the hub says %s: %s", message.kind, dict(message.fields))
+
+    def _welcome(self, message: m.Welcome, now: float) -> None:
+        if self.state is not State.OPENING or message.rid != self._hello_rid:
+            return
+        fields, before = message.fields, self.hub
+        same_journal = not before or before.get("journal") == fields.get("journal")
+        if before:
+            log.warning("connected to the hub again (%s)", "resumed" if fields.get("resumed") else "new session")
+        self.hub, self._token, self.state, self._attempt = fields, fields["session"], State.LIVE, 0
+        self._heartbeat_s = fields.get("hb_ms", HEARTBEAT_S * 1000) / 1000
+        producer = fields.get("producer") or {}
+        self._producer_epoch = producer.get("epoch", self._producer_epoch)
+        blocks, size = fields.get("flow", (1, 1 << 20))
+        limit = fields.get("limits", {}).get("block_bytes", 1 << 20)
+        self.publisher.welcomed(producer.get("last_pseq", 0), same_journal, (blocks, size), limit)
+        self._resume(set(fields.get("subs", ())) if fields.get("resumed") else set(), same_journal)
+        self.publisher.pump(now)
+
+    def _resume(self, known: set[int], same_journal: bool) -> None:
+        """Say again what the hub may have missed. `known` are the channels that it still has."""
+        calls = list(self._calls.items())
+        opening = {call.message.chan for _, call in calls if isinstance(call.message, m.Subscribe)}
+        for sub in list(self.subscriptions.values()):
+            if sub.chan in known:
+                self._say_all(sub.resumed())
+            elif sub.closed:
+                del self.subscriptions[sub.chan]
+            else:
+                sub.restart(same_journal)
+                if sub.chan not in opening:
+                    self._call_subscribe(sub, Ticket())
+        for rid, call in calls:
+            call.retry_at = FOREVER
+            chan = getattr(call.message, "chan", 0)
+            answered_by_resume = isinstance(call.message, m.Subscribe) and chan in known
+            moot = isinstance(call.message, m.Unsubscribe) and chan not in known
+            if answered_by_resume or moot:
+                self._answer(rid, {})
+            elif not (isinstance(call.message, m.Fetch) and chan in known):
+                # A FETCH that the hub still has goes on there; a second one would be refused.
+                self._say(call.message)
+
+    def _deliver(self, message: m.Deliver, now: float) -> None:
+        sub = self.subscriptions.get(message.chan)
+        if sub is None:
+            return
+        try:
+            in_order = sub.deliver(message, now)
+        except BlockError as error:
+            sub.error = FabricError(f"a delivery arrived damaged: {error}", "check the hub's journal with 'fabric'")
+            return
+        if not in_order:
+            self.lost(now, f"deliveries are missing on channel {message.chan}")
+
+    def _ok(self, message: m.Ok) -> None:
+        sub = self.subscriptions.get(message.chan)
+        if sub is not None and sub.answered(message.rid, message.fields):
+            return
+        self._answer(message.rid, message.fields)
+
+    def _err(self, message: m.Err, now: float) -> None:
+        if message.code == Code.NO_SESSION:
+            self.lost(now, "the hub does not know this session")
+            return
+        if self.publisher.refused(message, now):
+            return
+        retry_ms = message.fields.get("retry_ms", 0)
+        if message.rid == self._hello_rid and self.state is State.OPENING:
+            if retry_ms:
+                self.lost(now, message.text)
+            else:
+                self.fail(from_wire(message))
+            return
+        sub = self.subscriptions.get(message.chan)
+        if sub is not None and message.rid in sub.unconfirmed:
+            log.error("the hub refused verdicts on %s: %s", sub.group, message.text)
+            del sub.unconfirmed[message.rid]
+            return
+        call = self._calls.get(message.rid)
+        if call is None:
+            return
+        if retry_ms:
+            call.retry_at = now + retry_ms / 1000
+            return
+        del self._calls[message.rid]
+        error = from_wire(message)
+        if isinstance(call.message, m.Subscribe) and sub is not None:
+            sub.error = error
+            del self.subscriptions[sub.chan]
+        call.ticket.fail(error)
+
+    def _gap(self, message: m.Gap) -> None:
+        sub = self.subscriptions.get(message.chan)
+        if sub is not None:
+            sub.lost += message.last_seq - message.first_seq + 1
+            log.warning(
+                "messages %d..%d are gone for %s: %s", message.first_seq, message.last_seq, sub.group, message.reason
+            )
+
+    # Helpers.
+
+    def _call(self, message: m.ToHub, rid: int, ticket: Ticket) -> None:
+        if self.error is not None:
+            ticket.fail(self.error)
+            return
+        self._calls[rid] = Call(message, ticket)
+        if self.state is State.LIVE:
+            self._say(message)
+
+    def _call_subscribe(self, sub: Subscription, ticket: Ticket) -> None:
+        rid = self._next_rid()
+        self._call(sub.subscribe(rid), rid, ticket)
+
+    def _answer(self, rid: int, value: Any) -> None:
+        call = self._calls.pop(rid, None)
+        if call is None:
+            return
+        sub = self.subscriptions.get(getattr(call.message, "chan", 0))
+        if sub is not None and isinstance(call.message, m.Subscribe):
+            sub.accepted(value)
+        elif sub is not None and isinstance(call.message, m.Unsubscribe):
+            del self.subscriptions[sub.chan]
+        call.ticket.succeed(value)
+
+    def _free_channel(self) -> int:
+        for _ in range(CHANNEL_MAX):
+            self._chan = self._chan % CHANNEL_MAX + 1
+            if self._chan not in self.subscriptions:
+                return self._chan
+        raise FabricError("all channels are in use", "close subscriptions that are not needed")
+
+    def _next_rid(self) -> int:
+        self._rid += 1
+        return self._rid
+
+    def _say(self, message: m.ToHub) -> None:
+        self.out.append(message)
+
+    def _say_all(self, messages: Any) -> None:
+        self.out.extend(messages)
+
+
+def lost_error(session: Session, url: str, waited: float) -> ConnectionLost:
+    """The error for a caller who waited for the hub in vain."""
+    why = f" ({session.trouble})" if session.trouble else ""
+    return ConnectionLost(f"no hub at {url} for {waited:g} s{why}", "start one with 'fabric hub', or check the address")
