@@ -96,7 +96,11 @@ def restore(
             with environment.begin(write=True) as txn:
                 meta = _read_meta(txn, tables)
                 epoch = max(meta.epoch, before.epoch if before else 0) + 1
-                txn.put(META_KEY, encode_meta(meta._replace(epoch=epoch, clean=True)), db=tables.meta)
+                txn.put(
+                    META_KEY,
+                    encode_meta(meta._replace(epoch=epoch, clean=True, last_seq=report.last_seq)),
+                    db=tables.meta,
+                )
         _require_same(report, verify_in_child(partial))
         replaced = _keep_old(target)
         _swap(partial, target)
@@ -186,6 +190,11 @@ class _Copy:
         for name in ("meta", "groups", "producers"):
             for key, row in reading.cursor(getattr(self._source, name)):
                 writing.put(key, row, db=getattr(self._target, name))
+        copied = writing.cursor(self._target.blocks)
+        if copied.first():  # the copy may reach further back than the original does by now
+            meta = _read_meta(writing, self._target)
+            first_seq = min(meta.first_seq, key_seq(copied.key()))
+            writing.put(META_KEY, encode_meta(meta._replace(first_seq=first_seq)), db=self._target.meta)
         return True
 
     def _restart(self, writing: Writing) -> None:

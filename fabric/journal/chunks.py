@@ -75,7 +75,9 @@ class OpenChunk:
         self.committed = len(self.entries)
 
     def roll_back(self) -> None:
-        """Nothing that was added since `publish` is committed."""
+        """Forget what was added since `publish`."""
+        if len(self.entries) == self.committed:
+            return
         del self.entries[self.committed :], self.bases[self.committed :]
         self.size = sum(entry.size for entry in self.entries)
 

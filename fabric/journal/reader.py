@@ -1,8 +1,9 @@
 """Reading the journal while it is being written: one Reader for each thread that reads.
 
-Every call is one short read transaction, ended before it returns; bytes are copied out. The open chunk is looked at
-before the transaction begins: blocks are committed first and published in memory second, so whatever the memory
-speaks of, the transaction can see.
+Every call is one short read transaction, ended before it returns; bytes are copied out. How far the open chunk goes is
+noted before the transaction begins: blocks are committed first and published in memory second, so whatever the memory
+spoke of then, the transaction can see. Where the journal begins is asked within the transaction: that is published
+before blocks are removed, so whatever lies above it must be there.
 """
 
 from collections import OrderedDict
@@ -64,6 +65,9 @@ def entries_from(txn: Reading, tables: Tables, seq: int, stop: int, limit: int =
     """Entries of the blocks that hold seq..stop-1, read from the blocks and checked in full; they leave no gap."""
     cursor = txn.cursor(tables.blocks)
     more = seek(cursor, seq)
+    if not more:  # the first blocks are missing
+        more = cursor.first()
+        yield Entry(seq, (min(key_seq(cursor.key()), stop) if more else stop) - 1, 0, 0, None)
     while more and limit > 0 and (base := key_seq(cursor.key())) < stop:
         raw = bytes(cursor.value())
         more = cursor.next()
@@ -99,12 +103,14 @@ class Reader:
     def block_at(self, seq: int) -> Block | Damaged | None:
         """The block that holds seq; None when retention has removed it or it is not written yet."""
         last_seq = self._journal.open_chunk.last_seq
-        if not 1 <= seq <= last_seq:
+        if seq > last_seq:
             return None
         with self._transaction() as txn:
+            if seq < self._journal.first_seq:
+                return None
             cursor = txn.cursor(self._tables.blocks)
             if not seek(cursor, seq):
-                return None
+                return Damaged(seq, key_seq(cursor.key()) - 1 if cursor.first() else last_seq, "the block is missing")
             base, raw = key_seq(cursor.key()), bytes(cursor.value())
             end = key_seq(cursor.key()) - 1 if cursor.next() else last_seq
         block = check_block(raw, base)
@@ -119,15 +125,13 @@ class Reader:
         its share. `wanted` must always answer the same for the same topic, because the answer is remembered.
         """
         open_chunk = self._journal.open_chunk
+        committed = open_chunk.committed
         with self._transaction() as txn:
-            cursor = txn.cursor(self._tables.blocks)
-            if not cursor.first():
-                return None, max(seq, open_chunk.first_seq)
-            seq = max(seq, key_seq(cursor.key()))
+            seq = max(seq, self._journal.first_seq)
             topics_left = _TOPICS_PER_CALL
             for _ in range(_CHUNKS_PER_CALL):
                 if seq >= open_chunk.first_seq:
-                    return self._next_in_open(txn, open_chunk, seq, wanted)
+                    return self._next_in_open(txn, open_chunk, committed, seq, wanted)
                 if topics_left <= 0:
                     break
                 chunk = self._chunk(txn, seq, open_chunk.first_seq)
@@ -147,9 +151,7 @@ class Reader:
         high = self._journal.open_chunk.last_seq + 1
         with self._transaction() as txn:
             cursor = txn.cursor(self._tables.blocks)
-            if not cursor.first():
-                return high
-            low = key_seq(cursor.key())
+            low = self._journal.first_seq
             while low < high:
                 middle = (low + high) // 2
                 found = self._readable(cursor, middle, low)
@@ -171,18 +173,15 @@ class Reader:
                 if (seq := _last_in(block, wanted)) is not None:
                     return seq
         stop = open_chunk.first_seq
-        while stop > 1:
+        while stop > self._journal.first_seq:
             with self._transaction() as txn:  # one for each chunk: the search may be long, a transaction may not
-                cursor = txn.cursor(self._tables.blocks)
-                if not cursor.first() or stop <= (first := key_seq(cursor.key())):
-                    return None
                 chunk = self._chunk(txn, stop - 1, stop)
                 bits = self._mask(chunk, wanted)
                 while bits:
                     place = bits.bit_length() - 1
                     bits ^= 1 << place
                     base, end = chunk.range_of(place)
-                    if first <= base < stop:
+                    if self._journal.first_seq <= base < stop:
                         seq = _last_in(self._load(txn, base, end)[0], wanted)
                         if seq is not None:
                             return seq
@@ -192,9 +191,8 @@ class Reader:
     # Parts of the above.
 
     def _next_in_open(
-        self, txn: Reading, chunk: OpenChunk, seq: int, wanted: Wanted
+        self, txn: Reading, chunk: OpenChunk, committed: int, seq: int, wanted: Wanted
     ) -> tuple[Block | Damaged | None, int]:
-        committed = chunk.committed
         if not committed or seq > chunk.entries[committed - 1].last_seq:
             return None, seq
         start = chunk.place_of(seq)

@@ -61,6 +61,8 @@ class Meta(NamedTuple):
     epoch: int
     created_us: int
     clean: bool  # closed in good order; false while it is open
+    first_seq: int  # what lies below was removed by retention; what is missing above was lost
+    last_seq: int  # where it ended when it was closed in good order
 
 
 FORMAT_KEY: Final = b"format"  # kept apart and plain, so that every future program can read it

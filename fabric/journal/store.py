@@ -86,6 +86,7 @@ class Journal:
         self._checked_readers_s = 0.0
         self.open_chunk = OpenChunk(1)
         self._last_ts_us = 0
+        self._meta = Meta(uuid.uuid4().bytes, 1, time.time_ns() // 1000, clean=True, first_seq=1, last_seq=0)
 
     @classmethod
     def open(
@@ -135,9 +136,13 @@ class Journal:
         with lmdb_errors("cannot load the journal"), self.environment.begin(buffers=True) as txn:
             groups = tuple(records.decode_group(key, row) for key, row in txn.cursor(self.tables.groups))
             producers = tuple(records.decode_producer(key, row) for key, row in txn.cursor(self.tables.producers))
-            cursor = txn.cursor(self.tables.blocks)
-            first_seq = key_seq(cursor.key()) if cursor.first() else self.last_seq + 1
-        return Restored(first_seq, self.last_seq, self._last_ts_us, groups, producers, self._was_clean, self._findings)
+        ends = self.first_seq, self.last_seq, self._last_ts_us
+        return Restored(*ends, groups, producers, self._was_clean, self._findings)
+
+    @property
+    def first_seq(self) -> int:
+        """What lies below was removed by retention."""
+        return self._meta.first_seq
 
     @property
     def last_seq(self) -> int:
@@ -155,7 +160,6 @@ class Journal:
             except lmdb.MapFullError:
                 # Not an error of the disk: the transaction was given up whole, and with a larger map it is written
                 # like any other. Waiting for deletes would be a dead end, because they need room as well.
-                self.open_chunk.roll_back()
                 self._grow(sum(len(r.block) for r in turn if isinstance(r, Append)))
                 filled, chunk = self._write(turn)
         except lmdb.Error as error:
@@ -176,6 +180,9 @@ class Journal:
                 return None
             with self.environment.begin(write=True, buffers=True) as txn:
                 first_seq = self._retention.step(txn, now_us, chunk.last_seq, chunk.first_seq)
+                if first_seq is not None:
+                    self._meta = self._meta._replace(first_seq=first_seq)
+                    self._put_meta(txn, self._meta)
             self._gauge.poll_now()
         except lmdb.MapFullError:
             self._grow(0)
@@ -208,7 +215,7 @@ class Journal:
         try:
             if not self._failed:
                 with lmdb_errors("cannot close the journal"), self.environment.begin(write=True) as txn:
-                    self._put_meta(txn, self._meta._replace(clean=True))
+                    self._put_meta(txn, self._meta._replace(clean=True, last_seq=self.last_seq))
         finally:
             self.environment.close()
             self._lock.release()
@@ -232,6 +239,7 @@ class Journal:
         chunk, filled = self.open_chunk, []
         last_seq, last_ts_us, written = chunk.last_seq, self._last_ts_us, 0
         blocks = self.tables.blocks
+        chunk.roll_back()  # what an earlier attempt has left
         with self.environment.begin(write=True) as txn:
             put = txn.put
             for record in turn:
@@ -271,7 +279,7 @@ class Journal:
         key, row = Chunk(chunk.entries).encode()
         txn.put(key, row, db=self.tables.chunks)
 
-    def _put_meta(self, txn: Writing, meta: Meta) -> None:
+    def _put_meta(self, txn: "Writing | Reading", meta: Meta) -> None:
         txn.put(records.META_KEY, records.encode_meta(meta), db=self.tables.meta)
 
     def _fail(self, doing: str, error: lmdb.Error) -> JournalError:
@@ -297,10 +305,14 @@ class Journal:
         """Find out who this journal is and where it ends, and mark it as open."""
         self.environment.reader_check()
         with self.environment.begin(buffers=True) as txn:
-            self._meta = self._identify(txn)
-            self._was_clean = self._meta.clean
+            meta = self._identify(txn)
             filled = self._find_end(txn)
             producers = [records.decode_producer(key, row) for key, row in txn.cursor(self.tables.producers)]
+            if meta.clean and meta.last_seq != self.last_seq:
+                raise JournalDamaged(
+                    f"the journal was closed at seq {meta.last_seq} and now ends at {self.last_seq}", _RESTORE_HINT
+                )
+        self._was_clean, self._meta = meta.clean, meta._replace(clean=False)
         for producer in sorted(producers, key=lambda p: p.seen_us):
             self._retention.saw(producer)
         try:
@@ -312,7 +324,7 @@ class Journal:
     def _mark_open(self, filled: Sequence[OpenChunk]) -> None:
         with self.environment.begin(write=True) as txn:
             txn.put(records.FORMAT_KEY, records.encode_format(), db=self.tables.meta)
-            self._put_meta(txn, self._meta._replace(clean=False))
+            self._put_meta(txn, self._meta)
             for chunk in filled:
                 self._put_chunk(txn, chunk)
 
@@ -320,7 +332,7 @@ class Journal:
         version_row = txn.get(records.FORMAT_KEY, db=self.tables.meta)
         meta_row = txn.get(records.META_KEY, db=self.tables.meta)
         if version_row is None and meta_row is None and not txn.stat(self.tables.blocks)["entries"]:
-            return Meta(uuid.uuid4().bytes, 1, time.time_ns() // 1000, clean=True)
+            return self._meta  # a new one
         if version_row is None or meta_row is None:
             raise JournalDamaged(f"the journal in {self.path} does not say what it is", _RESTORE_HINT)
         return records.decode_meta(meta_row)

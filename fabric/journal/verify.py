@@ -72,7 +72,7 @@ class _Walk:
         self._findings: list[Finding] = []
         self._blocks = self._messages = self._bytes = self._chunks = 0
         self._first_seq: int | None = None
-        self._next_seq = 0  # where the next block must begin
+        self._next_seq = 0  # where the next block must begin; 0: anywhere
         self._last_ts_us = 0
         self._chunk: Chunk | None = None  # the stored summary of the blocks being walked,
         self._entries: list[Entry] = []  # and what they really hold
@@ -142,13 +142,23 @@ class _Walk:
                     break
         else:
             cursor.first()
+            self._next_seq = self._floor(txn)
         return key_seq(cursor.key()), last_seq
+
+    def _floor(self, txn: Reading) -> int:
+        """What lies below was removed by retention."""
+        row = txn.get(records.META_KEY, db=self._tables.meta)
+        try:
+            return records.decode_meta(row).first_seq if row is not None else 0
+        except JournalDamaged:
+            return 0
 
     def _step(self, txn: Reading, seq: int) -> int:
         """Walk some blocks; returns where to go on."""
         cursor = txn.cursor(self._tables.blocks)
-        cursor.first()
-        seq = max(seq, key_seq(cursor.key()))  # retention may have been here since the last step
+        if 0 < self._next_seq < (floor := self._floor(txn)):  # retention has been here since the last step
+            self._next_seq = floor
+            seq = max(seq, floor)
         if not cursor.set_range(seq_key(seq)):
             return records.SEQ_MAX
         size, more = 0, True
@@ -165,7 +175,7 @@ class _Walk:
         """One block; `end` is the seq before the next one, where there is a next one."""
         if self._first_seq is None:
             self._first_seq = base
-        elif base > self._next_seq:
+        if 0 < self._next_seq < base:
             self._find("blocks", self._next_seq, base - 1, "the block is missing")
         block = check_block(raw, base)
         if isinstance(block, str) or (end is not None and block.last_seq > end):

@@ -1,0 +1,221 @@
+"""The journal's promises: what was committed is there, in order, without a gap, and only one process writes it."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from fabric.block import Block, stamp
+from fabric.errors import JournalError
+from fabric.journal.store import Journal
+from fabric.messages import Append, DropGroup, GroupSettings, SaveGroup, SaveProducer
+from tests.journal.sample import Pen, rows_in
+
+GROUP = SaveGroup("workers", GroupSettings(("a.*", "b.#"), 5_000, 3, 1), 17, ((3, 4), (9, 12)))
+PRODUCER = SaveProducer("meter-7", 2, 40, ((1, 30, 100), (31, 10, 200)), 1_000_000)
+
+
+def test_a_new_journal_is_empty(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "j")
+    restored = journal.load()
+    assert restored[:3] == (1, 0, 0)
+    assert restored[3:] == ((), (), True, ())
+    assert len(journal.uuid) == 16
+    assert journal.epoch == 1
+    assert journal.reader().next_block(1, lambda _: True) == (None, 1)
+    assert journal.reader().block_at(1) is None
+    assert journal.reader().seek_time(0) == 1
+    assert journal.reader().last_match(lambda _: True) is None
+    journal.close()
+
+
+def test_what_was_committed_is_there_after_reopening_and_goes_on_without_a_gap(tmp_path: Path) -> None:
+    pen = Pen()
+    journal = Journal.open(tmp_path / "j")
+    identity = journal.uuid
+    for _ in range(3):
+        journal.commit([*pen.blocks(5), GROUP, PRODUCER])
+        before = rows_in(journal)
+        journal.close()
+        journal = Journal.open(tmp_path / "j")
+        assert journal.load() == (1, pen.seq - 1, pen.ts_us, (GROUP,), (PRODUCER,), True, ())
+        assert rows_in(journal) == before
+        assert [row.seq for row in before] == list(range(1, pen.seq))
+    assert (journal.uuid, journal.epoch) == (identity, 1)
+    journal.close()
+
+
+def test_a_group_is_rewritten_and_dropped(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "j")
+    journal.commit([GROUP, GROUP._replace(cursor=30, open=()), SaveGroup("x" * 2000, GROUP.settings, 1, ())])
+    assert {group.name: group.cursor for group in journal.load().groups} == {"workers": 30, "x" * 2000: 1}
+    journal.commit([DropGroup("workers"), DropGroup("never was")])
+    assert [group.name for group in journal.load().groups] == ["x" * 2000]
+    journal.close()
+
+
+@pytest.mark.parametrize(("seq", "ts_us"), [(6, 2_000_000), (4, 2_000_000), (5, 1)])
+def test_a_seq_that_does_not_follow_or_a_time_that_goes_back_is_a_bug_and_changes_nothing(
+    tmp_path: Path, seq: int, ts_us: int
+) -> None:
+    pen = Pen()
+    journal = Journal.open(tmp_path / "j")
+    journal.commit([pen.block(count=4)])
+    with pytest.raises(AssertionError, match="cannot follow"):
+        journal.commit([GROUP, Append(stamp(Pen().block().block, seq, ts_us))])
+    assert journal.load()[1:4] == (4, pen.ts_us, ())
+    journal.commit([pen.block()])
+    assert [row.seq for row in rows_in(journal)] == list(range(1, 9))
+    journal.close()
+
+
+def test_a_journal_that_was_not_closed_says_so(tmp_path: Path) -> None:
+    run(
+        """
+        journal = Journal.open(path)
+        journal.commit([Pen().block(count=4)])
+        os._exit(0)
+        """,
+        tmp_path / "j",
+    )
+    journal = Journal.open(tmp_path / "j")
+    restored = journal.load()
+    assert (restored.last_seq, restored.was_clean) == (4, False)
+    journal.close()
+
+
+def test_a_second_opener_is_refused_in_this_process_and_in_another(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "j")
+    with pytest.raises(JournalError, match=f"in use by process {os.getpid()}") as refused:
+        Journal.open(tmp_path / "j")
+    assert "stop the hub" in refused.value.hint
+    said = run("Journal.open(path)", tmp_path / "j", expect=1)
+    assert f"in use by process {os.getpid()}" in said
+    journal.commit([Pen().block()])
+    journal.close()
+    Journal.open(tmp_path / "j").close()
+
+
+def test_a_forked_child_cannot_use_the_journal(tmp_path: Path) -> None:
+    said = run(
+        """
+        journal = Journal.open(path)
+        journal.commit([Pen().block()])
+        reader = journal.reader()
+        if os.fork() == 0:
+            refused = 0
+            for use in (lambda: journal.commit([]), lambda: reader.block_at(1), journal.load, journal.close):
+                try:
+                    use()
+                except JournalError as error:
+                    refused += "another process" in str(error)
+            os._exit(refused)
+        print("refused", os.waitstatus_to_exitcode(os.wait()[1]))
+        """,
+        tmp_path / "j",
+    )
+    assert "refused 4" in said
+
+
+def test_a_closed_journal_refuses_and_may_be_closed_twice(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "j")
+    journal.close()
+    journal.close()
+    with pytest.raises(JournalError, match="closed"):
+        journal.commit([])
+
+
+def test_a_missing_journal_is_not_created_against_the_will_of_the_caller(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="no journal"):
+        Journal.open(tmp_path / "j", create=False)
+    assert not (tmp_path / "j").exists()
+
+
+@pytest.mark.parametrize("pages", [0, 2, 3])
+def test_a_creation_that_was_cut_short_is_taken_up_again(tmp_path: Path, pages: int) -> None:
+    """Nothing was confirmed yet, so there is nothing to lose: no file, only LMDB's two first pages, or some more."""
+    import lmdb
+
+    path = tmp_path / "j"
+    path.mkdir()
+    lmdb.open(str(path), lib_version=0).close()
+    with (path / "data.mdb").open("r+b") as data:
+        data.truncate(pages * os.sysconf("SC_PAGESIZE"))
+    journal = Journal.open(path)
+    journal.commit([Pen().block(count=4)])
+    assert journal.load().last_seq == 4
+    journal.close()
+
+
+def test_files_are_for_the_owner_alone(tmp_path: Path) -> None:
+    Journal.open(tmp_path / "deep" / "j").close()
+    assert (tmp_path / "deep" / "j").stat().st_mode & 0o077 == 0
+    for name in ("data.mdb", "lock.mdb", "hub.lock"):
+        assert (tmp_path / "deep" / "j" / name).stat().st_mode & 0o077 == 0, name
+
+
+def test_every_commit_is_synced_and_the_map_is_never_written(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "j")
+    flags = journal.environment.flags()
+    assert flags["sync"]
+    assert flags["metasync"]
+    assert not flags["writemap"]
+    assert not flags["map_async"]
+    assert journal.environment.lib_version()[:2] == (0, 9)
+    assert journal.environment.info()["map_size"] == 1 << 40
+    journal.close()
+
+
+def test_a_reader_in_another_thread_sees_whole_commits_while_blocks_are_appended(tmp_path: Path) -> None:
+    import threading
+
+    journal = Journal.open(tmp_path / "j")
+    pen, turns = Pen(), 120
+    seen: list[int] = []
+    failures: list[BaseException] = []
+
+    def follow() -> None:
+        try:
+            reader, seq = journal.reader(), 1
+            while seq <= turns * 8 * 4:
+                block, seq = reader.next_block(seq, lambda topic: topic == "a.b")
+                if block is not None:
+                    assert isinstance(block, Block), block
+                    seen.append(block.base_seq)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    for _ in range(turns):
+        journal.commit(pen.blocks(8, count=4))
+    thread.join()
+    assert not failures
+    assert seen == list(range(1, turns * 8 * 4, 4))
+    journal.close()
+
+
+PROLOGUE = """
+import os, sys
+from pathlib import Path
+from fabric.errors import JournalError
+from fabric.journal.store import Journal
+from tests.journal.sample import Pen
+path = Path(sys.argv[1])
+"""
+
+
+def run(script: str, path: Path, expect: int = 0) -> str:
+    """Run a piece of code in a process of its own; what it said."""
+    child = subprocess.run(
+        [sys.executable, "-c", PROLOGUE + textwrap.dedent(script), str(path)],
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == expect, child.stderr
+    return child.stdout + child.stderr
