@@ -83,7 +83,7 @@ def open_environment(path: Path, *, map_bytes: int = MAP_BYTES, readonly: bool =
             metasync=True,  # and so is the page that makes it count
             writemap=False,  # with it a full disk is SIGBUS, and a stray pointer reaches the file
             map_async=False,
-            meminit=False,  # pages are written in full; zeroing them first is work for nothing
+            meminit=True,  # or what lies around in this process's memory, keys too, ends up in the file's gaps
             readahead=True,
             readonly=readonly,
             create=False,

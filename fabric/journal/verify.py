@@ -231,7 +231,15 @@ class _Walk:
 def verify_in_child(path: Path, *, tail_only: bool = False, progress: Progress | None = None) -> Report:
     """Walk a journal in a child process, because a damaged one may kill whoever reads it."""
     roots = [str(Path(__file__).parents[2]), *filter(None, sys.path)]  # what this process can import, the child can
-    command = [sys.executable, "-S", "-m", "fabric.journal.verify", str(path.resolve()), "tail" if tail_only else "all"]
+    command = [
+        sys.executable,
+        "-P",
+        "-S",
+        "-m",
+        "fabric.journal.verify",
+        str(path.resolve()),
+        "tail" if tail_only else "all",
+    ]
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(roots))
     child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     report, walked = None, 0
