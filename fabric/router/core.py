@@ -80,6 +80,7 @@ class Router:
         self._timers: list[tuple[float, int, Parcel | Group | Subscription]] = []
         self._ids = count(1)
         self._sweep_at = 0.0
+        self.draining = False
         for saved in groups:
             self._enrol(Group.restore(saved))
 
@@ -189,13 +190,19 @@ class Router:
     def refuse_publishes(self, refusal: Refusal | None) -> None:
         self.intake.refusal = refusal
 
-    def farewell(self, reason: str, out: Out) -> None:
-        """Tell every client that the hub is about to stop, and write down where all groups are."""
+    def drain(self, refusal: Refusal, out: Out) -> None:
+        """Take no more publishes, deliver nothing new, tell every client, and write down where all groups are."""
+        self.draining = True
+        self.intake.refusal = refusal
         for session in self.reception.sessions.values():
-            out.append((session.peer, m.Notice("drain", {"reason": reason})))
+            out.append((session.peer, m.Notice("drain", {"reason": refusal.text})))
         for group in self.groups.values():
             if group.durable:
                 self._dirty[group] = None
+
+    def outstanding(self) -> int:
+        """Deliveries that were sent and not settled."""
+        return sum(member.outstanding for group in self.groups.values() for member in group.members)
 
     # Commands.
 
@@ -410,6 +417,8 @@ class Router:
 
     def _serve(self, now: float, out: Out) -> None:
         """Let every group that something happened to hand out what it can."""
+        if self.draining:
+            self._stirred.clear()
         stirred, self._stirred = self._stirred, {}
         for group in stirred:
             horizon = self.appended_seq if group.received else self.committed_seq

@@ -177,6 +177,7 @@ class Group:
     def _wanted_runs(self, block: Block, first: int, last: int) -> list[tuple[int, int]]:
         """Places in the block, within seqs first..last, of messages that the group wants."""
         start, stop = max(first - block.base_seq, 0), min(last - block.base_seq + 1, block.count)
+        assert start < stop
         wanted = [self.wants(topic) for topic in block.topics]
         if all(wanted):
             return [(start, stop)]

@@ -31,7 +31,10 @@ class Reader(Protocol):
     """Committed blocks on disk."""
 
     def block_at(self, seq: int) -> Block | Damaged | None: ...
-    def next_block(self, seq: int, wanted: Callable[[str], bool]) -> tuple[Block | Damaged | None, int]: ...
+    def next_block(self, seq: int, wanted: Callable[[str], bool]) -> tuple[Block | Damaged | None, int]:
+        """The first block at or after seq with a wanted topic, and the seq at which to go on."""
+        ...
+
     def seek_time(self, ts_us: int) -> int: ...
     def last_match(self, wanted: Callable[[str], bool]) -> int | None: ...
 
@@ -69,8 +72,8 @@ class Shelf:
         """The first block at or after cursor, up to horizon, with a wanted topic."""
         blocks = self._blocks
         if not blocks or cursor < blocks[0].base_seq:
-            block, cursor = self.reader.next_block(cursor, wanted)
-            return Found(block, cursor, more=block is None and cursor <= horizon)
+            block, reached = self.reader.next_block(cursor, wanted)
+            return Found(block, cursor, more=False) if block else Found(None, reached, more=reached <= horizon)
         at = self._place(cursor)
         for i in range(at, min(at + SCAN_BLOCKS_MAX, len(blocks))):
             block = blocks[i]

@@ -1,0 +1,306 @@
+"""Hub: the loop. Receive, decide, hand over to the journal, send what is on disk.
+
+    router thread   receive -> step/tick -> seal --queue--> … next turn at once …
+    journal thread  one synced LMDB transaction for the turns so far --wake--> router thread releases their sends
+
+A stranger should read `turn` first; everything else here starts, feeds or ends it.
+"""
+
+import contextlib
+import logging
+import math
+import os
+import secrets
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple
+
+import zmq
+
+import fabric
+from fabric import wire
+from fabric.errors import Code, FabricError, ProtocolError
+from fabric.hub.log import event
+from fabric.hub.port import Port
+from fabric.hub.scribe import Committed, Failed, Scribe, Trimmed
+from fabric.journal.store import Journal, Limits
+from fabric.messages import PeerId
+from fabric.router.core import Router, Turn
+from fabric.router.groups import Out
+from fabric.router.intake import Refusal
+
+DEFAULT_BIND: Final = "tcp://127.0.0.1:7171"
+ARRIVALS_MAX: Final = 256  # commands taken in one turn, so that timers and confirmations get theirs
+ARRIVAL_BYTES_MAX: Final = 8 << 20
+SPACE_EVERY_S: Final = 1.0
+OUTBOX_POLL_S: Final = 0.005  # a ROUTER does not say which peer can take more, so full ones are tried again
+SWITCH_S: Final = 0.0005  # two threads hand over to each other all the time; Python's 5 ms would be a commit's length
+EXIT_STORAGE: Final = 70
+
+
+class HubOptions(NamedTuple):
+    binds: Sequence[str] = (DEFAULT_BIND,)
+    limits: Limits = Limits()
+    drain_s: float = 5.0  # how long a stopping hub waits for outstanding acks
+    io_threads: int = 1
+    allow_network_fs: bool = False
+
+
+class Hub:
+    """A hub over one journal directory. `run` blocks; `start` and `stop` run it in a thread of this process.
+
+    with Hub("./data", HubOptions(binds=["inproc://hub"])) as hub:
+        client = fabric_client.connect("inproc://hub", context=hub.context)
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        options: HubOptions = HubOptions(),  # noqa: B008 - immutable
+        context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
+    ) -> None:
+        self._options = options
+        self.counters: Counter[str] = Counter()
+        self.context = context or zmq.Context(io_threads=options.io_threads)
+        self._owns_context = context is None
+        self.journal = Journal.open(path, options.limits, allow_network_fs=options.allow_network_fs)
+        try:
+            self._router = self._restored()
+            self._port = Port(self.context, self.counters)
+            self.binds = [self._port.bind(url) for url in options.binds]
+        except BaseException:
+            self.journal.close()
+            raise
+        self._scribe = Scribe(self.journal)
+        self._poller = zmq.Poller()
+        self._port.register(self._poller)
+        self._poller.register(self._scribe.wake_fd, zmq.POLLIN)
+        self._turns: list[Turn] = []  # sealed, not handed over yet
+        self._committing: list[Turn] = []  # handed over, not on disk yet
+        self._space_at = 0.0
+        self._draining_until = 0.0
+        self._stop_requests = 0
+        self._thread: threading.Thread | None = None
+        self.failure: BaseException | None = None
+
+    def _restored(self) -> Router:
+        state = self.journal.load()
+        about = {"hub": fabric.__version__, "journal": self.journal.uuid, "epoch": self.journal.epoch}
+        router = Router(
+            self.journal.reader(),
+            lambda: secrets.token_bytes(16),
+            first_seq=state.first_seq,
+            last_seq=state.last_seq,
+            last_ts_us=state.last_ts_us,
+            groups=state.groups,
+            producers=state.producers,
+            about=about,
+        )
+        router.counters = self.counters
+        event(
+            logging.INFO,
+            "journal opened",
+            first_seq=state.first_seq,
+            last_seq=state.last_seq,
+            groups=len(state.groups),
+            clean=state.was_clean,
+        )
+        return router
+
+    # Starting and stopping.
+
+    def run(self) -> None:
+        """Serve until `stop` is asked for. Raises when the journal fails; then nothing more was confirmed."""
+        sys.setswitchinterval(SWITCH_S)
+        self._scribe.start()
+        event(logging.INFO, "hub ready", version=fabric.__version__, binds=",".join(self.binds))
+        try:
+            while not self._finished():
+                self.turn()
+        except BaseException as error:
+            self.failure = error
+            raise
+        finally:
+            self._close()
+
+    def stop(self) -> None:
+        """Drain: take no more publishes, finish what was taken, tell clients, end. A second call does not wait."""
+        self._stop_requests += 1
+        with contextlib.suppress(OSError):  # it has ended already
+            self._scribe.wake()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def request_stop(self) -> None:
+        """As `stop`, without waiting: for signal handlers."""
+        self._stop_requests += 1
+        self._scribe.wake()
+
+    def start(self) -> "Hub":
+        self._thread = threading.Thread(target=self._run_in_thread, name="fabric-hub", daemon=True)
+        self._thread.start()
+        return self
+
+    def _run_in_thread(self) -> None:
+        try:
+            self.run()
+        except FabricError as error:
+            event(logging.CRITICAL, "hub failed", error=str(error), hint=error.hint)
+
+    def __enter__(self) -> "Hub":
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # The loop.
+
+    def turn(self) -> None:
+        """One round: what arrived, what time brought, what the disk finished."""
+        arrivals = self._port.receive(ARRIVALS_MAX, ARRIVAL_BYTES_MAX)
+        if not arrivals:
+            self._wait()
+            arrivals = self._port.receive(ARRIVALS_MAX, ARRIVAL_BYTES_MAX)
+        now = time.monotonic()
+        out: Out = []
+        for peer, frames in arrivals:
+            self._take(peer, frames, now, out)
+        self._journal_news(now, out)
+        self._router.tick(now, out)
+        self._hand_over(now, out)
+        self._send(out)
+        self._housekeeping(now)
+
+    def _wait(self) -> None:
+        timeout_s = self._router.next_deadline() - time.monotonic()
+        if self._port.has_outboxes:
+            timeout_s = min(timeout_s, OUTBOX_POLL_S)
+        self._poller.poll(max(math.ceil(timeout_s * 1000), 0))
+
+    def _take(self, peer: PeerId, frames: list[bytes], now: float, out: Out) -> None:
+        try:
+            message = wire.decode(frames)
+        except ProtocolError as error:
+            if self._router.reception.find(peer) is None:
+                self.counters["dropped_junk"] += 1
+                return
+            self._router.refuse(error, peer, *wire.request_id(frames), out)
+            return
+        self._router.step(message, peer, now, out)
+
+    def _journal_news(self, now: float, out: Out) -> None:
+        for report in self._scribe.reports():
+            match report:
+                case Committed(seconds):
+                    self._committed(seconds, now, out)
+                case Trimmed(first_seq):
+                    self._router.trimmed(first_seq, out)
+                    event(logging.INFO, "journal trimmed", first_seq=first_seq)
+                case Failed(error):
+                    raise FabricError(
+                        f"the journal failed, so the hub stops: {error}",
+                        "look at the disk, then start the hub again; all that was confirmed is on it",
+                    ) from error
+
+    def _committed(self, seconds: float, now: float, out: Out) -> None:
+        """Release what waited for this commit, but first give the disk its next work."""
+        done, self._committing = self._committing, []
+        self.counters["commits"] += 1
+        self.counters["commit_us"] += int(seconds * 1e6)
+        self._hand_over(now, out)
+        for turn in done:
+            out += turn.sends
+            self._router.committed(now, out)
+
+    def _hand_over(self, now: float, out: Out) -> None:
+        """Seal the turn and give it to the journal thread, unless that one is still busy."""
+        router = self._router
+        busy = bool(self._committing)
+        if (not busy and router.wants_commit(now)) or router.wants_seal():
+            self._turns.append(router.seal(time.time_ns() // 1000, now, out))
+        if self._turns and not busy:
+            self._committing, self._turns = self._turns, []
+            self._scribe.submit([record for turn in self._committing for record in turn.records])
+
+    def _send(self, out: Out) -> None:
+        if self._port.has_outboxes:
+            freed, gone = self._port.flush()
+            self._mark(freed, gone, blocked=False)
+        full, gone = self._port.send(out)
+        self._mark(full, gone, blocked=True)
+
+    def _mark(self, changed: list[PeerId], gone: list[PeerId], *, blocked: bool) -> None:
+        for peer in changed:
+            self._router.block_peer(peer, blocked)
+        for peer in gone:
+            self._router.peer_gone(peer)
+
+    def _housekeeping(self, now: float) -> None:
+        if now < self._space_at or self._draining_until:
+            return
+        self._space_at = now + SPACE_EVERY_S
+        reason = self.journal.pressure()
+        refusing = self._router.intake.refusal is not None
+        if (reason is not None) != refusing:
+            event(logging.WARNING, "publishes refused" if reason else "publishes taken again", reason=reason or "")
+        self._router.refuse_publishes(Refusal(Code.DISK_FULL, reason, 1000) if reason else None)
+
+    # The end.
+
+    def _finished(self) -> bool:
+        if not self._stop_requests:
+            return False
+        now = time.monotonic()
+        if not self._draining_until:
+            self._begin_drain(now)
+        idle = not (self._committing or self._turns or self._router.wants_commit(now) or self._port.has_outboxes)
+        waited = self._router.outstanding() == 0 or now >= self._draining_until or self._stop_requests > 1
+        return idle and waited and self._last_words(now)
+
+    def _begin_drain(self, now: float) -> None:
+        event(logging.INFO, "draining", outstanding=self._router.outstanding())
+        self._draining_until = now + self._options.drain_s
+        out: Out = []
+        self._router.drain(Refusal(Code.SHUTTING_DOWN, "the hub is stopping", 500), out)
+        self._send(out)
+
+    def _last_words(self, now: float) -> bool:
+        """Write down where every group is; True when that is done."""
+        out: Out = []
+        turn = self._router.seal(time.time_ns() // 1000, now, out)
+        if turn.records or turn.sends:
+            self._turns.append(turn)
+            self._hand_over(now, out)
+            self._send(out)
+            return False
+        return True
+
+    def _close(self) -> None:
+        self._scribe.stop()
+        self._port.close()
+        if self.failure is None:
+            self.journal.close()
+            event(logging.INFO, "hub stopped", **{k: self.counters[k] for k in ("messages_in", "commits")})
+        if self._owns_context:
+            self.context.term()
+
+
+def serve(hub: Hub) -> int:
+    """Run a hub as a process of its own: signals drain it, a failed journal ends it with exit code 70."""
+    import signal
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: hub.request_stop())
+    try:
+        hub.run()
+    except FabricError as error:
+        event(logging.CRITICAL, "hub failed", error=str(error), hint=error.hint)
+        os._exit(EXIT_STORAGE)
+    return 0

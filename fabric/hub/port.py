@@ -1,0 +1,167 @@
+"""The hub's ROUTER socket: every option in one table, receiving without waiting, sending without blocking.
+
+A full connection never blocks the hub and never loses a frame silently: what does not fit waits in an outbox, and
+the router is told not to hand out more to that peer meanwhile.
+"""
+
+import ipaddress
+import os
+import resource
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+import zmq
+
+from fabric import wire
+from fabric.errors import FabricError
+from fabric.messages import PeerId, ToClient
+
+# Options that ZeroMQ lets us set and not read.
+ROUTER_OPTIONS: Final = {
+    zmq.ROUTER_MANDATORY: 1,  # without it a full or unknown peer swallows frames silently
+    zmq.ROUTER_HANDOVER: 0,  # a newcomer must not take over the routing id, and so the messages, of somebody else
+}
+# Set before any bind, and read back, because a wrong one fails only when it is needed.
+SOCKET_OPTIONS: Final = {
+    zmq.SNDHWM: 256,  # frames for each peer; credit bounds the bytes
+    zmq.RCVHWM: 64,  # frames from each peer that wait while the hub is busy
+    zmq.MAXMSGSIZE: wire.FRAME_BYTES_MAX,
+    zmq.LINGER: 0,  # the journal is the truth; `close` grants the last words a moment
+    zmq.HEARTBEAT_IVL: 2_000,  # half-open connections
+    zmq.HEARTBEAT_TIMEOUT: 6_000,
+    zmq.HEARTBEAT_TTL: 10_000,
+    zmq.HANDSHAKE_IVL: 5_000,  # connections that never speak
+    zmq.BACKLOG: 1_024,
+}
+FAREWELL_MS: Final = 500
+HUB_MADE_ID: Final = 0x00  # routing ids that ZeroMQ assigns start with this byte; others were chosen by the client
+OUTBOX_FRAMES_MAX: Final = 4_096
+DESCRIPTORS_SPARE: Final = 256
+
+
+class Port:
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", counters: Counter[str]) -> None:
+        self._socket = context.socket(zmq.ROUTER)
+        for option, value in ROUTER_OPTIONS.items():
+            self._socket.setsockopt(option, value)
+        for option, value in SOCKET_OPTIONS.items():
+            self._socket.setsockopt(option, value)
+            if self._socket.getsockopt(option) != value:
+                raise FabricError(f"socket option {option} did not take the value {value}")
+        self._counters = counters
+        self._outboxes: dict[PeerId, deque[list[bytes]]] = {}
+        self.binds: list[str] = []
+
+    def bind(self, url: str) -> str:
+        """Listen at url; returns where, with a wildcard port filled in."""
+        check_address(url)
+        try:
+            self._socket.bind(url)
+        except zmq.ZMQError as error:
+            raise FabricError(
+                f"cannot listen at {url}: {error.strerror}", "is another hub running there? choose another --bind"
+            ) from error
+        bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.binds.append(bound)
+        return bound
+
+    def register(self, poller: zmq.Poller) -> None:
+        poller.register(self._socket, zmq.POLLIN)
+
+    def receive(self, frames_max: int, bytes_max: int) -> list[tuple[PeerId, list[bytes]]]:
+        """What has arrived, without waiting, up to a bound."""
+        arrivals: list[tuple[PeerId, list[bytes]]] = []
+        receive = self._socket.recv_multipart
+        size = 0
+        try:
+            while len(arrivals) < frames_max and size < bytes_max:
+                peer, *frames = receive(zmq.DONTWAIT)
+                if peer[:1] != b"\x00":
+                    self._counters["dropped_chosen_id"] += 1
+                    continue
+                size += len(frames[-1]) if frames else 0
+                arrivals.append((peer, frames))
+        except zmq.Again:
+            pass
+        except zmq.ZMQError as error:
+            raise FabricError(f"the socket failed: {error.strerror}") from error
+        return arrivals
+
+    def send(self, sends: Iterable[tuple[PeerId, ToClient]]) -> tuple[list[PeerId], list[PeerId]]:
+        """Send without blocking. Returns peers that are full now, and peers that are gone."""
+        full: list[PeerId] = []
+        gone: list[PeerId] = []
+        for peer, message in sends:
+            frames = [peer, *wire.encode(message)]
+            outbox = self._outboxes.get(peer)
+            if outbox is not None:
+                if len(outbox) < OUTBOX_FRAMES_MAX:
+                    outbox.append(frames)
+                else:  # only answers to a peer that floods and never reads come this far
+                    self._counters["dropped_outbox_full"] += 1
+                continue
+            try:
+                self._socket.send_multipart(frames, zmq.DONTWAIT, copy=False)
+            except zmq.Again:
+                self._counters["send_queue_full"] += 1
+                self._outboxes[peer] = deque([frames])
+                full.append(peer)
+            except zmq.ZMQError:
+                self._counters["send_unreachable"] += 1
+                gone.append(peer)
+        return full, gone
+
+    def flush(self) -> tuple[list[PeerId], list[PeerId]]:
+        """Try the outboxes again. Returns peers that can take more now, and peers that are gone."""
+        freed: list[PeerId] = []
+        gone: list[PeerId] = []
+        for peer, outbox in list(self._outboxes.items()):
+            try:
+                while outbox:
+                    self._socket.send_multipart(outbox[0], zmq.DONTWAIT, copy=False)
+                    outbox.popleft()
+            except zmq.Again:
+                continue
+            except zmq.ZMQError:
+                gone.append(peer)
+            del self._outboxes[peer]
+            freed.append(peer)
+        return freed, gone
+
+    @property
+    def has_outboxes(self) -> bool:
+        return bool(self._outboxes)
+
+    def close(self) -> None:
+        self._socket.close(linger=FAREWELL_MS)
+        for url in self.binds:
+            if url.startswith("ipc://") and os.path.exists(url[6:]):
+                os.unlink(url[6:])
+
+
+def check_address(url: str) -> None:
+    """Refuse what this hub must not listen on: unknown transports, and networks without encryption."""
+    parts = urlsplit(url)
+    if parts.scheme in ("ipc", "inproc"):
+        return
+    if parts.scheme != "tcp":
+        raise FabricError(f"cannot listen at {url}", "use tcp://127.0.0.1:PORT, ipc://PATH or inproc://NAME")
+    host = (parts.hostname or "").strip("[]")
+    try:
+        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not local:
+        raise FabricError(
+            f"refusing to listen at {url}: without encryption the hub serves this machine only",
+            "bind tcp://127.0.0.1:PORT or ipc://PATH, and reach it from elsewhere through a tunnel",
+        )
+
+
+def raise_descriptor_limit() -> int:
+    """One connection costs one descriptor: take all that the system grants. Returns how many peers fit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return max(hard - DESCRIPTORS_SPARE, 0)

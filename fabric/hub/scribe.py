@@ -1,0 +1,109 @@
+"""The journal thread: takes turns, commits them in order, and wakes the hub when they are on disk.
+
+While it commits one batch of turns, the hub gathers the next: that is the group commit, with no timer.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple
+
+from fabric.errors import FabricError
+from fabric.journal.store import Journal
+from fabric.messages import Record
+
+TRIM_EVERY_S: Final = 1.0
+
+
+class Committed(NamedTuple):
+    seconds: float
+
+
+class Trimmed(NamedTuple):
+    first_seq: int
+
+
+class Failed(NamedTuple):
+    """Nothing more will be committed. The hub must stop confirming and end."""
+
+    error: BaseException
+
+
+Report = Committed | Trimmed | Failed
+
+
+class Scribe:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._work: SimpleQueue[Sequence[Record] | None] = SimpleQueue()
+        self._reports: deque[Report] = deque()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="fabric-journal", daemon=True)
+        self._trim_at = 0.0
+
+    @property
+    def wake_fd(self) -> int:
+        """Readable when there is a report, or after `wake`."""
+        return self._wake_fd
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Interrupt the hub's wait; safe in signal handlers and from other threads."""
+        os.eventfd_write(self._wake_fd, 1)
+
+    def submit(self, records: Sequence[Record]) -> None:
+        self._work.put(records)
+
+    def reports(self) -> list[Report]:
+        """What was finished since the last call."""
+        try:
+            os.eventfd_read(self._wake_fd)
+        except BlockingIOError:
+            return []
+        found = []
+        while self._reports:
+            found.append(self._reports.popleft())
+        return found
+
+    def stop(self) -> None:
+        """Finish what was submitted and end the thread."""
+        self._work.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+        os.close(self._wake_fd)
+
+    def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    records = self._work.get(timeout=TRIM_EVERY_S)
+                except Empty:
+                    self._trim()
+                    continue
+                if records is None:
+                    return
+                begun = time.monotonic()
+                self._journal.commit(records)
+                self._report(Committed(time.monotonic() - begun))
+                self._trim()
+        except (FabricError, AssertionError) as error:
+            self._report(Failed(error))
+
+    def _trim(self) -> None:
+        """One small step of retention now and then, between commits."""
+        if time.monotonic() < self._trim_at:
+            return
+        first_seq = self._journal.trim_step(time.time_ns() // 1000)
+        if first_seq is None:
+            self._trim_at = time.monotonic() + TRIM_EVERY_S
+        else:
+            self._report(Trimmed(first_seq))
+
+    def _report(self, report: Report) -> None:
+        self._reports.append(report)
+        self.wake()

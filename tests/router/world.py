@@ -1,0 +1,148 @@
+"""A router with a memory for a disk and a number for a clock, spoken to in single lines."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fabric import messages as m
+from fabric.block import Block, encode
+from fabric.router.core import Router
+
+BIG = 1 << 40
+
+
+class MemoryReader:
+    """Committed blocks in a list: the dumb twin of the journal's reader."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+
+    def block_at(self, seq: int) -> Block | None:
+        return next((b for b in self.blocks if b.base_seq <= seq <= b.last_seq), None)
+
+    def next_block(self, seq: int, wanted: Callable[[str], bool]) -> tuple[Block | None, int]:
+        for block in self.blocks:
+            if block.last_seq >= seq and any(map(wanted, block.topics)):
+                return block, block.last_seq + 1
+        return None, max(seq, self.blocks[-1].last_seq + 1 if self.blocks else 1)
+
+    def seek_time(self, ts_us: int) -> int:
+        found = next((b.base_seq for b in self.blocks if b.ts_us >= ts_us), None)
+        return found if found is not None else (self.blocks[-1].last_seq + 1 if self.blocks else 1)
+
+    def last_match(self, wanted: Callable[[str], bool]) -> int | None:
+        for block in reversed(self.blocks):
+            for at, topic in reversed(list(enumerate(block.topic_names()))):
+                if wanted(topic):
+                    return block.base_seq + at
+        return None
+
+
+class World:
+    """Time is `now`; `disk` holds what was committed; everything said to a peer is in `said[peer]`."""
+
+    def __init__(self, **restored: Any) -> None:
+        self.now = 1000.0
+        self.reader = MemoryReader()
+        self.groups: dict[str, m.SaveGroup] = {}
+        self.producers: dict[str, m.SaveProducer] = {}
+        self.said: dict[bytes, list[m.ToClient]] = {}
+        self._tokens = 0
+        self.router = self._router(**restored)
+
+    def _router(self, **restored: Any) -> Router:
+        return Router(self.reader, self._token, **restored)
+
+    def _token(self) -> bytes:
+        self._tokens += 1
+        return self._tokens.to_bytes(16, "big")
+
+    def restart(self) -> None:
+        """The hub crashes and comes back with what is on disk."""
+        last = self.reader.blocks[-1] if self.reader.blocks else None
+        self.said.clear()
+        self.router = self._router(
+            last_seq=last.last_seq if last else 0,
+            last_ts_us=last.ts_us if last else 0,
+            groups=list(self.groups.values()),
+            producers=list(self.producers.values()),
+        )
+
+    def say(self, peer: bytes, message: m.ToHub, *, commit: bool = True) -> list[m.ToClient]:
+        """One command; returns what that peer hears because of it."""
+        heard = len(self.said.setdefault(peer, []))
+        out: list[tuple[bytes, m.ToClient]] = []
+        self.router.step(message, peer, self.now, out)
+        self.router.tick(self.now, out)
+        self._hear(out)
+        if commit:
+            self.commit()
+        return self.said[peer][heard:]
+
+    def commit(self) -> None:
+        out: list[tuple[bytes, m.ToClient]] = []
+        turn = self.router.seal(int(self.now * 1e6), self.now, out)
+        self._hear(out)
+        self.write(turn.records)
+        out = list(turn.sends)
+        self.router.committed(self.now, out)
+        while self.router.next_deadline() == 0.0:
+            self.router.tick(self.now, out)
+        self._hear(out)
+
+    def write(self, records: Iterable[m.Record]) -> None:
+        for record in records:
+            match record:
+                case m.Append(raw):
+                    block = Block(raw)
+                    assert block.base_seq == (self.reader.blocks[-1].last_seq if self.reader.blocks else 0) + 1
+                    self.reader.blocks.append(block)
+                case m.SaveGroup(name):
+                    self.groups[name] = record
+                case m.SaveProducer(name):
+                    self.producers[name] = record
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        out: list[tuple[bytes, m.ToClient]] = []
+        self.router.tick(self.now, out)
+        self._hear(out)
+        self.commit()
+
+    def _hear(self, out: Iterable[tuple[bytes, m.ToClient]]) -> None:
+        for peer, message in out:
+            self.said.setdefault(peer, []).append(message)
+
+    # Single lines.
+
+    def hello(self, peer: bytes, **fields: Any) -> m.ToClient:
+        return self.say(peer, m.Hello(1, {"proto": 1, **fields}))[0]
+
+    def pub(self, peer: bytes, topic: str | list[str], *bodies: str, pseq: int = 0, rid: int = 9) -> list[m.ToClient]:
+        block = encode(topic, [b.encode() for b in bodies])
+        return self.say(peer, m.Publish(rid, pseq, m.Level.JOURNALED, block))
+
+    def sub(self, peer: bytes, chan: int, *patterns: str, credit: int = 1000, **fields: Any) -> list[m.ToClient]:
+        body = {"credit": [credit, BIG], **fields}
+        if patterns:
+            body["patterns"] = list(patterns)
+        return self.say(peer, m.Subscribe(chan, 5, body))
+
+    def settle(self, peer: bytes, chan: int, verdict: int, first: int, last: int, arg: Any = None) -> list[m.ToClient]:
+        return self.say(peer, m.Settle(chan, 7, ((verdict, first, last, arg),)))
+
+    def delivered(self, peer: bytes) -> list[tuple[int, int, int, str]]:
+        """(ordinal, seq, attempt, body) of all that a peer was handed."""
+        rows = []
+        for message in self.said.get(peer, []):
+            if isinstance(message, m.Deliver):
+                block = Block(message.block)
+                block.verify()
+                block.verify_stamp()
+                seqs = [s for a, n in zip(message.seqs[::2], message.seqs[1::2], strict=True) for s in range(a, a + n)]
+                seqs = seqs or list(range(block.base_seq, block.base_seq + block.count))
+                for i, (seq, body) in enumerate(zip(seqs, block.payloads(), strict=True)):
+                    rows.append((message.first_ordinal + i, seq, message.attempt, body.decode()))
+        return rows
+
+    def bodies(self, peer: bytes) -> list[str]:
+        return [body for _, _, _, body in self.delivered(peer)]
