@@ -1,6 +1,11 @@
-"""Sample blocks, and a twin of the journal that is a plain list."""
+"""Sample blocks, messages as a plain list, and processes that may die."""
 
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from fabric.block import Block, encode, stamp
@@ -55,3 +60,33 @@ def rows_in(journal: Journal) -> list[Row]:
         rows += rows_of(block)
         block, seq = reader.next_block(seq, lambda _: True)
     return rows
+
+
+PROLOGUE = """
+import os, sys
+from pathlib import Path
+from fabric.errors import JournalError
+from fabric.journal.store import Journal, Limits
+from fabric.messages import *
+from tests.journal.sample import *
+path = Path(sys.argv[1])
+"""
+
+
+def start_python(script: str, path: Path) -> "subprocess.Popen[str]":
+    """A piece of code in a process of its own, which finds the journal's directory in `path`."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROLOGUE + textwrap.dedent(script), str(path)],
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_python(script: str, path: Path, expect: int = 0) -> str:
+    """Run it to its end; what it said."""
+    child = start_python(script, path)
+    said = "".join(child.communicate())
+    assert child.returncode == expect, said
+    return said

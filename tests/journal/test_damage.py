@@ -1,9 +1,7 @@
 """Damaged bytes are never returned as good, never passed over in silence, and cost only the blocks they hit."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from fabric.journal import records
 from fabric.journal.reader import Damaged
 from fabric.journal.store import Journal
 from fabric.messages import GroupSettings, SaveGroup
-from tests.journal.sample import Pen, rows_in
+from tests.journal.sample import Pen, rows_in, start_python
 from tests.seeds import seeded
 
 GROUP = SaveGroup("g", GroupSettings(("a.*",)), 5, ())
@@ -150,13 +148,9 @@ def test_a_file_that_kills_its_reader_kills_only_the_child(tmp_path: Path, monke
 
 
 READ_ALL = """
-import json, sys
-from fabric.block import Block
-from fabric.errors import JournalError
-from fabric.journal.store import Journal
-from tests.journal.sample import rows_of
+import json
 try:
-    journal = Journal.open(sys.argv[1], create=False)
+    journal = Journal.open(path, create=False)
     reader, seq, good, gone = journal.reader(), 1, [], []
     restored = journal.load()
     while seq <= restored.last_seq:
@@ -195,15 +189,12 @@ def test_any_flipped_bit_is_harmless_or_told_or_refused(tmp_path: Path) -> None:
 
 
 def read_all(path: Path, written: list[list[object]], last_seq: int) -> str:
-    child = subprocess.run(
-        [sys.executable, "-c", READ_ALL, str(path)],
-        env=dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
-        capture_output=True,
-        check=False,
-    )
+    child = start_python(READ_ALL, path)
+    out, err = child.communicate()
     if child.returncode < 0:
         return "died"
-    said = json.loads(child.stdout)
+    assert child.returncode == 0, err
+    said = json.loads(out)
     if "refused" in said:
         return "refused"
     gone = {seq for first, last in said["gone"] for seq in range(first, last + 1)}

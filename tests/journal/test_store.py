@@ -1,9 +1,6 @@
 """The journal's promises: what was committed is there, in order, without a gap, and only one process writes it."""
 
 import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,7 +9,7 @@ from fabric.block import Block, stamp
 from fabric.errors import JournalError
 from fabric.journal.store import Journal
 from fabric.messages import Append, DropGroup, GroupSettings, SaveGroup, SaveProducer
-from tests.journal.sample import Pen, rows_in
+from tests.journal.sample import Pen, rows_in, run_python
 
 GROUP = SaveGroup("workers", GroupSettings(("a.*", "b.#"), 5_000, 3, 1), 17, ((3, 4), (9, 12)))
 PRODUCER = SaveProducer("meter-7", 2, 40, ((1, 30, 100), (31, 10, 200)), 1_000_000)
@@ -73,7 +70,7 @@ def test_a_seq_that_does_not_follow_or_a_time_that_goes_back_is_a_bug_and_change
 
 
 def test_a_journal_that_was_not_closed_says_so(tmp_path: Path) -> None:
-    run(
+    run_python(
         """
         journal = Journal.open(path)
         journal.commit([Pen().block(count=4)])
@@ -92,7 +89,7 @@ def test_a_second_opener_is_refused_in_this_process_and_in_another(tmp_path: Pat
     with pytest.raises(JournalError, match=f"in use by process {os.getpid()}") as refused:
         Journal.open(tmp_path / "j")
     assert "stop the hub" in refused.value.hint
-    said = run("Journal.open(path)", tmp_path / "j", expect=1)
+    said = run_python("Journal.open(path)", tmp_path / "j", expect=1)
     assert f"in use by process {os.getpid()}" in said
     journal.commit([Pen().block()])
     journal.close()
@@ -100,7 +97,7 @@ def test_a_second_opener_is_refused_in_this_process_and_in_another(tmp_path: Pat
 
 
 def test_a_forked_child_cannot_use_the_journal(tmp_path: Path) -> None:
-    said = run(
+    said = run_python(
         """
         journal = Journal.open(path)
         journal.commit([Pen().block()])
@@ -196,26 +193,3 @@ def test_a_reader_in_another_thread_sees_whole_commits_while_blocks_are_appended
     assert not failures
     assert seen == list(range(1, turns * 8 * 4, 4))
     journal.close()
-
-
-PROLOGUE = """
-import os, sys
-from pathlib import Path
-from fabric.errors import JournalError
-from fabric.journal.store import Journal
-from tests.journal.sample import Pen
-path = Path(sys.argv[1])
-"""
-
-
-def run(script: str, path: Path, expect: int = 0) -> str:
-    """Run a piece of code in a process of its own; what it said."""
-    child = subprocess.run(
-        [sys.executable, "-c", PROLOGUE + textwrap.dedent(script), str(path)],
-        env=dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert child.returncode == expect, child.stderr
-    return child.stdout + child.stderr
