@@ -1,14 +1,16 @@
 """Competing consumers: who gets what, and what happens to it."""
 
+from typing import Any
+
 from fabric import messages as m
 from fabric.block import Block, encode
 from fabric.errors import Code
-from world import World
+from tests.router.world import World
 
 P, A, B, C, D = b"\0p", b"\0a", b"\0b", b"\0c", b"\0d"
 
 
-def world(*consumers: bytes, **fields: object) -> World:
+def world(*consumers: bytes, **fields: Any) -> World:
     w = World()
     w.hello(P)
     for peer in consumers:
@@ -187,7 +189,8 @@ def test_rejected_message_becomes_a_dead_letter_in_the_same_turn() -> None:
     turn = w.router.seal(0, w.now, [])
     kinds = [type(record) for record in turn.records]
     assert kinds == [m.Append, m.SaveGroup]
-    letter = Block(turn.records[0].block)  # type: ignore[union-attr]
+    assert isinstance(turn.records[0], m.Append)
+    letter = Block(turn.records[0].block)
     assert letter.topics == ("$dlq.g",)
     assert letter.payloads() == [b"1"]
     assert letter.headers() == [
