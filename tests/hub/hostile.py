@@ -1,0 +1,189 @@
+"""A hub in a process of its own, a plain DEALER to say anything to it, and a canary that must go on singing."""
+
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import psutil
+import zmq
+
+from fabric import block as b
+from fabric import messages as m
+from fabric import wire
+from fabric.block import Block
+from fabric.errors import Code
+
+ROOT: Final = Path(__file__).parent.parent.parent
+# Long enough for a machine that is busy with other tests; nobody waits for it when all is well.
+PATIENCE_S: Final = 30.0
+
+SCRIPT: Final = """
+import sys
+from fabric.hub.hub import Hub, HubOptions, serve
+hub = Hub(sys.argv[1], HubOptions(binds=["tcp://127.0.0.1:*"], drain_s=0.1))
+print(hub.binds[0], flush=True)
+sys.exit(serve(hub))
+"""
+
+Kind = TypeVar("Kind", bound="m.ToClient")
+
+
+class HubProcess:
+    def __init__(self, folder: Path) -> None:
+        paths = [str(ROOT), str(ROOT / "clients/python"), os.environ.get("PYTHONPATH", "")]
+        self._log = (folder / "hub.log").open("w+")
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(folder / "journal")],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+        assert self.url, f"the hub did not start: {self.log()}"
+        self.port = int(self.url.rpartition(":")[2])
+
+    def log(self) -> str:
+        self._log.flush()
+        return Path(self._log.name).read_text()[-2000:]
+
+    def assert_alive(self) -> None:
+        assert self._process.poll() is None, f"the hub died: {self.log()}"
+
+    def rss_mb(self) -> float:
+        return float(psutil.Process(self._process.pid).memory_info().rss) / 2**20
+
+    def stop(self) -> int:
+        """Ask it to end; its exit code."""
+        self._process.terminate()
+        try:
+            return self._process.wait(PATIENCE_S)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._log.close()
+
+
+class Peer:
+    """A DEALER that says what it is told, well-formed or not."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", url: str, routing_id: bytes = b"") -> None:
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        if routing_id:
+            self._socket.setsockopt(zmq.ROUTING_ID, routing_id)
+        self._socket.connect(url)
+        self._rid = 100
+        self._kept: deque[m.ToHub | m.ToClient] = deque()
+
+    def __enter__(self) -> "Peer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def next_rid(self) -> int:
+        self._rid += 1
+        return self._rid
+
+    def send_raw(self, frames: Sequence[bytes]) -> None:
+        self._socket.send_multipart(list(frames))
+
+    def send(self, message: m.ToHub | m.ToClient) -> None:
+        self.send_raw(wire.encode(message))
+
+    def receive(self, within_s: float = PATIENCE_S) -> m.ToHub | m.ToClient | None:
+        """The next message from the hub, or None when none came."""
+        if self._kept:
+            return self._kept.popleft()
+        if not self._socket.poll(max(int(within_s * 1000), 0)):
+            return None
+        return wire.decode(self._socket.recv_multipart())
+
+    def until(self, kind: type[Kind], rid: int | None = None) -> Kind:
+        """The next message of that kind (and rid). Others are kept for later; an error is never passed over."""
+        deadline = time.monotonic() + PATIENCE_S
+        passed: list[m.ToHub | m.ToClient] = []
+        while True:
+            message = self.receive(deadline - time.monotonic())
+            assert message is not None, f"no {kind.__name__} came, but {passed}"
+            if isinstance(message, kind) and (rid is None or getattr(message, "rid", None) == rid):
+                self._kept.extendleft(reversed(passed))
+                return message
+            assert not isinstance(message, m.Err) or kind is m.Err, message
+            passed.append(message)
+
+    def refused(self, rid: int) -> Code:
+        """The code of the error that answers rid."""
+        return Code(self.until(m.Err, rid).code)
+
+    def hello(self, **fields: Any) -> m.Welcome:
+        rid = self.next_rid()
+        self.send(m.Hello(rid, {"proto": 1, "client": "hostile", **fields}))
+        return self.until(m.Welcome, rid)
+
+    def still_served(self) -> None:
+        """The session goes on: data-plane errors never close it."""
+        rid = self.next_rid()
+        self.send(m.Ping(rid))
+        self.until(m.Pong, rid)
+
+
+class Canary:
+    """An ordinary client next to the hostile ones: publishes, consumes and acks one message at a time."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._sung = 0
+        self._ordinal = 0
+        peer.hello(producer={"name": "canary"}, hb_ms=60_000, ttl_ms=600_000)
+        rid = peer.next_rid()
+        fields = {"group": "canary", "patterns": ["canary.song"], "credit": [1 << 40, 1 << 50], "lease_ms": 600_000}
+        peer.send(m.Subscribe(1, rid, fields))
+        peer.until(m.Ok, rid)
+
+    def sing(self) -> None:
+        self._sung += 1
+        song = b"song %d" % self._sung
+        rid, ack = self._peer.next_rid(), self._peer.next_rid()
+        self._peer.send(m.Publish(rid, self._sung, 0, b.encode("canary.song", [song])))
+        delivered: m.Deliver | None = None
+        confirmed = False
+        while delivered is None or not confirmed:
+            message = self._peer.receive()
+            match message:
+                case m.PubOk(_, confirms):
+                    assert [(row[0], row[2]) for row in confirms] == [(rid, 1)]
+                    confirmed = True
+                case m.Deliver():
+                    assert message.first_ordinal == self._ordinal + 1
+                    delivered = message
+                case m.Flow():
+                    pass
+                case other:
+                    raise AssertionError(f"the canary heard {other}")
+        assert Block(delivered.block).payloads() == [song]
+        self._ordinal += 1
+        self._peer.send(m.Settle(1, ack, ((m.Verdict.ACK, self._ordinal, self._ordinal, None),)))
+        assert self._peer.until(m.Ok, ack).fields["applied"] == 1
+
+    def counters(self) -> dict[str, int]:
+        rid = self._peer.next_rid()
+        self._peer.send(m.Info(rid, {"what": "counters"}))
+        return dict(self._peer.until(m.Ok, rid).fields)
+
+    def wait_for(self, counter: str, above: int) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while self.counters().get(counter, 0) <= above:
+            assert time.monotonic() < deadline, f"{counter} did not go above {above}"
