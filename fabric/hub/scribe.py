@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
-from fabric.errors import FabricError
 from fabric.journal.store import Journal
 from fabric.messages import Record
 
@@ -91,7 +90,7 @@ class Scribe:
                 self._journal.commit(records)
                 self._report(Committed(time.monotonic() - begun))
                 self._trim()
-        except (FabricError, AssertionError) as error:
+        except BaseException as error:  # whatever it is, the hub must hear of it and stop
             self._report(Failed(error))
 
     def _trim(self) -> None:
