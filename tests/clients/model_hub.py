@@ -76,7 +76,8 @@ class ModelHub:
         if isinstance(message, m.Hello):
             self._hello(peer, message)
         elif session is None:
-            self._say(peer, m.Err(getattr(message, "chan", 0), message.rid, Code.NO_SESSION, "who are you?", {}))
+            chan, rid = getattr(message, "chan", 0), getattr(message, "rid", 0)
+            self._say(peer, m.Err(chan, rid, Code.NO_SESSION, "who are you?", {}))
         elif type(message) not in self.silent:
             self._command(peer, session, message)
         self._dispatch()
@@ -256,7 +257,7 @@ class ModelHub:
         first_seq, attempt = run[0]
         rows = [self.journal[seq - 1] for seq, _ in run]
         blocks = [self.blocks[seq - 1] for seq, _ in run]
-        at = [seq - b.base_seq for (seq, _), b in zip(run, blocks, strict=True)]
+        places = [(b, seq - b.base_seq) for (seq, _), b in zip(run, blocks, strict=True)]
         raw = block.encode(
             [topic for topic, _ in rows],
             [payload for _, payload in rows],

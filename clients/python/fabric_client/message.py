@@ -32,7 +32,7 @@ class Batch:
 
     __slots__ = (
         "_done", "_due", "_headers", "_keys", "_listed", "_other", "_payloads", "_sent", "_settled", "_sub", "_topics",
-        "attempt", "block", "count", "first_ordinal", "generation", "leased_at", "seqs",
+        "_whole", "attempt", "block", "count", "first_ordinal", "generation", "leased_at", "seqs",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +57,7 @@ class Batch:
         self._sent = 0
         self._settled: set[int] = set()
         self._listed = False
+        self._whole = False  # all that has no other verdict is acked
         self._due = 1 if sub.group is not None else NEVER
 
     def __len__(self) -> int:
@@ -122,8 +123,8 @@ class Batch:
 
     def ack(self) -> None:
         """Done with all that has no verdict yet."""
-        self._done.extend(self.open_indexes())
-        if len(self._done) >= self._due:
+        self._whole = True
+        if self._due != NEVER:
             self._noted()
 
     def retry(self, delay: float | None = None) -> None:
@@ -165,6 +166,8 @@ class Batch:
 
     def open_indexes(self) -> Sequence[int]:
         """Messages without a verdict."""
+        if self._whole:
+            return ()
         if not self._done and not self._other:
             return range(self.count)
         closed = self._settled.union(self._done[self._sent :], (index for _, index, _ in self._other))
@@ -188,7 +191,7 @@ class Batch:
         """
         count = len(self._done)
         self._due = count + VERDICTS_PER_FRAME
-        self._sub.noted(self, count >= VERDICTS_PER_FRAME)
+        self._sub.noted(self, count - self._sent >= VERDICTS_PER_FRAME)
 
 
 class Message:

@@ -3,15 +3,15 @@
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fabric import block
 from fabric.columns import HeaderValue
 from fabric.errors import FabricError
 from fabric_client.errors import BadMessage
-from fabric_client.outgoing import BLOCK_ROOM, PLAIN, Fit, Options, fit, level_of
+from fabric_client.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Options, fit, level_of
 from fabric_client.publisher import Receipt
 from fabric_client.subscription import PREFETCH, Subscription
 
@@ -19,6 +19,7 @@ DEFAULT_URL: Final = "tcp://127.0.0.1:7171"
 PUBLISH_S: Final = 30.0  # how long publish() and flush() wait for the hub unless told
 ANSWER_S: Final = 10.0  # how long other requests wait
 CLOSE_S: Final = 10.0  # how long close() waits for confirms
+GOODBYE_S: Final = 1.0  # how long close() waits for the answer to its goodbye
 # A ttl is rounded up to this, so that messages sent together expire together and can share a block.
 TTL_STEP_US: Final = 100_000
 
@@ -112,31 +113,34 @@ def pack(
     topic: str, payloads: Sequence[object], headers: Mapping[str, HeaderValue] | None, options: Options
 ) -> list[tuple[bytes, int]]:
     """Blocks of many messages on one topic, each with its count."""
-    blocks: list[tuple[bytes, int]] = []
-    part: list[Fit] = []
-    room = BLOCK_ROOM
-
-    def close() -> None:
-        has_headers = any(message.headers for message in part)
+    messages = None
+    if headers or not all(type(payload) is bytes for payload in payloads):
+        messages = [fit(topic, payload, None, None, headers) for payload in payloads]
+        payloads = [message.body for message in messages]
+    bodies = cast(Sequence[bytes], payloads)
+    blocks = []
+    for start, stop in _pieces(bodies):
+        columns = None if messages is None else [message.headers for message in messages[start:stop]]
         raw = block.encode(
             topic,
-            [message.body for message in part],
-            headers=[message.headers for message in part] if has_headers else None,
+            bodies[start:stop],
+            headers=columns if columns is not None and any(columns) else None,
             priority=options.priority,
             expires_us=options.expires_us,
         )
-        blocks.append((raw, len(part)))
-
-    for payload in payloads:
-        message = fit(topic, payload, None, None, headers)
-        if part and message.cost > room:
-            close()
-            part, room = [], BLOCK_ROOM
-        part.append(message)
-        room -= message.cost
-    if part:
-        close()
+        blocks.append((raw, stop - start))
     return blocks
+
+
+def _pieces(bodies: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """Where to cut, so that each piece is about a block."""
+    start, room = 0, BLOCK_ROOM
+    for index, size in enumerate(map(len, bodies)):
+        room -= size + MESSAGE_COST
+        if room < 0 and index > start:
+            yield start, index
+            start, room = index, BLOCK_ROOM - size - MESSAGE_COST
+    yield start, len(bodies)
 
 
 def total(receipts: Sequence[Receipt]) -> Receipt:

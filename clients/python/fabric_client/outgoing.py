@@ -24,6 +24,9 @@ JSON_HEADER: Final = ("content-type", "application/json")
 # 128-byte messages a block is 1,024 of them; more would add latency, and hub and disk gain little beyond 128 KB.
 BLOCK_ROOM: Final = 256 << 10
 MESSAGE_COST: Final = 128
+# The lane is open to small messages only, so that counting them is enough: a block out of it has a MB at most.
+LANE_BODY_MAX: Final = 1024
+LANE_COUNT_MAX: Final = 1024
 # Head, topic and offsets of a block of one, so that a message just under the hub's limit still fits.
 BLOCK_SLACK: Final = 4 << 10
 
@@ -116,22 +119,47 @@ def level_of(name: str) -> Level:
         raise BadMessage(f"level {name!r} is not known", "use 'journaled' (on disk) or 'received' (unsafe)") from None
 
 
+class Lane:
+    """The short cut into the open block, for plain small messages of one topic: an append, without a lock.
+
+    `items` only ever grows and `taken` says how much of it has gone into blocks, so an append that comes late is never
+    lost. Whoever appends looks afterwards whether the lane is still the publisher's; whoever closes it replaces it
+    first and takes what is in it afterwards. So either the one sees the item, or the other sees the closing.
+    """
+
+    __slots__ = ("items", "limit", "taken", "topic")
+
+    def __init__(self, topic: str | None, limit: int) -> None:
+        self.topic = topic
+        self.limit = limit  # so many items fill the block
+        self.items: list[bytes] = []
+        self.taken = 0
+
+    def take(self) -> list[bytes]:
+        """What has come since the last time."""
+        count = len(self.items)
+        fresh = self.items[self.taken : count]
+        self.taken = count
+        return fresh
+
+
+CLOSED_LANE: Final = Lane(None, 0)  # no topic equals None: nobody enters
+
+
 class Gather:
     """The open block: messages that wait for their block to fill or for the line to be free.
 
-    `topic` and `room` are the shells' short cut: a plain message for that topic, with room left, is one append to
-    `payloads`. The optional columns are padded when they are next touched, so they do not bar the short cut.
-    `topic` is None when there is none: nothing is gathered yet, or what is gathered has options.
+    Columns that few messages use (topics, keys, ids, headers) are made when the first one does, and padded when they
+    are next touched.
     """
 
-    __slots__ = ("_headers", "_ids", "_keys", "_topics", "first_topic", "marks", "options", "payloads", "room", "topic")
+    __slots__ = ("_headers", "_ids", "_keys", "_topics", "first_topic", "marks", "options", "payloads", "room")
 
     def __init__(self) -> None:
         self.options = PLAIN
         self._clear()
 
     def _clear(self) -> None:
-        self.topic: str | None = None
         self.first_topic = ""
         self.room = BLOCK_ROOM
         self.payloads: list[bytes] = []
@@ -146,16 +174,11 @@ class Gather:
 
     def add(self, message: Fit, options: Options, waiter: Any = None) -> None:
         count = len(self.payloads)
-        if not count:
-            self.options, self.first_topic = options, message.topic
         if waiter is not None:
             self.marks.append((count, waiter))
+        self._name(message.topic, 1, options)
         self.payloads.append(message.body)
         self.room -= message.cost
-        if self._topics is None and message.topic != self.first_topic:
-            self._topics = []
-        if self._topics is not None:
-            _pad(self._topics, count, self.first_topic).append(message.topic)
         if message.key:
             self._keys = _pad(self._keys or [], count, b"")
             self._keys.append(message.key)
@@ -165,7 +188,20 @@ class Gather:
         if message.headers:
             self._headers = _pad(self._headers or [], count, None)
             self._headers.append(message.headers)
-        self.topic = self.first_topic if options == PLAIN else None
+
+    def extend(self, topic: str, bodies: Sequence[bytes]) -> None:
+        """Add plain messages, as they come out of a lane."""
+        self._name(topic, len(bodies), PLAIN)
+        self.payloads.extend(bodies)
+        self.room -= sum(map(len, bodies)) + MESSAGE_COST * len(bodies)
+
+    def _name(self, topic: str, count: int, options: Options) -> None:
+        """Note the topic of messages that are about to be added."""
+        if not self.payloads:
+            self.options, self.first_topic = options, topic
+        elif self._topics is not None or topic != self.first_topic:
+            self._topics = _pad(self._topics or [], len(self.payloads), self.first_topic)
+            self._topics.extend([topic] * count)
 
     def take(self) -> tuple[bytes, tuple[str, ...]]:
         """The block of what was gathered and the topics in it; gathering starts anew."""

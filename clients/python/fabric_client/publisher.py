@@ -17,12 +17,26 @@ from fabric import messages as m
 from fabric.block import Block
 from fabric.errors import Code, FabricError
 from fabric_client.errors import BadMessage, PublishRefused, Refusal, describe, from_wire
-from fabric_client.outgoing import BLOCK_ROOM, BLOCK_SLACK, Fit, Gather, Options
+from fabric_client.outgoing import (
+    BLOCK_ROOM,
+    BLOCK_SLACK,
+    CLOSED_LANE,
+    LANE_BODY_MAX,
+    LANE_COUNT_MAX,
+    MESSAGE_COST,
+    PLAIN,
+    Fit,
+    Gather,
+    Lane,
+    Options,
+    check_topic,
+)
 from fabric_client.ticket import Ticket
 
 # What may wait unsent, on top of the window that the hub grants. A second of full speed; then the caller waits.
 BUFFER_MESSAGES_MAX: Final = 1 << 19
 BUFFER_BYTES_MAX: Final = 64 << 20
+TOPICS_KNOWN_MAX: Final = 10_000  # topics whose check is remembered
 RETRY_S: Final = 0.05  # when the hub asks for a repetition without saying when
 _RETRYABLE: Final = frozenset({Code.BUSY, Code.OVERRUN, Code.DISK_FULL, Code.SHUTTING_DOWN, Code.NO_SESSION})
 
@@ -65,11 +79,14 @@ class Publisher:
         self._send = send
         self._next_rid = next_rid
         self.gather = Gather()
+        self.lane = CLOSED_LANE  # open only while something is gathered
         self.refusals: list[Refusal] = []
         self.hold_until = 0.0  # the hub asked for patience: nothing is sent before
         self.last_reason = ""  # why, for whoever gives up waiting
+        self.blocks = 0  # how many blocks were gathered
         self.full_blocks = 0  # how many blocks filled up: tells a tight loop from a trickle
         self.block_bytes_max = BLOCK_ROOM
+        self._topics: set[str] = set()  # known to be well-formed
         self._live = False
         self._queue: deque[Outgoing] = deque()
         self._queued_messages = 0
@@ -104,22 +121,57 @@ class Publisher:
         return self._queued_messages >= BUFFER_MESSAGES_MAX or self._queued_bytes >= BUFFER_BYTES_MAX
 
     @property
+    def gathered(self) -> int:
+        """Messages in the open block."""
+        return len(self.gather.payloads) + len(self.lane.items) - self.lane.taken
+
+    @property
     def unconfirmed(self) -> int:
         """Messages that the hub has not confirmed."""
-        return self._queued_messages + len(self.gather.payloads) + sum(b.count for b in self._flight.values())
+        return self._queued_messages + self.gathered + sum(b.count for b in self._flight.values())
 
     def put(self, message: Fit, options: Options, waiter: Ticket | None = None) -> None:
         """Accept one message. It leaves with `pump`, at once when the line is free."""
         if message.cost + BLOCK_SLACK > self.block_bytes_max:
             limit = self.block_bytes_max - BLOCK_SLACK
             raise BadMessage(f"a message of {message.cost} bytes is over {limit}", describe(Code.TOO_LARGE))
+        self._check_topic(message.topic)
+        self._close_lane()
         if not self.gather.takes(options, message.cost):
-            self.full_blocks += 1
             self.seal()
         self.gather.add(message, options, waiter)
         if self.gather.room <= 0:
-            self.full_blocks += 1
             self.seal()
+
+    def absorb(self, lane: Lane) -> None:
+        """Take over what is in a lane: it is full, or it was closed while someone was entering."""
+        if lane is self.lane:
+            self.lane = CLOSED_LANE
+        bodies = lane.take()
+        if bodies:
+            assert lane.topic is not None
+            if not self.gather.takes(PLAIN, 0):
+                self.seal()
+            self.gather.extend(lane.topic, bodies)
+            if len(lane.items) >= lane.limit:
+                self.seal()
+
+    def open_lane(self, message: Fit) -> None:
+        """Let plain messages like this one, which was gathered, enter the block without ado."""
+        gather = self.gather
+        if gather.payloads and gather.options == PLAIN and message.cost <= LANE_BODY_MAX + MESSAGE_COST:
+            self.lane = Lane(message.topic, min(LANE_COUNT_MAX, gather.room // message.cost + 1))
+
+    def _check_topic(self, topic: str) -> None:
+        if topic not in self._topics:
+            check_topic(topic)
+            if len(self._topics) >= TOPICS_KNOWN_MAX:
+                self._topics.clear()
+            self._topics.add(topic)
+
+    def _close_lane(self) -> None:
+        if self.lane is not CLOSED_LANE:
+            self.absorb(self.lane)
 
     def put_alone(self, message: Fit, options: Options, waiter: Ticket | None) -> None:
         """Accept one message as a block of its own, so that the answer is about it alone."""
@@ -129,14 +181,17 @@ class Publisher:
 
     def put_block(self, raw: bytes, count: int, level: int, topic: str, waiter: Ticket | None) -> None:
         """Accept a block that the caller packed; the waiter gets one receipt for all of it."""
+        self._check_topic(topic)
         self.seal()
         self._enqueue(Outgoing(raw, count, level, (topic,), [] if waiter is None else [(-1, waiter)]))
 
     def seal(self) -> None:
         """Close the gathered block; what is put next goes into another one."""
+        self._close_lane()
         gather = self.gather
         if not gather.payloads:
             return
+        self.full_blocks += gather.room < BLOCK_ROOM // 4 or len(gather.payloads) >= LANE_COUNT_MAX
         count, level, marks = len(gather.payloads), gather.options.level, gather.marks
         try:
             raw, topics = gather.take()
@@ -144,6 +199,7 @@ class Publisher:
             for _, waiter in marks:
                 waiter.fail(error)
             raise
+        self.blocks += 1
         self._enqueue(Outgoing(raw, count, level, topics, marks))
 
     def pump(self, now: float) -> None:
@@ -228,6 +284,7 @@ class Publisher:
     def fail_all(self, error: FabricError) -> None:
         """The client is over: everyone who still waits hears why."""
         self._live = False
+        self._close_lane()
         for block in (*self._flight.values(), *self._queue):
             for _, waiter in block.marks:
                 waiter.fail(error)

@@ -10,32 +10,28 @@ of messages does, so the background thread sleeps whenever a caller is at work.
 import atexit
 import contextlib
 import logging
-import os
-import random
 import select
 import socket
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 import zmq
 
-from fabric import wire
-from fabric.errors import FabricError, ProtocolError
-from fabric_client.errors import Closed, Forked
-from fabric_client.link import Link
+from fabric.errors import FabricError
+from fabric_client.engine import Engine
+from fabric_client.errors import Closed
 from fabric_client.message import VERDICTS_PER_FRAME, Batch
-from fabric_client.session import Session, State, lost_error
+from fabric_client.session import State, lost_error
 from fabric_client.subscription import FOREVER, VERDICT_DELAY_S, Subscription
-from fabric_client.ticket import Ticket
 
 log = logging.getLogger("fabric_client")
 
-# A caller who fills block after block reads the confirms itself; the background thread looks again after this.
-STAND_BACK_S: Final = 0.002
+# So many messages gathered before a confirm came look like a tight loop: see whether there are more after a moment.
+BURST: Final = 32
+STAND_BACK_S: Final = 0.0003
 EXIT_S: Final = 5.0  # how long the end of the program may wait for confirms
 _POLL_S_MAX: Final = 60.0  # no wait is longer, whatever the deadlines say
 
@@ -62,14 +58,12 @@ class Waker:
         self._write.close()
 
 
-class Pump:
-    """Session, socket and background thread of one client. Methods named `*_locked` want the lock held."""
+class Pump(Engine):
+    """The engine of the blocking client. Methods named `*_locked` want the lock held."""
 
     def __init__(self, url: str, name: str, producer: str, context: "zmq.Context[zmq.Socket[bytes]] | None") -> None:
-        self.url = url
-        self.session = Session(name, producer, random.random)
+        super().__init__(url, name, producer, context)
         self.lock = threading.Lock()
-        self._context = context or zmq.Context.instance()
         self._changed = threading.Condition(self.lock)
         self._leading = False  # a caller polls the socket
         self._followers = 0
@@ -78,11 +72,6 @@ class Pump:
         self._standby_until = FOREVER  # when the background thread looks by itself
         self._watching = False  # the background thread polls the socket too
         self._acked = False  # verdicts were given since the background thread last looked
-        self._dropped: deque[Subscription] = deque()  # subscriptions whose iterators are gone
-        self._stopped = False
-        self._forked = False
-        self._link = Link(self._context, url)
-        self.session.opened(time.monotonic())
         self._abandoned = False  # nobody holds the client any more
         self._thread = threading.Thread(target=self._run, name="fabric-client", daemon=True)
         _pumps.add(self)
@@ -98,58 +87,15 @@ class Pump:
             raise lost_error(self.session, self.url, timeout)
         self._thread.start()
 
-    def check(self) -> None:
-        """Raise when this client is of no use any more."""
-        if self._forked:
-            raise Forked("this client was made in the parent process", "call connect() again after the fork")
-        if self._stopped:
-            raise Closed("this client is closed", "call connect() again")
-        if self.session.error is not None:
-            raise self.session.error
-
     # Pumping.
 
     def turn_locked(self) -> None:
-        """Receive all, do what is due, send all; until nothing more comes. Leaves the socket drained."""
-        session, link = self.session, self._link
-        got_any = False
-        while True:
-            now = time.monotonic()
-            arrived = link.receive()
-            for frames in arrived:
-                try:
-                    session.receive(wire.decode(frames), now)
-                except ProtocolError as error:
-                    log.error("the hub sent something that is not understood: %s", error)
-            while self._dropped:
-                session.unsubscribe(self._dropped.popleft(), Ticket())
-            session.tick(now)
-            if session.wants_link(now):
-                link = self._reopen_locked(now)
-            if session.out:
-                out, session.out = session.out, []
-                for message in out:
-                    if not link.send(wire.encode(message)):
-                        session.lost(now, "the hub is gone")
-                        break
-            elif not arrived:
-                break
-            got_any = got_any or bool(arrived)
-        if got_any:
+        """A turn of the engine, and a word to those who wait for its outcome."""
+        if self.turn():
             if self._followers:
                 self._changed.notify_all()
             if self._leading:
                 self._leader_wake.wake()
-
-    def _reopen_locked(self, now: float) -> Link:
-        self._link.close()
-        try:
-            self._link = Link(self._context, self.url)
-        except FabricError as error:  # out of sockets, for example
-            self.session.postpone(now, str(error))
-        else:
-            self.session.opened(now)
-        return self._link
 
     def wait(self, ready: Callable[[], object], timeout: float | None) -> bool:
         """Pump until `ready()`; False when the time is over first. Must be called without the lock."""
@@ -206,7 +152,8 @@ class Pump:
             self.lock.acquire()
             self._leading = False
         self._leader_wake.clear()
-        self._check_monitor_locked(events)
+        if any(fd == self._link.monitor_fd for fd, _ in events):
+            self._check_monitor()
 
     def hand_over_locked(self) -> None:
         """Before letting go of the lock: someone must see to what is left."""
@@ -218,10 +165,6 @@ class Pump:
             self.session.publisher.waiting and not self._watching
         ):
             self._standby_wake.wake()
-
-    def _check_monitor_locked(self, events: list[tuple[int, int]]) -> None:
-        if any(fd == self._link.monitor_fd for fd, _ in events) and self._link.broken():
-            self.session.lost(time.monotonic(), "disconnected")
 
     @staticmethod
     def _poll(*fds: int) -> select.poll:
@@ -267,13 +210,25 @@ class Pump:
             seconds = self._standby_until - time.monotonic()
         events = poll.poll(_milliseconds(seconds))
         self._standby_wake.clear()
-        while self._watching and self.session.publisher.full_blocks != full_blocks and not self._stopped:
-            full_blocks = self.session.publisher.full_blocks
-            time.sleep(STAND_BACK_S)
-        with self.lock:
-            if not self._stopped:
-                self._check_monitor_locked(events)
+        if self._watching:
+            self._stand_back(full_blocks)
+        if any(fd == self._link.monitor_fd for fd, _ in events):
+            with self.lock:
+                self._check_monitor()
         return True
+
+    def _stand_back(self, full_blocks: int) -> None:
+        """Stay away as long as a caller publishes in a tight loop: it sends full blocks and reads the confirms itself,
+        and every visit of ours would cut its blocks short."""
+        publisher = self.session.publisher
+        while not self._stopped:
+            gathered = publisher.gathered
+            if publisher.full_blocks == full_blocks and gathered < BURST:
+                return
+            full_blocks = publisher.full_blocks
+            time.sleep(STAND_BACK_S)
+            if publisher.full_blocks == full_blocks and publisher.gathered <= gathered:
+                return
 
     def verdicts(self, sub: Subscription, urgent: bool) -> None:
         """A subscription's hook; called from any thread, without the lock."""
@@ -318,27 +273,18 @@ class Pump:
         self._standby_wake.wake()
 
     def _end_locked(self) -> None:
-        if self._stopped:
-            return
-        self._stopped = True
-        self.session.fail(Closed("this client is closed", "call connect() again"))
-        self._changed.notify_all()
-        self._leader_wake.wake()
-        self._standby_wake.wake()
-        self._link.close()
-        _pumps.discard(self)
+        if not self._stopped:
+            self._end()
+            self._changed.notify_all()
+            self._leader_wake.wake()
+            self._standby_wake.wake()
+            _pumps.discard(self)
 
     def forked(self) -> None:
-        """In a child process: the threads are gone and the lock may be held by one of them."""
-        self._forked = True
-        self._stopped = True
-        self.lock = threading.Lock()
-        self._changed = threading.Condition(self.lock)
-        self.session.publisher.gather.topic = None
-        with contextlib.suppress(FabricError):
-            self.session.fail(
-                Forked("this client was made in the parent process", "call connect() again after the fork")
-            )
+        """The threads are gone, and one of them may have held the lock."""
+        super().forked()
+        if self.lock.locked():
+            self.lock.release()
 
 
 def _milliseconds(seconds: float) -> int:
@@ -346,11 +292,6 @@ def _milliseconds(seconds: float) -> int:
 
 
 _pumps: "weakref.WeakSet[Pump]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for pump in list(_pumps):
-        pump.forked()
 
 
 def _at_exit() -> None:
@@ -361,5 +302,4 @@ def _at_exit() -> None:
         pump.stop()
 
 
-os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_at_exit)

@@ -7,7 +7,7 @@ is void, because the hub will deliver it again.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from fabric import messages as m
@@ -129,7 +129,7 @@ class Subscription:
         if missing and not self.jump_allowed:
             return False
         block = Block(message.block)
-        block.verify()
+        block.verify_body()
         self.last_ordinal += missing + block.count
         self._settled += missing  # they lapsed while we were away: the hub does not count on us for them
         if self.closed:
@@ -229,19 +229,26 @@ class Subscription:
         others: list[Row] = []
         while self.dirty:
             batch = self.dirty.popleft()
-            if batch.generation != self.generation:
-                continue
             batch._listed = False
             first = batch.first_ordinal
-            acked = self._fresh_acks(batch)
+            if self._held.get(first) is not batch:
+                continue  # settled before, or void
+            self._fresh_others(batch, others)
+            acked = self._rest(batch) if batch._whole else self._fresh_acks(batch)
+            self._settled += len(acked)
             if len(acked) == batch.count:
                 _extend_range(acks, Verdict.ACK, first, first + batch.count - 1)
-            elif acked:
+            else:
                 _extend(acks, Verdict.ACK, (first + index for index in sorted(acked)))
-            self._fresh_others(batch, others)
-            if len(batch._settled) == batch.count and self._held.pop(first, None) is not None:
+            if batch._whole or len(batch._settled) == batch.count:
+                del self._held[first]
                 self._settled_bytes += len(batch.block.raw)
         return acks + others
+
+    @staticmethod
+    def _rest(batch: Batch) -> Collection[int]:
+        everything = range(batch.count)
+        return set(everything).difference(batch._settled) if batch._settled else everything
 
     def _fresh_acks(self, batch: Batch) -> set[int]:
         """Acked since the last time. See `Batch._noted` for the order of steps."""
@@ -257,8 +264,7 @@ class Subscription:
             fresh -= batch._settled
             batch._settled |= fresh
         else:
-            batch._settled = fresh
-        self._settled += len(fresh)
+            batch._settled = fresh.copy()
         return fresh
 
     def _fresh_others(self, batch: Batch, rows: list[Row]) -> None:

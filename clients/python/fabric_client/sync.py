@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 import zmq
 
@@ -16,11 +16,12 @@ from fabric.columns import HeaderValue
 from fabric.errors import FabricError
 from fabric_client import consumer
 from fabric_client.consumer import Consumer
-from fabric_client.errors import BadMessage, PublishRefused, Timeout
+from fabric_client.errors import BadMessage, PublishRefused
 from fabric_client.message import Batch, Message
 from fabric_client.options import (
     ANSWER_S,
     CLOSE_S,
+    GOODBYE_S,
     PUBLISH_S,
     Start,
     block_options,
@@ -30,15 +31,12 @@ from fabric_client.options import (
     subscription_maker,
     total,
 )
-from fabric_client.outgoing import MESSAGE_COST, check_topic, fit
+from fabric_client.outgoing import LANE_BODY_MAX, Fit, Options, fit
 from fabric_client.publisher import Receipt
 from fabric_client.pump import Pump
-from fabric_client.session import State, lost_error
+from fabric_client.session import State, late_error
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
-
-TOPICS_KNOWN_MAX: Final = 10_000  # topics whose check is remembered
-GOODBYE_S: Final = 1.0
 
 
 def connect(
@@ -70,13 +68,12 @@ class Client:
         timeout: float = ANSWER_S,
     ) -> None:
         self._closed = True
-        self._topics: set[str] = set()
         self._fetchers: dict[object, list[Subscription]] = {}
         name = name or random_name("client")
         self._pump = Pump(url or default_url(), name, producer or random_name("producer"), context)
+        self._lock = self._pump.lock
         self._session = self._pump.session
         self._publisher = self._session.publisher
-        self._gather = self._publisher.gather
         try:
             self._pump.start(timeout)
         except BaseException:
@@ -116,8 +113,8 @@ class Client:
         options = block_options(level, priority, ttl, expires_at)
         self._make_room(timeout)
         ticket = Ticket()
-        with self._pump.lock:
-            self._admit(topic)
+        with self._lock:
+            self._pump.check()
             if message.id:
                 self._publisher.put_alone(message, options, ticket)
             else:
@@ -146,8 +143,8 @@ class Client:
         for raw, count in blocks:
             self._make_room(timeout)
             tickets.append(Ticket())
-            with self._pump.lock:
-                self._admit(topic)
+            with self._lock:
+                self._pump.check()
                 self._publisher.put_block(raw, count, options.level, topic, tickets[-1])
                 self._pump.turn_locked()
         return total([self._await(ticket, timeout, "the publish was not confirmed") for ticket in tickets])
@@ -166,9 +163,13 @@ class Client:
         level: str | None = None,
     ) -> None:
         """Publish without waiting for the confirm; `flush` waits for all. When the buffer is full this waits for
-        room. Raises PublishRefused when the hub has refused earlier messages: this one is then not accepted."""
+        room. Raises PublishRefused when the hub has refused earlier messages; this one is accepted all the same."""
+        publisher = self._publisher
+        lane = publisher.lane
         if (
-            type(data) is bytes
+            topic == lane.topic
+            and type(data) is bytes
+            and len(data) <= LANE_BODY_MAX
             and key is None
             and headers is None
             and id is None
@@ -177,27 +178,37 @@ class Client:
             and expires_at is None
             and level is None
         ):
-            # The short cut: the block that is being gathered takes it. See outgoing.Gather.
-            with self._pump.lock:
-                gather = self._gather
-                if topic == gather.topic:
-                    room = gather.room - len(data) - MESSAGE_COST
-                    if room >= 0:
-                        gather.room = room
-                        gather.payloads.append(data)
-                        return
-        message = fit(topic, data, key, id, headers)
-        options = block_options(level, priority, ttl, expires_at)
+            # The short cut, without a lock. Look at outgoing.Lane for why nothing gets lost.
+            items = lane.items
+            items.append(data)
+            if len(items) < lane.limit and publisher.lane is lane:
+                return
+            with self._lock:
+                self._pump.check()
+                publisher.absorb(lane)
+                self._pump.turn_locked()
+                self._pump.hand_over_locked()
+        else:
+            self._gather(fit(topic, data, key, id, headers), block_options(level, priority, ttl, expires_at))
         self._make_room(None)
-        with self._pump.lock:
-            self._admit(topic)
-            if self._publisher.refusals:
-                raise PublishRefused(self._publisher.take_refusals())
-            # Confirms that have arrived may free the line; only then is it known whether to gather or to go.
-            self._pump.turn_locked()
-            self._publisher.put(message, options)
-            self._pump.turn_locked()
-            self._pump.hand_over_locked()
+        if publisher.refusals:
+            raise PublishRefused(publisher.take_refusals())
+
+    def _gather(self, message: Fit, options: Options) -> None:
+        """The long way of publish_nowait."""
+        publisher, pump = self._publisher, self._pump
+        with self._lock:
+            pump.check()
+            first = not publisher.waiting
+            if first:
+                # Confirms that have arrived may free the line; only then is it known whether to gather or to go.
+                pump.turn_locked()
+            blocks = publisher.blocks
+            publisher.put(message, options)
+            if first or publisher.blocks != blocks:
+                pump.turn_locked()
+                pump.hand_over_locked()
+            publisher.open_lane(message)
 
     def drain(self, timeout: float | None = None) -> None:
         """Wait until `publish_nowait` has room."""
@@ -207,7 +218,7 @@ class Client:
         """Wait until the hub has confirmed every publish and every verdict. Raises PublishRefused for messages that
         it refused."""
         self._pump.check()
-        with self._pump.lock:
+        with self._lock:
             for sub in self._session.subscriptions.values():
                 self._session.flush(sub)
         done = self._pump.wait(lambda: self._session.settled or self._session.error, timeout)
@@ -286,11 +297,11 @@ class Client:
                 group=group, start=start, prefetch=None, lease=lease, attempts=attempts, level=level, fetching=True,
             )  # fmt: skip
         ticket = Ticket()
-        with self._pump.lock:
+        with self._lock:
             self._session.fetch(sub, count, max(0, round(timeout * 1000)), ticket)
         ended = self._pump.wait(lambda: ticket.done, timeout + ANSWER_S)
         self._pump.check()
-        with self._pump.lock:
+        with self._lock:
             batches = []
             while (batch := sub.take()) is not None:
                 batches.append(batch)
@@ -309,7 +320,7 @@ class Client:
         """What the hub knows: "hub", "groups", "sessions" or "counters"."""
         self._pump.check()
         ticket = Ticket()
-        with self._pump.lock:
+        with self._lock:
             self._session.info(what, ticket)
         return dict(self._await(ticket, timeout, f"no answer to info({what!r})"))
 
@@ -323,7 +334,7 @@ class Client:
         finally:
             if self.connected:
                 goodbye = Ticket()
-                with self._pump.lock:
+                with self._lock:
                     self._session.goodbye(goodbye)
                 self._pump.wait(lambda: goodbye.done, GOODBYE_S)
             self._pump.stop()
@@ -347,14 +358,6 @@ class Client:
 
     # Helpers.
 
-    def _admit(self, topic: str) -> None:
-        self._pump.check()
-        if topic not in self._topics:
-            check_topic(topic)
-            if len(self._topics) >= TOPICS_KNOWN_MAX:
-                self._topics.clear()
-            self._topics.add(topic)
-
     def _make_room(self, timeout: float | None) -> None:
         if self._publisher.full:
             room = self._pump.wait(lambda: not self._publisher.full or self._session.error, timeout)
@@ -366,7 +369,7 @@ class Client:
         self._pump.check()
         make = subscription_maker(self._pump.verdicts, patterns, **settings)
         ticket = Ticket()
-        with self._pump.lock:
+        with self._lock:
             sub = self._session.subscribe(make, ticket)
         try:
             self._await(ticket, ANSWER_S, "the hub did not answer a subscription")
@@ -381,9 +384,4 @@ class Client:
         return ticket.result()
 
     def _too_late(self, what: str, timeout: float | None) -> FabricError:
-        seconds = timeout or 0.0
-        if self._session.state is not State.LIVE:
-            return lost_error(self._session, self._pump.url, seconds)
-        reason = self._publisher.last_reason
-        hint = f"the hub says: {reason}" if reason else "it may still be on its way; give it a longer timeout"
-        return Timeout(f"{what} within {seconds:g} s", hint)
+        return late_error(self._session, self._pump.url, what, timeout)

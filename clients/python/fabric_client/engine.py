@@ -1,0 +1,125 @@
+"""Session and socket put together: what both shells have in common.
+
+`turn` is the whole of it: receive all, do what is due, send all, until nothing more comes. It leaves the socket
+drained, which its edge-triggered descriptor demands before anyone may wait for it.
+"""
+
+import logging
+import os
+import random
+import time
+import weakref
+from collections import deque
+
+import zmq
+
+from fabric import wire
+from fabric.errors import FabricError, ProtocolError
+from fabric_client.errors import Closed, Forked
+from fabric_client.link import Link
+from fabric_client.outgoing import CLOSED_LANE
+from fabric_client.session import Session
+from fabric_client.subscription import Subscription
+from fabric_client.ticket import Ticket
+
+log = logging.getLogger("fabric_client")
+
+
+class Engine:
+    def __init__(self, url: str, name: str, producer: str, context: "zmq.Context[zmq.Socket[bytes]] | None") -> None:
+        self.url = url
+        self.session = Session(name, producer, random.random)
+        self._context = context or zmq.Context.instance()
+        self._dropped: deque[Subscription] = deque()  # subscriptions whose iterators are gone
+        self._stopped = False
+        self._forked = False
+        self._link = Link(self._context, url)
+        self.session.opened(time.monotonic())
+        _engines.add(self)
+
+    def check(self) -> None:
+        """Raise when this client is of no use any more."""
+        if self._forked:
+            raise Forked("this client was made in the parent process", "call connect() again after the fork")
+        if self._stopped:
+            raise Closed("this client is closed", "call connect() again")
+        if self.session.error is not None:
+            raise self.session.error
+
+    def turn(self) -> bool:
+        """Let the conversation go on as far as it can without waiting. True when something was heard."""
+        session, link = self.session, self._link
+        heard = said = False
+        while True:
+            arrived = link.receive()
+            if said and not arrived:
+                return heard
+            heard = heard or bool(arrived)
+            now = time.monotonic()
+            for frames in arrived:
+                try:
+                    session.receive(wire.decode(frames), now)
+                except ProtocolError as error:
+                    log.error("the hub sent something that is not understood: %s", error)
+            while self._dropped:
+                session.unsubscribe(self._dropped.popleft(), Ticket())
+            session.tick(now)
+            if session.wants_link(now):
+                link = self._reopen(now)
+            if not session.out:
+                return heard
+            self._send(now)
+            said = True
+
+    def _send(self, now: float) -> None:
+        out, self.session.out = self.session.out, []
+        for message in out:
+            if not self._link.send(wire.encode(message)):
+                self.session.lost(now, "the hub is gone")
+                return
+
+    def _reopen(self, now: float) -> Link:
+        self._unlink()
+        try:
+            self._link = Link(self._context, self.url)
+        except FabricError as error:  # out of sockets, for example
+            self.session.postpone(now, str(error))
+        else:
+            self.session.opened(now)
+            self._linked()
+        return self._link
+
+    def _unlink(self) -> None:
+        self._link.close()
+
+    def _linked(self) -> None:
+        """There is a new socket."""
+
+    def _check_monitor(self) -> None:
+        """The monitor has something to say."""
+        if not self._stopped and self._link.broken():
+            self.session.lost(time.monotonic(), "disconnected")
+
+    def _end(self) -> None:
+        """Close the socket; whoever still waits hears that the client is closed."""
+        if not self._stopped:
+            self._stopped = True
+            self.session.fail(Closed("this client is closed", "call connect() again"))
+            self._unlink()
+            _engines.discard(self)
+
+    def forked(self) -> None:
+        """In a child process: the socket belongs to the parent."""
+        self._forked = self._stopped = True
+        self.session.publisher.lane = CLOSED_LANE
+
+
+_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for engine in list(_engines):
+        engine.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
