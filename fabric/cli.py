@@ -1,0 +1,160 @@
+"""The command `fabric`: which commands there are, and the one place where an error becomes words and an exit code.
+
+Commands live in `cli_*` files and are imported when they are used, so that `fabric --help` and completion are quick:
+the list below has the one-line help of each.
+
+Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 no hub or no answer in time, 4 not found, 5 not allowed, 6 conflict,
+7 nothing received before --timeout, 8 partly failed, 9 journal damaged, 70 the running hub's journal failed,
+130 interrupted.
+"""
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import click
+
+from fabric import __version__
+from fabric.errors import FabricError, JournalDamaged
+
+EXIT_FAILED: Final = 1
+EXIT_NO_HUB: Final = 3
+EXIT_NOT_FOUND: Final = 4
+EXIT_NOT_ALLOWED: Final = 5
+EXIT_CONFLICT: Final = 6
+EXIT_NOTHING: Final = 7
+EXIT_PARTLY: Final = 8
+EXIT_DAMAGED: Final = 9
+EXIT_INTERRUPTED: Final = 130
+EXIT_BROKEN_PIPE: Final = 141  # what a shell reports for a program that SIGPIPE ended
+
+
+class Command(NamedTuple):
+    module: str
+    name: str
+    help: str
+
+
+# In the order in which a newcomer meets them.
+COMMANDS: Final = {
+    "demo": Command("fabric.cli_demo", "demo", "Watch a hub survive kill -9: producers, consumers, nothing lost."),
+    "hub": Command("fabric.cli_hub", "hub", "Run a hub over a journal directory."),
+    "pub": Command("fabric.cli_pub", "pub", "Publish messages."),
+    "sub": Command("fabric.cli_sub", "sub", "Receive messages."),
+    "journal": Command("fabric.cli_journal", "journal", "Look after a journal: stats, verify, backup and the like."),
+    "bench": Command("fabric.cli_bench", "bench", "Measure this machine: throughput, latency, growth."),
+}
+EXAMPLES: Final = """\b
+Examples:
+  fabric demo                                  see it work
+  fabric hub                                   a hub with its journal in ./fabric-data
+  fabric pub orders.created '{"id": 102}'
+  fabric sub 'orders.#' --group billing
+"""
+
+
+class Fabric(click.Group):
+    """Imports a command when it is asked for, knows what was probably meant, and turns errors into exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command = getattr(importlib.import_module(entry.module), entry.name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
+            hint = f"did you mean 'fabric {near[0]}'?" if near else "'fabric --help' lists the commands"
+            raise _WrongUsage(f"there is no command {args[0]!r}", hint)
+        return super().resolve_command(ctx, args)
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        if not standalone_mode:
+            return super().main(args, *rest, standalone_mode=False, **extra)
+        sys.exit(run(lambda: super(Fabric, self).main(args, *rest, standalone_mode=False, **extra)))
+
+
+class _WrongUsage(click.UsageError):
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def run(command: Callable[[], object]) -> int:
+    """The exit code of a command; whatever it raises is told to the user here and nowhere else."""
+    try:
+        code = command()
+        sys.stdout.flush()
+    except click.ClickException as error:
+        return _tell(error.format_message(), _usage_hint(error), error.exit_code)
+    except FabricError as error:
+        return _tell(str(error), error.hint, exit_code_of(error))
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has left. Nothing more can be written, not even when Python closes the file.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        return _tell(f"{error.strerror or error}{place}", "", EXIT_FAILED)
+    return code if isinstance(code, int) else 0
+
+
+def exit_code_of(error: FabricError) -> int:
+    """The exit code that a script can rely on."""
+    if isinstance(error, JournalDamaged):
+        return EXIT_DAMAGED
+    from fabric_client import errors as client  # late: only an error needs it
+
+    for kinds, code in (
+        ((client.ConnectionLost, client.Timeout), EXIT_NO_HUB),
+        ((client.NotFound,), EXIT_NOT_FOUND),
+        ((client.Forbidden,), EXIT_NOT_ALLOWED),
+        ((client.GroupMismatch, client.Fenced), EXIT_CONFLICT),
+    ):
+        if isinstance(error, kinds):
+            return code
+    return EXIT_FAILED
+
+
+def _tell(message: str, hint: str, code: int) -> int:
+    if os.environ.get("FABRIC_DEBUG", "") not in ("", "0"):
+        traceback.print_exc()
+    click.echo(click.style("error: ", fg="red", bold=True) + message, err=True)
+    if hint:
+        click.echo(click.style("hint: ", fg="cyan") + hint, err=True)
+    return code
+
+
+def _usage_hint(error: click.ClickException) -> str:
+    if isinstance(error, _WrongUsage):
+        return error.hint
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"see '{context.command_path} --help'" if context else ""
+
+
+@click.group(
+    cls=Fabric,
+    help=f"Durable messaging: a hub over a journal on disk, and the tools to talk to it.\n\n{EXAMPLES}",
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "FABRIC", "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="fabric", message="%(prog)s %(version)s")
+def main() -> None:
+    """The entry point; the words are in the decorator."""
