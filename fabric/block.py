@@ -53,11 +53,14 @@ MAGIC: Final = b"FAB1"
 VERSION: Final = 1
 HEAD: Final = struct.Struct("<4sBBBBIHHQqqIIII")
 HEAD_BYTES: Final = HEAD.size  # 56
+_BODY_CRC_AT: Final = 44
 _HEAD_CRC_AT: Final = HEAD_BYTES - 4
 _STAMP: Final = struct.Struct("<Qq")
 _STAMP_AT: Final = 16
 _GLANCE: Final = struct.Struct("<8xIH2xQq")  # count, n_topics, base_seq, ts_us
 _U32: Final = struct.Struct("<I")
+_PAIR: Final = struct.Struct("<II")
+_ONE_TOPIC_AT: Final = HEAD_BYTES + _PAIR.size  # where the topic's bytes are when there is one
 
 # What the flag bits say about the body.
 KEYS: Final = 1
@@ -297,7 +300,7 @@ class Block:
     def verify_body(self) -> None:
         """Check the body's CRC alone: enough for bytes whose offsets were checked when they came in."""
         raw = self.raw
-        if zlib.crc32(memoryview(raw)[HEAD_BYTES:]) != HEAD.unpack_from(raw)[12]:
+        if zlib.crc32(memoryview(raw)[HEAD_BYTES:]) != _U32.unpack_from(raw, _BODY_CRC_AT)[0]:
             raise BlockError("the body does not match its CRC")
 
     def verify_stamp(self) -> None:
@@ -341,26 +344,17 @@ class Block:
 
     def _outline(self) -> tuple[tuple[str, ...], _Sections]:
         """Walk the sections by their lengths alone; the body must be used up exactly."""
-        raw, count, n_topics = self.raw, self.count, self.n_topics
-        pos = HEAD_BYTES
-        offsets = check_column(raw, pos, n_topics)
-        if longest(offsets) > TOPIC_BYTES_MAX:
-            raise BlockError(f"a topic is longer than {TOPIC_BYTES_MAX} bytes", Code.BAD_TOPIC)
-        try:
-            topics = tuple(t.decode() for t in items(raw, pos, n_topics))
-        except UnicodeDecodeError:
-            raise BlockError("a topic is not UTF-8", Code.BAD_TOPIC) from None
-        if len(set(topics)) != n_topics:
-            raise BlockError("the topic table names a topic twice")
-        pos = column_end(raw, pos, n_topics)
+        raw, count, flags = self.raw, self.count, self.flags
+        topics = _topics(raw, self.n_topics)
+        pos = column_end(raw, HEAD_BYTES, self.n_topics)
         topic_idx = keys = ids = headers = -1
-        if n_topics > 1:
+        if self.n_topics > 1:
             topic_idx, pos = pos, aligned(pos + 2 * count)
-        if self.flags & KEYS:
+        if flags & KEYS:
             keys, pos = pos, column_end(raw, pos, count)
-        if self.flags & IDS:
+        if flags & IDS:
             ids, pos = pos, column_end(raw, pos, count)
-        if self.flags & HEADERS:
+        if flags & HEADERS:
             headers, pos = pos, headers_end(raw, pos, count)
         payload = pos
         if column_end(raw, pos, count) != len(raw):
@@ -369,6 +363,23 @@ class Block:
 
 
 # Making blocks out of blocks.
+
+
+def _topics(raw: bytes, n: int) -> tuple[str, ...]:
+    """The topic table, checked. One topic is by far the most frequent case, and has a short way."""
+    offsets = _PAIR.unpack_from(raw, HEAD_BYTES) if n == 1 and len(raw) >= _ONE_TOPIC_AT else ()
+    if offsets and offsets[0] == 0 and offsets[1] <= min(TOPIC_BYTES_MAX, len(raw) - _ONE_TOPIC_AT):
+        names = [raw[_ONE_TOPIC_AT : _ONE_TOPIC_AT + offsets[1]]]
+    else:
+        if longest(check_column(raw, HEAD_BYTES, n)) > TOPIC_BYTES_MAX:
+            raise BlockError(f"a topic is longer than {TOPIC_BYTES_MAX} bytes", Code.BAD_TOPIC)
+        names = items(raw, HEAD_BYTES, n)
+        if len(set(names)) != n:
+            raise BlockError("the topic table names a topic twice")
+    try:
+        return tuple([name.decode() for name in names])
+    except UnicodeDecodeError:
+        raise BlockError("a topic is not UTF-8", Code.BAD_TOPIC) from None
 
 
 def _select(block: Block, runs: Sequence[tuple[int, int]], flags: int) -> bytes:

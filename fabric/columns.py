@@ -124,9 +124,9 @@ def check_headers(raw: bytes, pos: int, count: int) -> None:
     if first_pair[0] != 0 or first_pair[-1] != n_pairs or list(first_pair) != sorted(first_pair):
         raise BlockError("header pairs are not in order")
     check_column(raw, at_names, n_names)
-    check_column(raw, at_values, n_pairs)
+    start, end = at_values + 4 * (n_pairs + 1), check_column(raw, at_values, n_pairs)[-1]
     indexes = struct.unpack_from(f"<{n_pairs}H", raw, at_idx)
-    if any((i & ~TEXT_BIT) >= n_names for i in indexes):
+    if any([(i & ~TEXT_BIT) >= n_names for i in set(indexes)]):
         raise BlockError("a header name index is outside the name table")
     names = items(raw, at_names, n_names)
     if len(set(names)) != n_names:
@@ -134,9 +134,10 @@ def check_headers(raw: bytes, pos: int, count: int) -> None:
     try:
         for name in names:
             name.decode()
-        for index, value in zip(indexes, items(raw, at_values, n_pairs), strict=True):
-            if index & TEXT_BIT:
-                value.decode()
+        if not raw[start : start + end].isascii():
+            for index, value in zip(indexes, items(raw, at_values, n_pairs), strict=True):
+                if index & TEXT_BIT:
+                    value.decode()
     except UnicodeDecodeError:
         raise BlockError("a header name or text value is not UTF-8") from None
 
