@@ -126,7 +126,7 @@ def check_headers(raw: bytes, pos: int, count: int) -> None:
     check_column(raw, at_names, n_names)
     start, end = at_values + 4 * (n_pairs + 1), check_column(raw, at_values, n_pairs)[-1]
     indexes = struct.unpack_from(f"<{n_pairs}H", raw, at_idx)
-    if any([(i & ~TEXT_BIT) >= n_names for i in set(indexes)]):
+    if any((i & ~TEXT_BIT) >= n_names for i in set(indexes)):
         raise BlockError("a header name index is outside the name table")
     names = items(raw, at_names, n_names)
     if len(set(names)) != n_names:
