@@ -87,7 +87,7 @@ def imports(path: Path) -> Iterator[str]:
 
 def within(name: str, allowed: tuple[str, ...]) -> bool:
     """Whether `name` is one of the allowed or lies inside one; the bare package `fabric` allows only itself."""
-    return any(name == one or (one != "fabric" and name.startswith(f"{one}.")) for one in allowed)
+    return any(name == one or (one != "fabric" and name.startswith((f"{one}.", f"{one}_"))) for one in allowed)
 
 
 def trespasses(module: str, path: Path) -> list[str]:
