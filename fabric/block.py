@@ -26,6 +26,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from fabric.columns import (
@@ -147,15 +148,14 @@ def stamp_of(raw: bytes | memoryview) -> Stamp:
     return Stamp(base_seq, base_seq + count - 1, ts_us)
 
 
-def glance(raw: bytes) -> tuple[Stamp, tuple[str, ...]]:
-    """Stamp and topics of a block that was checked before, at a fraction of the cost of parsing it."""
+def glance(raw: bytes) -> tuple[Stamp, list[bytes]]:
+    """Stamp and topics (not decoded) of a block that was checked before, at a fraction of the cost of parsing it."""
     count, n_topics, base_seq, ts_us = _GLANCE.unpack_from(raw)
     if n_topics == 1:
         start = HEAD_BYTES + 8
-        (size,) = _U32.unpack_from(raw, start - 4)
-        topics: tuple[str, ...] = (raw[start : start + size].decode(),)
+        topics = [raw[start : start + _U32.unpack_from(raw, start - 4)[0]]]
     else:
-        topics = tuple([t.decode() for t in items(raw, HEAD_BYTES, n_topics)])
+        topics = _items(raw, HEAD_BYTES, n_topics)
     return Stamp(base_seq, base_seq + count - 1, ts_us), topics
 
 
@@ -368,18 +368,24 @@ class Block:
 def _topics(raw: bytes, n: int) -> tuple[str, ...]:
     """The topic table, checked. One topic is by far the most frequent case, and has a short way."""
     offsets = _PAIR.unpack_from(raw, HEAD_BYTES) if n == 1 and len(raw) >= _ONE_TOPIC_AT else ()
-    if offsets and offsets[0] == 0 and offsets[1] <= min(TOPIC_BYTES_MAX, len(raw) - _ONE_TOPIC_AT):
-        names = [raw[_ONE_TOPIC_AT : _ONE_TOPIC_AT + offsets[1]]]
-    else:
-        if longest(check_column(raw, HEAD_BYTES, n)) > TOPIC_BYTES_MAX:
-            raise BlockError(f"a topic is longer than {TOPIC_BYTES_MAX} bytes", Code.BAD_TOPIC)
-        names = items(raw, HEAD_BYTES, n)
-        if len(set(names)) != n:
-            raise BlockError("the topic table names a topic twice")
     try:
-        return tuple([name.decode() for name in names])
+        if offsets and offsets[0] == 0 and offsets[1] <= min(TOPIC_BYTES_MAX, len(raw) - _ONE_TOPIC_AT):
+            return (raw[_ONE_TOPIC_AT : _ONE_TOPIC_AT + offsets[1]].decode(),)
+        offsets = check_column(raw, HEAD_BYTES, n)
+        if longest(offsets) > TOPIC_BYTES_MAX:
+            raise BlockError(f"a topic is longer than {TOPIC_BYTES_MAX} bytes", Code.BAD_TOPIC)
+        start = HEAD_BYTES + 4 * (n + 1)
+        data = raw[start : start + offsets[-1]]
+        if data.isascii():  # then characters are bytes, and the table is decoded at once
+            text = data.decode()
+            names = tuple([text[a:b] for a, b in pairwise(offsets)])
+        else:
+            names = tuple([data[a:b].decode() for a, b in pairwise(offsets)])
     except UnicodeDecodeError:
         raise BlockError("a topic is not UTF-8", Code.BAD_TOPIC) from None
+    if len(set(names)) != n:
+        raise BlockError("the topic table names a topic twice")
+    return names
 
 
 def _select(block: Block, runs: Sequence[tuple[int, int]], flags: int) -> bytes:

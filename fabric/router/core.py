@@ -72,6 +72,7 @@ class Router:
         self.reception = Reception(token, self.intake, about or {})
         self.groups: dict[str, Group] = {}
         self._trie: Trie[Group] = Trie()
+        self._hasty_groups = 0  # how many are of level `received`
         self._held: Out = []  # answers that wait for this turn's commit
         self._dirty: dict[Group, None] = {}
         self._dirty_since = 0.0  # 0: nothing is dirty, or `tick` has not seen it yet
@@ -136,7 +137,7 @@ class Router:
 
     def wants_seal(self) -> bool:
         """True when something waits that level `received` promised to pass on at once."""
-        return self.intake.hasty or (bool(self.intake) and any(g.received for g in self.groups.values()))
+        return self.intake.hasty or (bool(self.intake) and self._hasty_groups > 0)
 
     def seal(self, wall_us: int, now: float, out: Out) -> Turn:
         """Close the turn: what was taken so far becomes one transaction."""
@@ -144,7 +145,8 @@ class Router:
         for block in batch.blocks:
             self.shelf.add(block)
             self.counters["messages_in"] += block.count
-        self._wake(batch.blocks, received=True)
+        if self._hasty_groups:
+            self._wake(batch.blocks, received=True)
         records = batch.records
         records += [group.record(self.committed_seq) for group in self._dirty if group.name in self.groups]
         sends = self._held + [(session.peer, message) for session, message in batch.confirms]
@@ -347,12 +349,14 @@ class Router:
     def _enrol(self, group: Group) -> None:
         self.groups[group.name] = group
         group.trie = self._trie
+        self._hasty_groups += group.received
         for pattern in group.settings.patterns:
             self._trie.add(pattern, group)
 
     def _strike(self, group: Group) -> None:
         del self.groups[group.name]
         self._stirred.pop(group, None)
+        self._hasty_groups -= group.received
         for pattern in group.settings.patterns:
             self._trie.remove(pattern, group)
 
@@ -406,14 +410,14 @@ class Router:
         self.reception.adjust_window(out)
 
     def _wake(self, blocks: list[Block], *, received: bool) -> None:
-        match_topic, stirred = self._trie.match, self._stirred
+        """Tell the groups of a level that there are blocks for them."""
         for block in blocks:
-            for topic in block.topics:
-                for group in match_topic(topic):
+            for owners in self._trie.match_all(block.topics):
+                for group in owners:
                     if group.received == received:
                         group.wake(block.base_seq)
                         if group.members:
-                            stirred[group] = None
+                            self._stirred[group] = None
 
     def _serve(self, now: float, out: Out) -> None:
         """Let every group that something happened to hand out what it can."""

@@ -56,7 +56,7 @@ class Group:
         self.waiting: list[tuple[float, Backlog]] = []  # a heap, by due time
         self.members: list[Subscription] = []
         self.dirty = False
-        self.trie: Trie[Group] | None = None  # set by the router, which owns it
+        self.trie: Trie[Group] = Trie()  # the router's, once it has enrolled the group
         self._turn = 0
 
     @classmethod
@@ -82,7 +82,6 @@ class Group:
         return self.settings.level == Level.RECEIVED
 
     def wants(self, topic: str) -> bool:
-        assert self.trie is not None
         return self in self.trie.match(topic)
 
     # Handing out.
@@ -178,11 +177,12 @@ class Group:
         """Places in the block, within seqs first..last, of messages that the group wants."""
         start, stop = max(first - block.base_seq, 0), min(last - block.base_seq + 1, block.count)
         assert start < stop
-        wanted = [self.wants(topic) for topic in block.topics]
-        if all(wanted):
+        takers = self.trie.match_all(block.topics)
+        if all(self in owners for owners in takers):
             return [(start, stop)]
-        if not any(wanted):
+        if not any(self in owners for owners in takers):
             return []
+        wanted = [self.wants(topic) for topic in block.topics]
         runs: list[tuple[int, int]] = []
         at = -1
         for i, topic in enumerate(block.topic_idx()[start:stop], start):

@@ -83,9 +83,8 @@ class Intake:
         block.verify()
         if block.flags & SPARSE:
             raise ProtocolError(Code.BAD_BLOCK, "a published block is not sparse")
-        for topic in block.topics:
-            if topic not in self._known_topics:
-                self._learn(topic)
+        if not self._known_topics.issuperset(block.topics):
+            self._learn(block.topics)
         producer = session.producer
         if publish.pseq:
             if producer is None:
@@ -115,13 +114,14 @@ class Intake:
         self.next_seq += block.count
         self.pending_bytes += len(block.raw)
 
-    def _learn(self, topic: str) -> None:
-        check_topic(topic)
-        if topic.startswith("$"):
-            raise ProtocolError(Code.FORBIDDEN, f"topic {topic!r} is the hub's own")
+    def _learn(self, topics: tuple[str, ...]) -> None:
+        for topic in topics:
+            check_topic(topic)
+            if topic.startswith("$"):
+                raise ProtocolError(Code.FORBIDDEN, f"topic {topic!r} is the hub's own")
         if len(self._known_topics) >= CACHE_MAX:
             self._known_topics.clear()
-        self._known_topics.add(topic)
+        self._known_topics.update(topics)
 
     def seal(self, wall_us: int) -> Batch:
         """Close the turn: stamped blocks in order, the records to commit, and who is told what."""

@@ -73,19 +73,34 @@ class _Node(Generic[Owner]):
         self.owners: dict[Owner, None] = {}  # a dict for its order: matches must not depend on hashes
 
 
+class _Takers(Generic[Owner]):
+    """Who wants a topic. Topics with the same takers share one, so that a block of many topics is a few of these."""
+
+    __slots__ = ("owners",)
+
+    def __init__(self, owners: dict[Owner, None]) -> None:
+        self.owners = owners
+
+
 class Trie(Generic[Owner]):
     """Canonical patterns to owners, with a bounded memory of recent topics."""
 
     def __init__(self) -> None:
         self._root: _Node[Owner] = _Node()
-        self._cache: dict[str, dict[Owner, None]] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._cache: dict[str, _Takers[Owner]] = {}
+        self._shared: dict[tuple[Owner, ...], _Takers[Owner]] = {}
+        self._last_topics: tuple[str, ...] = ()
+        self._last_found: list[dict[Owner, None]] = []
 
     def add(self, pattern: str, owner: Owner) -> None:
         node = self._root
         for word in pattern.split("."):
             node = node.children.setdefault(word, _Node())
         node.owners[owner] = None
-        self._cache.clear()
+        self._forget()
 
     def remove(self, pattern: str, owner: Owner) -> None:
         path = [self._root]
@@ -98,17 +113,28 @@ class Trie(Generic[Owner]):
             if child.owners or child.children:
                 break
             del parent.children[word]
-        self._cache.clear()
+        self._forget()
 
     def match(self, topic: str) -> dict[Owner, None]:
         """All owners with a pattern that matches, each once, in an order that does not depend on hashes."""
-        found = self._cache.get(topic)
-        if found is None:
-            found = dict.fromkeys(self._walk(self._root, topic.split("."), 0))
-            if len(self._cache) >= CACHE_MAX:
-                self._cache.clear()
-            self._cache[topic] = found
-        return found
+        return (self._cache.get(topic) or self._find(topic)).owners
+
+    def match_all(self, topics: tuple[str, ...]) -> list[dict[Owner, None]]:
+        """The distinct answers of `match` for the topics of a block; asked several times for one block."""
+        if topics is not self._last_topics:
+            found = dict.fromkeys(map(self._cache.get, topics))
+            if None in found:
+                found = dict.fromkeys([self._cache.get(topic) or self._find(topic) for topic in topics])
+            self._last_topics, self._last_found = topics, [takers.owners for takers in found if takers is not None]
+        return self._last_found
+
+    def _find(self, topic: str) -> _Takers[Owner]:
+        owners = dict.fromkeys(self._walk(self._root, topic.split("."), 0))
+        takers = self._shared.setdefault(tuple(owners), _Takers(owners))
+        if len(self._cache) >= CACHE_MAX:
+            self._cache.clear()
+        self._cache[topic] = takers
+        return takers
 
     def _walk(self, node: _Node[Owner], words: list[str], at: int) -> Iterator[Owner]:
         wild = at > 0 or not words[0].startswith("$")
