@@ -129,32 +129,42 @@ class Trie(Generic[Owner]):
         return self._last_found
 
     def _find(self, topic: str) -> _Takers[Owner]:
-        owners = dict.fromkeys(self._walk(self._root, topic.split("."), 0))
+        owners = dict.fromkeys(self._walk(self._root, topic.split("."), 0, set()))
         takers = self._shared.setdefault(tuple(owners), _Takers(owners))
         if len(self._cache) >= CACHE_MAX:
             self._cache.clear()
         self._cache[topic] = takers
         return takers
 
-    def _walk(self, node: _Node[Owner], words: list[str], at: int) -> Iterator[Owner]:
+    def _walk(self, node: _Node[Owner], words: list[str], at: int, seen: set[tuple[int, int]]) -> Iterator[Owner]:
+        """Owners below a node for the words from `at` on. `seen` are the places visited: several `#` lead to the
+        same one in very many ways."""
+        if (id(node), at) in seen:
+            return
+        seen.add((id(node), at))
         wild = at > 0 or not words[0].startswith("$")
         rest = node.children.get("#") if wild else None
         if rest is not None:
             for skip in range(at, len(words) + 1):
-                yield from self._walk_after_hash(rest, words, skip)
+                yield from self._walk_after_hash(rest, words, skip, seen)
         if at == len(words):
             yield from node.owners
             return
         for word in (words[at], "*") if wild else (words[at],):
             child = node.children.get(word)
             if child is not None:
-                yield from self._walk(child, words, at + 1)
+                yield from self._walk(child, words, at + 1, seen)
 
-    def _walk_after_hash(self, node: _Node[Owner], words: list[str], at: int) -> Iterator[Owner]:
+    def _walk_after_hash(
+        self, node: _Node[Owner], words: list[str], at: int, seen: set[tuple[int, int]]
+    ) -> Iterator[Owner]:
         """As `_walk` at the node of a `#`, which has already taken its words; canonical form has no `#` after it."""
+        if (id(node), at) in seen:
+            return
+        seen.add((id(node), at))
         if at == len(words):
             yield from node.owners
             return
         child = node.children.get(words[at])
         if child is not None:
-            yield from self._walk(child, words, at + 1)
+            yield from self._walk(child, words, at + 1, seen)
