@@ -155,7 +155,7 @@ def glance(raw: bytes) -> tuple[Stamp, list[bytes]]:
         start = HEAD_BYTES + 8
         topics = [raw[start : start + _U32.unpack_from(raw, start - 4)[0]]]
     else:
-        topics = _items(raw, HEAD_BYTES, n_topics)
+        topics = items(raw, HEAD_BYTES, n_topics)
     return Stamp(base_seq, base_seq + count - 1, ts_us), topics
 
 

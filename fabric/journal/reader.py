@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import lmdb
 
-from fabric.block import Block, Stamp, stamp_of
+from fabric.block import Block, Stamp, glance, stamp_of
 from fabric.errors import BlockError, JournalDamaged
-from fabric.journal.chunks import BLOCKS_MAX, Chunk, Entry, OpenChunk, Wanted
+from fabric.journal.chunks import BLOCKS_MAX, Chunk, OpenChunk, Wanted
 from fabric.journal.environment import Cursor, Reading, Tables, as_journal_error
 from fabric.journal.records import key_seq, seq_key
 
@@ -61,24 +61,34 @@ def load_block(txn: Reading, tables: Tables, base_seq: int, last_seq: int) -> Bl
     return block
 
 
-def entries_from(txn: Reading, tables: Tables, seq: int, stop: int, limit: int = BLOCKS_MAX) -> Iterator[Entry]:
-    """Entries of the blocks that hold seq..stop-1, read from the blocks and checked in full; they leave no gap."""
+class Found(NamedTuple):
+    """A block as it was found on disk, or the place of one that is missing."""
+
+    base_seq: int
+    last_seq: int
+    ts_us: int
+    size: int
+    topics: list[bytes] | None  # None: it is damaged, or missing
+
+
+def blocks_from(txn: Reading, tables: Tables, seq: int, stop: int, limit: int = BLOCKS_MAX) -> Iterator[Found]:
+    """The blocks that hold seq..stop-1, checked in full; they leave no gap."""
     cursor = txn.cursor(tables.blocks)
     more = seek(cursor, seq)
     if not more:  # the first blocks are missing
         more = cursor.first()
-        yield Entry(seq, (min(key_seq(cursor.key()), stop) if more else stop) - 1, 0, 0, None)
+        yield Found(seq, (min(key_seq(cursor.key()), stop) if more else stop) - 1, 0, 0, None)
     while more and limit > 0 and (base := key_seq(cursor.key())) < stop:
         raw = bytes(cursor.value())
         more = cursor.next()
         end = (min(key_seq(cursor.key()), stop) if more else stop) - 1
         block = check_block(raw, base)
         if isinstance(block, str) or block.last_seq > end:
-            yield Entry(base, end, 0, len(raw), None)
+            yield Found(base, end, 0, len(raw), None)
         else:
-            yield Entry(base, block.last_seq, block.ts_us, len(raw), block.topics)
+            yield Found(base, block.last_seq, block.ts_us, len(raw), glance(raw)[1])
             if block.last_seq < end:  # a block is missing after this one
-                yield Entry(block.last_seq + 1, end, 0, 0, None)
+                yield Found(block.last_seq + 1, end, 0, 0, None)
                 limit -= 1
         limit -= 1
 
@@ -140,7 +150,7 @@ class Reader:
                     place += (bits & -bits).bit_length() - 1
                     return self._load(txn, *chunk.range_of(place))
                 seq = chunk.last_seq + 1
-                topics_left -= len(chunk.topics)
+                topics_left -= len(chunk.names)
         return None, seq
 
     def seek_time(self, ts_us: int) -> int:
@@ -167,7 +177,7 @@ class Reader:
         """The seq of the last message with a wanted topic."""
         open_chunk = self._journal.open_chunk
         for entry in reversed(open_chunk.entries[: open_chunk.committed]):
-            if entry.topics is None or any(map(wanted, entry.topics)):
+            if entry.topics is None or any(wanted(open_chunk.names[number]) for number in entry.topics):
                 with self._transaction() as txn:
                     block, _ = self._load(txn, entry.base_seq, entry.last_seq)
                 if (seq := _last_in(block, wanted)) is not None:
@@ -196,13 +206,13 @@ class Reader:
         if not committed or seq > chunk.entries[committed - 1].last_seq:
             return None, seq
         start = chunk.place_of(seq)
-        known: dict[str, bool] = {}
+        known: dict[int, bool] = {}
         for entry in chunk.entries[start : min(committed, start + _OPEN_BLOCKS_PER_CALL)]:
             if entry.topics is None:
                 return self._load(txn, entry.base_seq, entry.last_seq)
-            for topic in entry.topics:
-                if (hit := known.get(topic)) is None:
-                    hit = known[topic] = wanted(topic)
+            for number in entry.topics:
+                if (hit := known.get(number)) is None:
+                    hit = known[number] = wanted(chunk.names[number])
                 if hit:
                     return self._load(txn, entry.base_seq, entry.last_seq)
             seq = entry.last_seq + 1
@@ -239,16 +249,19 @@ class Reader:
                 pass
         if cursor.set_range(seq_key(seq + 1)):
             stop = min(stop, key_seq(cursor.key()))
-        return self._remember(Chunk(list(entries_from(txn, self._tables, seq, stop))))
+        rebuilt = OpenChunk(seq)
+        for found in blocks_from(txn, self._tables, seq, stop):
+            rebuilt.add(*found)
+        return self._remember(Chunk.of(rebuilt))
 
     def _remember(self, chunk: Chunk) -> Chunk:
         if (replaced := self._chunks.pop(chunk.first_seq, None)) is not None:
-            self._cached_topics -= len(replaced.topics)
+            self._cached_topics -= len(replaced.names)
         self._chunks[chunk.first_seq] = chunk
-        self._cached_topics += len(chunk.topics)
+        self._cached_topics += len(chunk.names)
         while self._cached_topics > _CACHED_TOPICS and len(self._chunks) > 1:
             _, dropped = self._chunks.popitem(last=False)
-            self._cached_topics -= len(dropped.topics)
+            self._cached_topics -= len(dropped.names)
         return chunk
 
     def _mask(self, chunk: Chunk, wanted: Wanted) -> int:

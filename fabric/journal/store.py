@@ -19,7 +19,7 @@ import lmdb
 from fabric.block import glance, stamp_of
 from fabric.errors import BlockError, JournalDamaged, JournalError
 from fabric.journal import records
-from fabric.journal.chunks import Chunk, Entry, OpenChunk
+from fabric.journal.chunks import Chunk, OpenChunk
 from fabric.journal.environment import (
     MAP_BYTES,
     LockFile,
@@ -35,7 +35,7 @@ from fabric.journal.environment import (
     sync_directory,
 )
 from fabric.journal.limits import Gauge, Limits
-from fabric.journal.reader import Damaged, Reader, entries_from
+from fabric.journal.reader import Damaged, Reader, blocks_from
 from fabric.journal.records import SEQ_MAX, Meta, key_seq, seq_key
 from fabric.journal.retention import Retention
 from fabric.journal.stats import Stats, collect
@@ -249,7 +249,7 @@ class Journal:
                     assert base_seq == last_seq + 1, f"seq {base_seq} cannot follow {last_seq}"
                     assert ts_us >= last_ts_us, f"time {ts_us} cannot follow {last_ts_us}"
                     put(seq_key(base_seq), raw, append=True, db=blocks)
-                    chunk.add(Entry(base_seq, end, ts_us, len(raw), topics))
+                    chunk.add(base_seq, end, ts_us, len(raw), topics)
                     last_seq, last_ts_us, written = end, ts_us, written + len(raw)
                     if chunk.is_full:
                         self._put_chunk(txn, chunk)
@@ -276,7 +276,7 @@ class Journal:
                 raise AssertionError(f"not a record: {record!r}")
 
     def _put_chunk(self, txn: Writing, chunk: OpenChunk) -> None:
-        key, row = Chunk(chunk.entries).encode()
+        key, row = Chunk.of(chunk).encode()
         txn.put(key, row, db=self.tables.chunks)
 
     def _put_meta(self, txn: "Writing | Reading", meta: Meta) -> None:
@@ -349,11 +349,11 @@ class Journal:
         if base_seq != key_seq(blocks.key()):
             raise JournalDamaged("the last block of the journal is not in its place", _RESTORE_HINT)
         filled, chunk = [], OpenChunk(self._open_seq(txn))
-        for entry in entries_from(txn, self.tables, chunk.first_seq, last_seq + 1, limit=SEQ_MAX):
-            chunk.add(entry)
+        for found in blocks_from(txn, self.tables, chunk.first_seq, last_seq + 1, limit=SEQ_MAX):
+            chunk.add(*found)
             if chunk.is_full:
                 filled.append(chunk)
-                chunk = OpenChunk(entry.last_seq + 1)
+                chunk = OpenChunk(found.last_seq + 1)
         chunk.publish()
         self.open_chunk = chunk
         return filled

@@ -18,12 +18,12 @@ from typing import Final, NamedTuple
 
 import lmdb
 
-from fabric.block import stamp_of
+from fabric.block import glance, stamp_of
 from fabric.errors import BlockError, JournalDamaged, JournalError
 from fabric.journal import records
-from fabric.journal.chunks import Chunk, Entry
+from fabric.journal.chunks import Chunk, OpenChunk
 from fabric.journal.environment import Reading, Tables, is_unborn, lmdb_errors, open_environment, open_tables
-from fabric.journal.reader import check_block, seek
+from fabric.journal.reader import Found, check_block, seek
 from fabric.journal.records import key_seq, seq_key
 
 Progress = Callable[[int, int], None]  # (seqs walked, seqs in all)
@@ -75,7 +75,7 @@ class _Walk:
         self._next_seq = 0  # where the next block must begin; 0: anywhere
         self._last_ts_us = 0
         self._chunk: Chunk | None = None  # the stored summary of the blocks being walked,
-        self._entries: list[Entry] = []  # and what they really hold
+        self._walked = OpenChunk(0)  # and what they really hold
         self._bad_chunks_stop = 0
 
     def run(self, tail_only: bool) -> Report:
@@ -181,30 +181,30 @@ class _Walk:
         if isinstance(block, str) or (end is not None and block.last_seq > end):
             last_seq = end if end is not None else base
             self._find("blocks", base, last_seq, block if isinstance(block, str) else "it runs into the next block")
-            entry = Entry(base, last_seq, self._last_ts_us, len(raw), None)
+            found = Found(base, last_seq, self._last_ts_us, len(raw), None)
         else:
-            entry = Entry(base, block.last_seq, block.ts_us, len(raw), block.topics)
+            found = Found(base, block.last_seq, block.ts_us, len(raw), glance(raw)[1])
             if block.ts_us < self._last_ts_us:
                 self._find("blocks", base, block.last_seq, "it is older than the block before")
-        self._next_seq, self._last_ts_us = entry.last_seq + 1, entry.ts_us
+        self._next_seq, self._last_ts_us = found.last_seq + 1, found.ts_us
         self._blocks += 1
-        self._messages += entry.last_seq - base + 1
+        self._messages += found.last_seq - base + 1
         self._bytes += len(raw)
-        self._compare(txn, entry)
+        self._compare(txn, found)
 
-    def _compare(self, txn: Reading, entry: Entry) -> None:
+    def _compare(self, txn: Reading, found: Found) -> None:
         """Hold the blocks of a chunk against its summary once all of them were seen."""
-        if self._chunk is None or entry.base_seq > self._chunk.last_seq:
-            self._chunk, self._entries = self._summary(txn, entry.base_seq), []
+        if self._chunk is None or found.base_seq > self._chunk.last_seq:
+            self._chunk, self._walked = self._summary(txn, found.base_seq), OpenChunk(found.base_seq)
         if self._chunk is None:
             return
-        self._entries.append(entry)
-        if entry.last_seq < self._chunk.last_seq:
+        self._walked.add(*found)
+        if found.last_seq < self._chunk.last_seq:
             return
         self._chunks += 1
-        is_whole = self._entries[0].base_seq == self._chunk.first_seq
-        is_sound = all(e.topics is not None for e in self._entries)
-        if is_whole and is_sound and Chunk(self._entries) != self._chunk:
+        is_whole = self._walked.first_seq == self._chunk.first_seq
+        is_sound = all(entry.topics is not None for entry in self._walked.entries)
+        if is_whole and is_sound and Chunk.of(self._walked) != self._chunk:
             self._find("chunks", self._chunk.first_seq, self._chunk.last_seq, "the summary does not fit its blocks")
 
     def _summary(self, txn: Reading, seq: int) -> Chunk | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fabric.block import stamp
-from fabric.journal.chunks import Chunk, Entry
+from fabric.journal.chunks import Chunk, OpenChunk
 from fabric.journal.records import seq_key
 from fabric.journal.store import Journal
 from fabric.journal.verify import Report, verify, verify_in_child
@@ -87,9 +87,11 @@ def test_a_block_older_than_the_one_before(journal: Journal) -> None:
 
 
 def test_a_summary_that_says_something_else(journal: Journal) -> None:
-    lie = Chunk([Entry(seq, seq + 4, seq, 10, ("x.y",)) for seq in range(26, 51, 5)])
+    lie = OpenChunk(26)
+    for seq in range(26, 51, 5):
+        lie.add(seq, seq + 4, seq, 10, [b"x.y"])
     with journal.environment.begin(write=True) as txn:
-        key, row = lie.encode()
+        key, row = Chunk.of(lie).encode()
         txn.put(key, row, db=journal.tables.chunks)
     assert found(journal) == [("chunks", 26, 50)]
 
