@@ -51,12 +51,15 @@ class FabricError(Exception):
 
 
 class ProtocolError(FabricError):
-    """The peer said something that cannot be accepted. Carries the code that goes back on the wire."""
+    """The peer said something that cannot be accepted. Carries the code that goes back on the wire, and details.
 
-    def __init__(self, code: Code, message: str, *, retry_ms: int = 0, hint: str = "") -> None:
-        super().__init__(message, hint)
+    With a `retry_ms` above zero the same request may be sent again after that time.
+    """
+
+    def __init__(self, code: Code, message: str, **fields: int | str) -> None:
+        super().__init__(message)
         self.code = code
-        self.retry_ms = retry_ms
+        self.fields = fields
 
 
 class BlockError(ProtocolError):

@@ -106,8 +106,7 @@ class Router:
     def refuse(self, error: ProtocolError, peer: m.PeerId, chan: int, rid: int, out: Out) -> None:
         """Answer a command that cannot be accepted."""
         self.counters[f"refused_{error.code.name.lower()}"] += 1
-        fields = {"retry_ms": error.retry_ms} if error.retry_ms else {}
-        out.append((peer, m.Err(chan, rid, error.code, str(error), fields)))
+        out.append((peer, m.Err(chan, rid, error.code, str(error), error.fields)))
 
     def tick(self, now: float, out: Out) -> None:
         """Let time pass: leases lapse, silent sessions end, groups hand out."""
@@ -407,6 +406,7 @@ class Router:
     def _sweep(self, now: float, out: Out) -> None:
         for session in self.reception.silent(now):
             self._end(session, lost=True)
+        self.reception.forget_producers()
         self.reception.adjust_window(out)
 
     def _wake(self, blocks: list[Block], *, received: bool) -> None:

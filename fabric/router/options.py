@@ -53,7 +53,11 @@ def group_settings(fields: Mapping[str, Any], existing: GroupSettings | None, *,
     for field, have, want in zip(GroupSettings._fields, base, asked, strict=True):
         if existing is not None and have != want:
             raise ProtocolError(
-                Code.GROUP_MISMATCH, f"group {fields['group']!r} exists with {field} {have!r}, not {want!r}"
+                Code.GROUP_MISMATCH,
+                f"group {fields['group']!r} exists with {field} {have!r}, not {want!r}",
+                field=field,
+                have=str(have),
+                want=str(want),
             )
     return asked
 

@@ -43,7 +43,10 @@ class Producer:
             return None
         if pseq > self.last_pseq:
             raise ProtocolError(
-                Code.SEQUENCE_GAP, f"producer {self.name!r}: {pseq} follows {self.last_pseq}", retry_ms=1
+                Code.SEQUENCE_GAP,
+                f"producer {self.name!r}: {pseq} cannot follow {self.last_pseq}",
+                retry_ms=1,
+                expected=self.last_pseq + 1,
             )
         if pseq + count - 1 <= self.last_pseq:
             for first, n, seq in reversed(self.recent):

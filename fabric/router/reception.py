@@ -14,6 +14,7 @@ from fabric.router.sessions import CHANNELS_MAX, HEARTBEAT_MS, SILENT_BEATS, TTL
 
 SESSIONS_MAX: Final = 20_000  # a connection costs about 28 KB inside ZeroMQ
 NAME_CHARS_MAX: Final = 128
+PRODUCERS_MAX: Final = 50_000  # remembered at once; each costs about half a kilobyte
 
 Resumed = list[tuple[int, int]]  # (channel, last ordinal seen)
 
@@ -141,6 +142,15 @@ class Reception:
                 yield session
             elif quiet_s > SILENT_BEATS * session.hb_s:
                 session.suspect = True
+
+    def forget_producers(self) -> None:
+        """Keep the memory for producers bounded: those not heard of for longest go first, never those who are here."""
+        producers = self._intake.producers
+        if len(producers) > PRODUCERS_MAX:
+            here = {session.producer for session in self.sessions.values()}
+            away = sorted((p for p in producers.values() if p not in here), key=lambda p: p.seen_us)
+            for producer in away[: len(producers) - PRODUCERS_MAX * 9 // 10]:
+                del producers[producer.name]
 
     def adjust_window(self, out: Out) -> None:
         """Share the memory for unconfirmed publishes among those who publish."""
