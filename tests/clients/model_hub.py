@@ -261,10 +261,8 @@ class ModelHub:
         raw = block.encode(
             [topic for topic, _ in rows],
             [payload for _, payload in rows],
-            keys=[b.keys()[i] for b, i in zip(blocks, at, strict=True)] if any(b.flags & 1 for b in blocks) else None,
-            headers=[b.headers()[i] for b, i in zip(blocks, at, strict=True)]
-            if any(b.flags & 4 for b in blocks)
-            else None,
+            keys=[b.keys()[i] for b, i in places] if any(b.flags & block.KEYS for b in blocks) else None,
+            headers=[b.headers()[i] for b, i in places] if any(b.flags & block.HEADERS for b in blocks) else None,
         )
         deliver = m.Deliver(chan, sub.ordinal + 1, attempt, (), block.stamp(raw, first_seq, TS_US))
         for seq, _ in run:

@@ -12,6 +12,8 @@
 """
 
 from fabric.errors import FabricError
+from fabric_client.aio import AsyncClient, aconnect
+from fabric_client.async_consumer import AsyncConsumer
 from fabric_client.consumer import Consumer
 from fabric_client.errors import (
     BadMessage,
@@ -34,6 +36,8 @@ from fabric_client.publisher import Receipt
 from fabric_client.sync import Client, connect
 
 __all__ = [
+    "AsyncClient",
+    "AsyncConsumer",
     "BadMessage",
     "BadPattern",
     "Batch",
@@ -54,5 +58,6 @@ __all__ = [
     "Receipt",
     "Refusal",
     "Timeout",
+    "aconnect",
     "connect",
 ]

@@ -15,10 +15,10 @@ import zmq
 
 from fabric import wire
 from fabric.errors import FabricError, ProtocolError
-from fabric_client.errors import Closed, Forked
+from fabric_client.errors import Closed, ConnectionLost, Forked, Timeout
 from fabric_client.link import Link
 from fabric_client.outgoing import CLOSED_LANE
-from fabric_client.session import Session
+from fabric_client.session import Session, State
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
 
@@ -45,6 +45,20 @@ class Engine:
             raise Closed("this client is closed", "call connect() again")
         if self.session.error is not None:
             raise self.session.error
+
+    def no_hub(self, waited: float) -> ConnectionLost:
+        """The error for a caller who waited for the hub in vain."""
+        why = f" ({self.session.trouble})" if self.session.trouble else ""
+        hint = "start one with 'fabric hub', or check the address"
+        return ConnectionLost(f"no hub at {self.url} for {waited:g} s{why}", hint)
+
+    def too_late(self, what: str, waited: float | None) -> FabricError:
+        """The error for a caller who waited for an answer in vain."""
+        if self.session.state is not State.LIVE:
+            return self.no_hub(waited or 0.0)
+        reason = self.session.publisher.last_reason
+        hint = f"the hub says: {reason}" if reason else "it may still be on its way; give it a longer timeout"
+        return Timeout(f"{what} within {waited or 0.0:g} s", hint)
 
     def turn(self) -> bool:
         """Let the conversation go on as far as it can without waiting. True when something was heard."""

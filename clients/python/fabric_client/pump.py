@@ -24,7 +24,7 @@ from fabric.errors import FabricError
 from fabric_client.engine import Engine
 from fabric_client.errors import Closed
 from fabric_client.message import VERDICTS_PER_FRAME, Batch
-from fabric_client.session import State, lost_error
+from fabric_client.session import State
 from fabric_client.subscription import FOREVER, VERDICT_DELAY_S, Subscription
 
 log = logging.getLogger("fabric_client")
@@ -84,7 +84,7 @@ class Pump(Engine):
         if self.session.error is not None:
             raise self.session.error
         if not live:
-            raise lost_error(self.session, self.url, timeout)
+            raise self.no_hub(timeout)
         self._thread.start()
 
     # Pumping.

@@ -21,7 +21,7 @@ from typing import Any, Final
 from fabric import messages as m
 from fabric.errors import BlockError, Code, FabricError
 from fabric.messages import PROTOCOL_VERSION
-from fabric_client.errors import Closed, ConnectionLost, Timeout, from_wire
+from fabric_client.errors import Closed, from_wire
 from fabric_client.publisher import Publisher
 from fabric_client.subscription import FOREVER, Subscription
 from fabric_client.ticket import Ticket
@@ -393,18 +393,3 @@ class Session:
 
     def _say_all(self, messages: Any) -> None:
         self.out.extend(messages)
-
-
-def lost_error(session: Session, url: str, waited: float) -> ConnectionLost:
-    """The error for a caller who waited for the hub in vain."""
-    why = f" ({session.trouble})" if session.trouble else ""
-    return ConnectionLost(f"no hub at {url} for {waited:g} s{why}", "start one with 'fabric hub', or check the address")
-
-
-def late_error(session: Session, url: str, what: str, waited: float | None) -> FabricError:
-    """The error for a caller who waited for an answer in vain."""
-    if session.state is not State.LIVE:
-        return lost_error(session, url, waited or 0.0)
-    reason = session.publisher.last_reason
-    hint = f"the hub says: {reason}" if reason else "it may still be on its way; give it a longer timeout"
-    return Timeout(f"{what} within {waited or 0.0:g} s", hint)

@@ -34,7 +34,7 @@ from fabric_client.options import (
 from fabric_client.outgoing import LANE_BODY_MAX, Fit, Options, fit
 from fabric_client.publisher import Receipt
 from fabric_client.pump import Pump
-from fabric_client.session import State, late_error
+from fabric_client.session import State
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
 
@@ -226,7 +226,7 @@ class Client:
         if self._publisher.refusals:
             raise PublishRefused(self._publisher.take_refusals())
         if not done:
-            raise self._too_late(f"{self._publisher.unconfirmed} messages were not confirmed", timeout)
+            raise self._pump.too_late(f"{self._publisher.unconfirmed} messages were not confirmed", timeout)
 
     # Consuming.
 
@@ -306,7 +306,7 @@ class Client:
             while (batch := sub.take()) is not None:
                 batches.append(batch)
         if not ended and not batches:
-            raise self._too_late("the hub did not answer a fetch", timeout)
+            raise self._pump.too_late("the hub did not answer a fetch", timeout)
         if ended:
             ticket.result()
             idle.append(sub)
@@ -363,7 +363,7 @@ class Client:
             room = self._pump.wait(lambda: not self._publisher.full or self._session.error, timeout)
             self._pump.check()
             if not room:
-                raise self._too_late("the publish buffer stayed full", timeout)
+                raise self._pump.too_late("the publish buffer stayed full", timeout)
 
     def _subscribe(self, patterns: Sequence[str], **settings: Any) -> Subscription:
         self._pump.check()
@@ -380,8 +380,5 @@ class Client:
 
     def _await(self, ticket: Ticket, timeout: float | None, what: str) -> Any:
         if not self._pump.wait(lambda: ticket.done, timeout) and not ticket.done:
-            raise self._too_late(what, timeout)
+            raise self._pump.too_late(what, timeout)
         return ticket.result()
-
-    def _too_late(self, what: str, timeout: float | None) -> FabricError:
-        return late_error(self._session, self._pump.url, what, timeout)

@@ -1,0 +1,151 @@
+"""The engine on an event loop: no lock and no thread, since everything happens in the loop's own.
+
+The loop watches the socket's descriptor; a wake drains the socket, and so does every turn that sends, as the
+descriptor is edge-triggered. One timer stands for all deadlines of the session.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import zmq
+
+from fabric_client.engine import Engine
+from fabric_client.errors import Closed
+from fabric_client.message import VERDICTS_PER_FRAME, Batch
+from fabric_client.session import State
+from fabric_client.subscription import FOREVER, VERDICT_DELAY_S, Subscription
+from fabric_client.ticket import Ticket
+
+
+class Reactor(Engine):
+    def __init__(self, url: str, name: str, producer: str, context: "zmq.Context[zmq.Socket[bytes]] | None") -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = FOREVER
+        self._waiting: dict[asyncio.Future[None], Callable[[], object]] = {}
+        super().__init__(url, name, producer, context)
+        self._linked()
+
+    async def start(self, timeout: float) -> None:
+        """Wait for the hub's welcome."""
+        live = await self.wait(lambda: self.session.state in (State.LIVE, State.FAILED), timeout)
+        if self.session.error is not None:
+            raise self.session.error
+        if not live:
+            raise self.no_hub(timeout)
+
+    def pump(self) -> None:
+        """A turn of the engine; then those who wait are told, and the timer is set."""
+        if self._stopped:
+            return
+        self.turn()
+        if self._waiting:
+            for future, ready in list(self._waiting.items()):
+                if ready():
+                    _finish(future)
+        self._set_timer()
+
+    async def wait(self, ready: Callable[[], object], timeout: float | None) -> bool:
+        """True once `ready()`; False when the time is over first."""
+        self.pump()
+        if ready() or self._stopped:
+            return bool(ready())
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting[future] = ready
+        try:
+            await self._within(future, timeout)
+        finally:
+            del self._waiting[future]
+        return bool(ready())
+
+    async def answer(self, ticket: Ticket, timeout: float | None) -> bool:
+        """True once the ticket is done; cheaper than `wait` where many wait at once."""
+        if not ticket.done:
+            future: asyncio.Future[None] = self._loop.create_future()
+            ticket.on_done = lambda _: _finish(future)
+            await self._within(future, timeout)
+        return ticket.done
+
+    async def next_batch(self, sub: Subscription, timeout: float | None) -> Batch | None:
+        """The next delivery; None when the time is over or the subscription is."""
+        if sub.taken >= VERDICTS_PER_FRAME or not sub.ready:
+            if not self._stopped:
+                self.session.flush(sub)
+            self.pump()
+        if not sub.ready:
+            await self.wait(lambda: sub.ready or sub.error or sub.closed, timeout)
+        else:
+            await asyncio.sleep(0)  # a consumer that never waits would starve the rest of the loop
+        batch = sub.take()
+        if batch is None and sub.error is not None and not isinstance(sub.error, Closed):
+            raise sub.error
+        return batch
+
+    def verdicts(self, sub: Subscription, urgent: bool) -> None:
+        """A subscription's hook."""
+        if urgent and not self._stopped:
+            self.session.flush(sub)
+            self.pump()
+        elif sub.flush_at == FOREVER:
+            sub.flush_at = time.monotonic() + VERDICT_DELAY_S
+            self._set_timer()
+
+    def drop(self, sub: Subscription) -> None:
+        """Unsubscribe, without waiting."""
+        self._dropped.append(sub)
+        if not self._stopped and not self._loop.is_closed():
+            self._loop.call_soon(self.pump)
+
+    def stop(self) -> None:
+        self._end()
+        if self._timer is not None:
+            self._timer.cancel()
+        for future in self._waiting:
+            _finish(future)
+
+    async def _within(self, future: "asyncio.Future[None]", timeout: float | None) -> None:
+        if timeout is None:
+            await future
+            return
+        timer = self._loop.call_later(timeout, _finish, future)
+        try:
+            await future
+        finally:
+            timer.cancel()
+
+    def _set_timer(self) -> None:
+        """A timer that fires too early is left alone: firing once costs less than moving it each time."""
+        deadline = self.session.next_deadline()
+        if self._stopped or (self._timer is not None and self._timer_at <= deadline):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        if deadline < FOREVER:
+            self._timer_at = deadline
+            self._timer = self._loop.call_later(max(0.0, deadline - time.monotonic()), self._due)
+
+    def _due(self) -> None:
+        self._timer, self._timer_at = None, FOREVER
+        self.pump()
+
+    def _linked(self) -> None:
+        self._loop.add_reader(self._link.fd, self.pump)
+        if self._link.monitor_fd >= 0:
+            self._loop.add_reader(self._link.monitor_fd, self._on_monitor)
+
+    def _on_monitor(self) -> None:
+        self._check_monitor()
+        self.pump()
+
+    def _unlink(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._link.fd)
+            if self._link.monitor_fd >= 0:
+                self._loop.remove_reader(self._link.monitor_fd)
+        super()._unlink()
+
+
+def _finish(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
