@@ -219,7 +219,10 @@ class Reader:
         return None, seq
 
     def _load(self, txn: Reading, base_seq: int, last_seq: int) -> tuple[Block | Damaged, int]:
-        return load_block(txn, self._tables, base_seq, last_seq), last_seq + 1
+        block = load_block(txn, self._tables, base_seq, last_seq)
+        if isinstance(block, Block):
+            self._journal.residence.touched(len(block.raw))
+        return block, last_seq + 1
 
     def _readable(self, cursor: Cursor, seq: int, low: int) -> Stamp | None:
         """The stamp of the block that holds seq, or of the nearest good one before it that is not below low."""

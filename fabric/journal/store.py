@@ -21,6 +21,7 @@ from fabric.errors import BlockError, JournalDamaged, JournalError
 from fabric.journal import records
 from fabric.journal.chunks import Chunk, OpenChunk
 from fabric.journal.environment import (
+    DATA_FILE,
     MAP_BYTES,
     LockFile,
     Reading,
@@ -37,6 +38,7 @@ from fabric.journal.environment import (
 from fabric.journal.limits import Gauge, Limits
 from fabric.journal.reader import Damaged, Reader, blocks_from
 from fabric.journal.records import SEQ_MAX, Meta, key_seq, seq_key
+from fabric.journal.residence import Residence
 from fabric.journal.retention import Retention
 from fabric.journal.stats import Stats, collect
 from fabric.journal.verify import Finding, verify_in_child
@@ -82,6 +84,7 @@ class Journal:
             self.environment.close()
             raise
         self._retention = Retention(self.tables, limits)
+        self.residence = Residence(path / DATA_FILE)
         self._gauge = Gauge(path, self.environment, self.tables, limits, self.mapping)
         self._checked_readers_s = 0.0
         self.open_chunk = OpenChunk(1)
@@ -259,6 +262,7 @@ class Journal:
                     self._put_state(txn, record)
         self._last_ts_us = last_ts_us
         self._gauge.wrote(written)
+        self.residence.touched(written)
         return filled, chunk
 
     def _put_state(self, txn: Writing, record: Record) -> None:

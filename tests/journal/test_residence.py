@@ -1,0 +1,41 @@
+"""Reading a long journal must not make the hub look large."""
+
+from pathlib import Path
+
+import pytest
+
+from fabric.block import encode, stamp
+from fabric.journal.residence import RELEASE_EVERY_BYTES
+from fabric.journal.store import Journal
+from fabric.messages import Append
+
+SMAPS = Path("/proc/self/smaps")
+
+
+def resident_bytes(data_file: Path) -> int:
+    """What this process has mapped of a file, as the system counts it."""
+    total, inside = 0, False
+    for line in SMAPS.read_text().splitlines():
+        if not line[0].isupper():
+            inside = line.endswith(str(data_file))
+        elif inside and line.startswith("Rss:"):
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+@pytest.mark.skipif(not SMAPS.exists(), reason="needs /proc, which only Linux has")
+def test_pages_that_were_read_are_given_back(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "data")
+    try:
+        raw = encode("a", [bytes(1 << 20)])
+        count = RELEASE_EVERY_BYTES * 2 // len(raw)
+        for seq in range(1, count + 1):
+            journal.commit([Append(stamp(raw, seq, seq))])
+        reader, seq = journal.reader(), 1
+        data_file = (tmp_path / "data" / "data.mdb").resolve()
+        while seq <= count:
+            block, seq = reader.next_block(seq, lambda topic: True)
+            assert block is not None
+            assert resident_bytes(data_file) < RELEASE_EVERY_BYTES * 3 // 2
+    finally:
+        journal.close()
