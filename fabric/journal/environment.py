@@ -84,7 +84,7 @@ def open_environment(path: Path, *, map_bytes: int = MAP_BYTES, readonly: bool =
             writemap=False,  # with it a full disk is SIGBUS, and a stray pointer reaches the file
             map_async=False,
             meminit=True,  # or what lies around in this process's memory, keys too, ends up in the file's gaps
-            readahead=True,
+            readahead=True,  # a cold reader who catches up is several times faster; single blocks cost the same
             readonly=readonly,
             create=False,
             mode=_FILE_MODE,
