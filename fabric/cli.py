@@ -22,6 +22,7 @@ from fabric import __version__
 from fabric.errors import FabricError, JournalDamaged
 
 EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
 EXIT_NO_HUB: Final = 3
 EXIT_NOT_FOUND: Final = 4
 EXIT_NOT_ALLOWED: Final = 5
@@ -30,7 +31,6 @@ EXIT_NOTHING: Final = 7
 EXIT_PARTLY: Final = 8
 EXIT_DAMAGED: Final = 9
 EXIT_INTERRUPTED: Final = 130
-EXIT_BROKEN_PIPE: Final = 141  # what a shell reports for a program that SIGPIPE ended
 
 
 class Command(NamedTuple):
@@ -84,10 +84,18 @@ class Fabric(click.Group):
             raise _WrongUsage(f"there is no command {args[0]!r}", hint)
         return super().resolve_command(ctx, args)
 
-    def main(self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        if not standalone_mode:
-            return super().main(args, *rest, standalone_mode=False, **extra)
-        sys.exit(run(lambda: super(Fabric, self).main(args, *rest, standalone_mode=False, **extra)))
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        def plain() -> Any:
+            return super(Fabric, self).main(args, prog_name, complete_var, standalone_mode=False, **extra)
+
+        return sys.exit(run(plain)) if standalone_mode else plain()
 
 
 class _WrongUsage(click.UsageError):
@@ -107,10 +115,6 @@ def run(command: Callable[[], object]) -> int:
         return _tell(str(error), error.hint, exit_code_of(error))
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has left. Nothing more can be written, not even when Python closes the file.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
         return _tell(f"{error.strerror or error}{place}", "", EXIT_FAILED)
@@ -125,6 +129,7 @@ def exit_code_of(error: FabricError) -> int:
 
     for kinds, code in (
         ((client.ConnectionLost, client.Timeout), EXIT_NO_HUB),
+        ((client.BadMessage, client.BadPattern), EXIT_USAGE),
         ((client.NotFound,), EXIT_NOT_FOUND),
         ((client.Forbidden,), EXIT_NOT_ALLOWED),
         ((client.GroupMismatch, client.Fenced), EXIT_CONFLICT),

@@ -6,7 +6,7 @@ A value that is not understood is answered with a sentence that shows what would
 import re
 import time
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -82,7 +82,13 @@ def header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-class _Parsed(click.ParamType):
+if TYPE_CHECKING:
+    _Base = click.ParamType[Any]
+else:
+    _Base = click.ParamType  # older releases of click know no type argument
+
+
+class _Parsed(_Base):
     """A parameter whose text goes through one of the parsers above."""
 
     def parse(self, text: str) -> Any:

@@ -1,0 +1,49 @@
+"""What `pub` and `sub` share: the hub's address, how long to wait for it, and the client's warnings in our words."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fabric.cli_values import Duration
+
+if TYPE_CHECKING:
+    from fabric_client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def hub_options(command: F) -> F:
+    """`--url` and `--connect-timeout`."""
+    url = click.option(
+        "--url",
+        envvar="FABRIC_URL",
+        default="tcp://127.0.0.1:7171",
+        show_default=True,
+        metavar="URL",
+        help="The hub's address; also FABRIC_URL.",
+    )
+    wait = click.option(
+        "--connect-timeout", type=Duration(), default=3.0, show_default="3s", help="How long to wait for the hub."
+    )
+    return url(wait(command))
+
+
+def connect(url: str, timeout_s: float) -> "Client":
+    import fabric_client
+
+    handler = _Warnings()
+    logger = logging.getLogger("fabric_client")
+    if not any(isinstance(old, _Warnings) for old in logger.handlers):
+        logger.addHandler(handler)
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
+    return fabric_client.connect(url, name="fabric-cli", timeout=timeout_s)
+
+
+class _Warnings(logging.Handler):
+    """What the client has to say goes to standard error, as everything that is not data does."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(click.style("warning: ", fg="yellow") + record.getMessage(), err=True)
