@@ -13,16 +13,17 @@ before it is on disk, because groups are woken by `committed` (groups of level `
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Final, NamedTuple
 
 from fabric import messages as m
-from fabric.block import Block, encode
+from fabric.block import Block
 from fabric.errors import Code, ProtocolError
 from fabric.router.delivery import Parcel
-from fabric.router.groups import DeadLetter, Group, Out
+from fabric.router.groups import NEVER, DeadLetter, Group, Out
 from fabric.router.intake import Batch, Intake, Refusal
+from fabric.router.letters import letters
 from fabric.router.members import UNLIMITED, FetchOrder, Subscription
 from fabric.router.options import group_settings, start_position
 from fabric.router.reception import Reception
@@ -35,6 +36,8 @@ LAZY_S: Final = 0.005
 SWEEP_S: Final = 0.5
 GROUPS_MAX: Final = 10_000
 CHANNEL_MAX: Final = 65_535
+# Timers of deliveries that were settled long before stay until there are this many, or twice as many as are needed.
+TIMERS_MIN: Final = 4_096
 
 
 class Turn(NamedTuple):
@@ -79,6 +82,7 @@ class Router:
         self._stirred: dict[Group, None] = {}
         self._sealed: deque[_Sealed] = deque()
         self._timers: list[tuple[float, int, Parcel | Group | Subscription]] = []
+        self._timers_max = TIMERS_MIN
         self._ids = count(1)
         self._sweep_at = 0.0
         self.draining = False
@@ -328,19 +332,18 @@ class Router:
             self.counters["stale_verdicts"] += 1
         self._note(group)
         self._stirred[group] = None
-        if group.waiting:
-            self._after(group.waiting[0][0], group)
+        self._set_alarm(group)
         if message.rid:
             self._held.append((session.peer, m.Ok(message.chan, message.rid, {"applied": applied, "stale": stale})))
 
     def _bury(self, group: Group, dead: list[DeadLetter], out: Out) -> None:
         """Dead letters are appended in the turn that settles them: on disk, it is one or the other."""
         for letter in dead:
-            for seq in range(letter.first, letter.last + 1):
-                block = self.shelf.at(seq)
-                if isinstance(block, Block):
-                    self.intake.append(Block(_dead_block(group.name, letter, block, seq)))
-                    self.counters["dead_letters"] += 1
+            block = self.shelf.at(letter.first)  # a letter comes from one delivery, and so from one block
+            if isinstance(block, Block):
+                for raw in letters(group.name, letter, block, letter.first, letter.last):
+                    self.intake.append(Block(raw))
+                self.counters["dead_letters"] += letter.last - letter.first + 1
             group.close(letter.first, letter.last)
 
     # Groups and members.
@@ -361,6 +364,7 @@ class Router:
 
     def _leave(self, sub: Subscription, *, lost: bool) -> None:
         del sub.session.channels[sub.chan]
+        sub.fetch = None
         sub.group.leave(sub, lost=lost)
         if sub.group.durable:
             self._stirred[sub.group] = None
@@ -392,16 +396,27 @@ class Router:
                 self._note(group)
                 self._stirred[group] = None
         elif isinstance(what, Group):
+            what.alarm = NEVER
             if what.due(now):
                 self._stirred[what] = None
-            if what.waiting:
-                self._after(what.waiting[0][0], what)
+            self._set_alarm(what)
         elif what.fetch is not None and what.fetch.deadline <= now:
             self._serve(now, out)  # what is there at the deadline still counts
             self._end_fetch(what, out)
 
     def _after(self, when: float, what: Parcel | Group | Subscription) -> None:
-        heappush(self._timers, (when, next(self._ids), what))
+        timers = self._timers
+        if len(timers) >= self._timers_max:
+            timers[:] = [timer for timer in timers if _is_pending(timer[2])]
+            heapify(timers)
+            self._timers_max = max(2 * len(timers), TIMERS_MIN)
+        heappush(timers, (when, next(self._ids), what))
+
+    def _set_alarm(self, group: Group) -> None:
+        """See to it that what waits in a group is looked at when it is due; a timer that is set already will do."""
+        if group.waiting and group.waiting[0][0] < group.alarm:
+            group.alarm = group.waiting[0][0]
+            self._after(group.alarm, group)
 
     def _sweep(self, now: float, out: Out) -> None:
         for session in self.reception.silent(now):
@@ -474,17 +489,8 @@ class Router:
         raise ProtocolError(Code.NOT_FOUND, f"INFO knows hub, groups, sessions and counters, not {what!r}")
 
 
-def _dead_block(group: str, letter: DeadLetter, block: Block, seq: int) -> bytes:
-    """The message at seq as an unstamped block for the group's dead letters."""
-    at = seq - block.base_seq
-    headers: dict[str, Any] = {
-        **block.headers()[at],
-        "fabric-reason": letter.reason,
-        "fabric-group": group,
-        "fabric-topic": block.topic_names()[at],
-        "fabric-seq": str(seq),
-        "fabric-attempts": str(letter.attempts),
-    }
-    return encode(
-        f"$dlq.{group}", [block.payloads()[at]], keys=[block.keys()[at]], headers=[headers], priority=block.priority
-    )
+def _is_pending(what: Parcel | Group | Subscription) -> bool:
+    """Whether a timer still has something to do."""
+    if isinstance(what, Parcel):
+        return bool(what.open)
+    return bool(what.waiting) if isinstance(what, Group) else what.fetch is not None

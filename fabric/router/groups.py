@@ -22,6 +22,8 @@ PARCELS_PER_GO: Final = 64
 # something; beyond this, a group serves what it has failed so far before it takes anything new.
 OPEN_RANGES_MAX: Final = 4_096
 
+NEVER: Final = float("inf")
+
 Out = list[tuple[PeerId, ToClient]]
 
 
@@ -54,6 +56,7 @@ class Group:
         self.open = Ranges()  # delivered or waiting for redelivery, below the cursor
         self.ready: list[Backlog] = []  # a heap, by seq
         self.waiting: list[tuple[float, Backlog]] = []  # a heap, by due time
+        self.alarm = NEVER  # when the router looks at `waiting` next
         self.members: list[Subscription] = []
         self.dirty = False
         self.trie: Trie[Group] = Trie()  # the router's, once it has enrolled the group
@@ -105,22 +108,25 @@ class Group:
             count = sum(b - a for a, b in work.runs)
             ahead = max(horizon - work.block.last_seq, 0) if work.backlog is None else len(self.ready)
             share = -(-(count + ahead) // eligible)
-            fitting = member.fitting(len(work.block.raw) // work.block.count)
-            take = min(share, member.room(), fitting, count)
-            if take == 0:  # bytes of this block do not fit yet; they will when something is acked
-                self._put_back(work)
-                return leased, False
+            bytes_each = len(work.block.raw) // work.block.count
+            if not member.fitting(bytes_each):  # someone who holds more may have more bytes left
+                member, eligible = self._choose(bytes_each)
+                if member is None:  # they will fit when something is acked
+                    self._put_back(work)
+                    return leased, False
+                share = -(-(count + ahead) // eligible)
+            take = min(share, member.room(), member.fitting(bytes_each), count)
             parcel = self._send(member, work, take, deadline, out)
             if parcel is not None:
                 leased.append(parcel)
         return leased, True
 
-    def _choose(self) -> tuple[Subscription | None, int]:
+    def _choose(self, bytes_each: int = 0) -> tuple[Subscription | None, int]:
         """The member with the fewest outstanding, the next in turn among equals; and how many have room."""
         best, eligible, n = -1, 0, len(self.members)
         for i in range(self._turn, self._turn + n):
             member = self.members[i % n]
-            if member.room() > 0:
+            if member.room() > 0 and (not bytes_each or member.fitting(bytes_each)):
                 eligible += 1
                 if best < 0 or member.outstanding < self.members[best].outstanding:
                     best = i % n
@@ -159,7 +165,7 @@ class Group:
         first, last, attempt, failures = backlog
         block = shelf.at(first)
         if not isinstance(block, Block):
-            end = last if block is None else min(last, block.last_seq)
+            end = min(last, _end_of_gap(shelf, first, last) if block is None else block.last_seq)
             self._lost(first, end, "removed by retention" if block is None else block.why, out)
             if end < last:
                 heappush(self.ready, backlog._replace(first=end + 1))
@@ -171,7 +177,10 @@ class Group:
         if not runs:  # a restored range may hold messages that were never this group's
             self.close(first, last)
             return None
-        return _Work(block, runs, attempt, failures, Backlog(first, last, attempt, failures))
+        start, end = block.base_seq + runs[0][0], block.base_seq + runs[-1][1] - 1
+        self.close(first, start - 1)  # nor are these
+        self.close(end + 1, last)
+        return _Work(block, runs, attempt, failures, Backlog(start, end, attempt, failures))
 
     def _wanted_runs(self, block: Block, first: int, last: int) -> list[tuple[int, int]]:
         """Places in the block, within seqs first..last, of messages that the group wants."""
@@ -206,6 +215,7 @@ class Group:
                 self.open.add(seqs[0][0], seqs[-1][1])
         elif rest:
             heappush(self.ready, work.backlog._replace(first=base + rest[0][0]))
+            self.close(base + runs[-1][1], base + rest[0][0] - 1)  # what lies between is nobody's
         raw = pick(block, runs)
         first_ordinal = member.sent + 1
         member.sent += take
@@ -332,8 +342,8 @@ class Group:
                 self.close(a, b)
 
     def close(self, first: int, last: int) -> None:
-        """Seqs first..last are settled."""
-        if self.open.remove(first, last):
+        """Seqs first..last, if there are any, are settled."""
+        if first <= last and self.open.remove(first, last):
             self.dirty = self.durable
 
     def due(self, now: float) -> bool:
@@ -353,6 +363,18 @@ class Group:
         if lost is not None:
             self.dirty = self.durable
             self._lost(lost, first_seq - 1, "removed by retention", out)
+
+
+def _end_of_gap(shelf: Shelf, first: int, last: int) -> int:
+    """Where the messages end that retention removed from `first` on; `last` if there is nothing after them."""
+    block, _ = shelf.reader.next_block(first, _any_topic)
+    if block is None:
+        return last
+    return (block.base_seq if isinstance(block, Block) else block.first_seq) - 1
+
+
+def _any_topic(topic: str) -> bool:
+    return True
 
 
 def _flat(runs: Sequence[tuple[int, int]]) -> tuple[int, ...]:

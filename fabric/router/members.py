@@ -53,8 +53,8 @@ class Subscription:
 
     def room(self) -> int:
         """How many messages may be sent now, by ordinal credit; 0 also when bytes or the connection forbid."""
-        if self.bytes_sent >= self.bytes_max and self.outstanding:
-            return 0
+        if self.bytes_sent >= self.bytes_max and (self.outstanding or not self.group.durable):
+            return 0  # where nothing is acked, nothing is ever outstanding, and the bytes alone decide
         return self.ordinal_max - self.sent if self.session.reachable else 0
 
     def fitting(self, bytes_each: int) -> int:

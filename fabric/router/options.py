@@ -6,7 +6,7 @@ from typing import Any, Final
 from fabric.errors import Code, ProtocolError
 from fabric.messages import GroupSettings, Level
 from fabric.router.shelf import Reader
-from fabric.router.topics import canonical
+from fabric.router.topics import canonical, check_topic
 
 LEASE_MS: Final = (100, 30_000, 43_200_000)  # least, default, most
 ATTEMPTS: Final = (1, 5, 1_000)
@@ -37,6 +37,10 @@ def group_settings(fields: Mapping[str, Any], existing: GroupSettings | None, *,
         name = text(fields, "group", "", GROUP_CHARS_MAX)
         if not name or name.startswith("$"):
             raise ProtocolError(Code.BAD_OPTION, f"group {name!r}: a name is not empty and does not start with $")
+        try:
+            check_topic(f"$dlq.{name}")
+        except ProtocolError as error:
+            raise ProtocolError(Code.BAD_OPTION, f"group: its dead letters would need a bad topic: {error}") from None
     patterns = _patterns(fields.get("patterns"))
     if existing is None and not patterns:
         raise ProtocolError(Code.BAD_OPTION, "patterns is missing: a new group needs at least one")
