@@ -193,7 +193,7 @@ def restore_command(
       fabric journal restore /backups/monday --data /var/lib/fabric --yes
     """
     from fabric.journal.backup import restore
-    from fabric.journal.environment import has_data
+    from fabric.journal.directory import has_data
 
     _require_journal(source)
     plan = f"restore {source} to {data}" + (", replacing the journal there" if has_data(data) else "")
@@ -237,14 +237,14 @@ def compact_command(data: Path, output: str | None, as_json: bool, no_progress: 
 
 
 def _require_journal(path: Path) -> None:
-    from fabric.journal.environment import has_data
+    from fabric.journal.directory import has_data
 
     if not has_data(path):
         raise _Failure(EXIT_NOT_FOUND, f"there is no journal in {path}", "name its directory, as --data or FABRIC_DATA")
 
 
 def _require_absent(path: Path, hint: str) -> None:
-    from fabric.journal.environment import has_data
+    from fabric.journal.directory import has_data
 
     if has_data(path):
         raise _Failure(EXIT_CONFLICT, f"there is a journal in {path} already", hint)

@@ -10,7 +10,6 @@ messages that it does not have.
 """
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -21,20 +20,8 @@ import lmdb.verify
 
 from fabric.block import stamp_of
 from fabric.errors import BlockError, JournalDamaged, JournalError
-from fabric.journal.environment import (
-    DATA_FILE,
-    LockFile,
-    Reading,
-    Tables,
-    Writing,
-    has_data,
-    lmdb_errors,
-    make_directory,
-    open_environment,
-    open_tables,
-    require_local,
-    sync_directory,
-)
+from fabric.journal.directory import DATA_FILE, LockFile, has_data, make_directory, require_local, scratch, swap
+from fabric.journal.environment import Reading, Tables, Writing, lmdb_errors, open_environment, open_tables
 from fabric.journal.records import META_KEY, Meta, decode_meta, encode_meta, key_seq, seq_key
 from fabric.journal.stats import collect
 from fabric.journal.verify import Finding, Progress, Report, verify_in_child
@@ -49,12 +36,12 @@ def backup(source: Path, target: Path, progress: Progress | None = None) -> Repo
     if has_data(target):
         raise JournalError(f"there is a journal in {target} already", "choose a new directory for each backup")
     partial = target.with_name(target.name + ".partial")
-    with _scratch(partial), lmdb_errors(f"cannot copy the journal in {source}"):
+    with scratch(partial), lmdb_errors(f"cannot copy the journal in {source}"):
         with closing(open_environment(source, readonly=True)) as reading, closing(open_environment(partial)) as writing:
             _Copy(reading, writing, open_tables(reading), open_tables(writing, create=True), progress).run()
         report = verify_in_child(partial)
         make_directory(target)
-        _swap(partial, target)
+        swap(partial, target)
     return report
 
 
@@ -84,7 +71,7 @@ def restore(
     with (
         _locked(source),
         _locked(target),
-        _scratch(target / "restoring") as partial,
+        scratch(target / "restoring") as partial,
         lmdb_errors(f"cannot restore {source}"),
     ):
         report = _require_sound(source, progress, accept_damage)
@@ -103,7 +90,7 @@ def restore(
                 )
         _require_same(report, verify_in_child(partial))
         replaced = _keep_old(target)
-        _swap(partial, target)
+        swap(partial, target)
     return Restoration(report, epoch, replaced)
 
 
@@ -117,7 +104,7 @@ def compact(path: Path, progress: Progress | None = None) -> Compaction:
     """Rewrite a stopped journal without its free pages: the file of LMDB never shrinks by itself."""
     if not has_data(path):
         raise JournalError(f"there is no journal in {path}", "check the path")
-    with _locked(path), _scratch(path / "compacting") as partial, lmdb_errors(f"cannot compact {path}"):
+    with _locked(path), scratch(path / "compacting") as partial, lmdb_errors(f"cannot compact {path}"):
         report = _require_sound(path, progress, accept_damage=False)
         with closing(open_environment(path, readonly=True)) as environment:
             stats = collect(path, environment, open_tables(environment))
@@ -129,7 +116,7 @@ def compact(path: Path, progress: Progress | None = None) -> Compaction:
             environment.copy(str(partial), compact=True)
         _require_same(report, verify_in_child(partial))
         after_bytes = (partial / DATA_FILE).stat().st_size
-        _swap(partial, path)
+        swap(partial, path)
     return Compaction(report, stats.file_bytes, after_bytes)
 
 
@@ -277,17 +264,6 @@ def _locked(path: Path) -> Iterator[None]:
             lock.release()
 
 
-@contextmanager
-def _scratch(path: Path) -> Iterator[Path]:
-    """An empty directory that does not outlive the work, nor the next attempt when this one is killed."""
-    shutil.rmtree(path, ignore_errors=True)
-    make_directory(path)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def _keep_old(path: Path) -> Path | None:
     """Give the present data a second name, so that replacing the first one does not lose it."""
     if not has_data(path):
@@ -296,12 +272,3 @@ def _keep_old(path: Path) -> Path | None:
     kept.unlink(missing_ok=True)
     os.link(path / DATA_FILE, kept)
     return kept
-
-
-def _swap(partial: Path, target: Path) -> None:
-    """Let a finished copy take its place: durable first, then one rename, then that durable as well."""
-    with (partial / DATA_FILE).open("rb") as data:
-        os.fsync(data.fileno())
-    os.replace(partial / DATA_FILE, target / DATA_FILE)
-    (target / "lock.mdb").unlink(missing_ok=True)  # it speaks of readers of the old file
-    sync_directory(target)

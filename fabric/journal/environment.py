@@ -4,60 +4,20 @@ The settings that decide about durability are written here, once, and are not op
 the map is never written to directly. (Without sync a power cut does not only lose the tail, it corrupts the file.)
 """
 
-import contextlib
-import fcntl
-import os
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 import lmdb
 
 from fabric.errors import JournalDamaged, JournalError
-from fabric.journal.records import FORMAT, FORMAT_KEY, decode_format
+from fabric.journal.directory import FILE_MODE, scratch, swap
+from fabric.journal.records import FORMAT, FORMAT_KEY, META_KEY, Meta, decode_format, encode_format, encode_meta
 
-DATA_FILE: Final = "data.mdb"
-LOCK_FILE: Final = "hub.lock"
 MAP_BYTES: Final = 1 << 40  # set once and huge: address space is free, and the disk must fill before the map does
 READERS_MAX: Final = 1024  # slots in lock.mdb; the hub needs two, the rest is for copies and the command line
 _SPARE_READERS: Final = 4  # read transactions kept for reuse, so that beginning one costs a microsecond
-_DIR_MODE: Final = 0o700
-_FILE_MODE: Final = 0o600
-
-# File systems on which two machines may see one file: LMDB's locks and its shared map do not hold there.
-NETWORK_FILE_SYSTEMS: Final = frozenset(
-    [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "fuse.ceph",
-        "fuse.glusterfs",
-        "fuse.gcsfuse",
-        "fuse.rclone",
-        "fuse.s3fs",
-        "fuse.sshfs",
-        "glusterfs",
-        "gfs2",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "prl_fs",
-        "smb2",
-        "smb3",
-        "smbfs",
-        "vboxsf",
-        "vmhgfs",
-        "fuse.vmhgfs-fuse",
-    ]
-)
-
 
 # A reading transaction lends its bytes; a writing one is asked for little and copies them.
 Reading: TypeAlias = "lmdb.Transaction[memoryview]"
@@ -87,7 +47,7 @@ def open_environment(path: Path, *, map_bytes: int = MAP_BYTES, readonly: bool =
             readahead=True,  # a cold reader who catches up is several times faster; single blocks cost the same
             readonly=readonly,
             create=False,
-            mode=_FILE_MODE,
+            mode=FILE_MODE,
             max_readers=READERS_MAX,
             max_spare_txns=_SPARE_READERS,
             max_dbs=len(Tables._fields),
@@ -95,11 +55,22 @@ def open_environment(path: Path, *, map_bytes: int = MAP_BYTES, readonly: bool =
         )
 
 
+def create_environment(path: Path, meta: Meta) -> None:
+    """Make a new journal. It comes to be whole or not at all, whenever the power goes."""
+    with scratch(path / "creating") as partial, lmdb_errors(f"cannot create a journal in {path}"):
+        with closing(open_environment(partial)) as environment:
+            tables = open_tables(environment, create=True)
+            with environment.begin(write=True) as txn:
+                txn.put(FORMAT_KEY, encode_format(), db=tables.meta)
+                txn.put(META_KEY, encode_meta(meta), db=tables.meta)
+        swap(partial, path)
+
+
 def open_tables(environment: lmdb.Environment, *, create: bool = False) -> Tables:
-    """Open the tables of a journal whose format this program knows; with `create`, make those of a new one."""
+    """Open the tables of a journal whose format this program knows; with `create`, make them first."""
     names = [name.encode() for name in Tables._fields]
     with lmdb_errors("cannot open the journal's tables"):
-        if create and is_unborn(environment):
+        if create:
             with environment.begin(write=True) as txn:  # one transaction: all tables come to be, or none
                 for name in names:
                     environment.open_db(name, txn)
@@ -118,95 +89,7 @@ def _require_known_format(environment: lmdb.Environment) -> None:
         )
 
 
-def is_unborn(environment: lmdb.Environment) -> bool:
-    """Whether nothing was ever committed: the creation was cut short."""
-    return not environment.stat()["entries"]
-
-
-def has_data(path: Path) -> bool:
-    """Whether a directory holds a journal. An empty file is one whose creation was cut short."""
-    data = path / DATA_FILE
-    return data.exists() and data.stat().st_size > 0
-
-
-def make_directory(path: Path) -> None:
-    """Create the journal's directory so that it survives a power cut: a new name is durable once its parent is."""
-    if not path.is_dir():
-        try:
-            path.mkdir(mode=_DIR_MODE, parents=True, exist_ok=True)
-        except OSError as error:
-            raise JournalError(
-                f"cannot create the journal directory {path}: {error.strerror}", "choose another --data directory"
-            ) from error
-        sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-class LockFile:
-    """An exclusive claim on a journal directory, for as long as the process lives or until `release`."""
-
-    def __init__(self, directory: Path) -> None:
-        path = directory / LOCK_FILE
-        try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-        except OSError as error:
-            raise JournalError(
-                f"cannot open {path}: {error.strerror}", "check the owner and the permissions of the directory"
-            ) from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            owner = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
-            os.close(self._fd)
-            raise JournalError(
-                f"the journal in {directory} is in use" + (f" by process {owner}" if owner else ""),
-                "stop the hub that uses it, or choose another directory",
-            ) from error
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
-
-    def release(self) -> None:
-        # The file stays: removing it would let two processes hold a lock on two files of one name.
-        if self._fd >= 0:
-            os.ftruncate(self._fd, 0)
-            os.close(self._fd)
-            self._fd = -1
-
-
-def require_local(path: Path, mountinfo: str | None = None) -> None:
-    """Refuse a directory on a network file system. Where the kernel does not tell, it is taken as local."""
-    if mountinfo is None:
-        try:
-            mountinfo = Path("/proc/self/mountinfo").read_text()
-        except OSError:
-            return
-    kind = _file_system(path.resolve(), mountinfo)
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise JournalError(
-            f"{path} is on a network file system ({kind}), where a journal can be damaged",
-            "use a local disk, or force it if only one machine ever opens it",
-        )
-
-
-def _file_system(path: Path, mountinfo: str) -> str:
-    """The type of the file system that holds a path: the last mount at the longest prefix wins."""
-    best, kind = -1, ""
-    for line in mountinfo.splitlines():
-        fields = line.split(" ")
-        mount_point = fields[4].encode().decode("unicode_escape")  # the kernel writes a space as \040
-        if path.is_relative_to(mount_point) and len(mount_point) >= best:
-            best, kind = len(mount_point), fields[fields.index("-", 6) + 1]
-    return kind
-
-
-@contextlib.contextmanager
+@contextmanager
 def lmdb_errors(doing: str) -> Iterator[None]:
     """Turn whatever LMDB raises into the journal's own errors."""
     try:

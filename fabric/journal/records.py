@@ -31,7 +31,10 @@ seq_key = _SEQ.pack
 
 
 def key_seq(key: bytes | memoryview) -> int:
-    seq: int = _SEQ.unpack(key)[0]
+    try:
+        seq: int = _SEQ.unpack(key)[0]
+    except struct.error:
+        raise JournalDamaged(f"{bytes(key).hex()} is not the key of a block") from None
     return seq
 
 

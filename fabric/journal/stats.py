@@ -9,7 +9,8 @@ import lmdb
 
 from fabric.block import stamp_of
 from fabric.errors import BlockError
-from fabric.journal.environment import DATA_FILE, Reading, Tables
+from fabric.journal.directory import DATA_FILE
+from fabric.journal.environment import Reading, Tables
 from fabric.journal.limits import used_bytes
 from fabric.journal.records import META_KEY, decode_meta, key_seq
 

@@ -20,20 +20,16 @@ from fabric.block import glance, stamp_of
 from fabric.errors import BlockError, JournalDamaged, JournalError
 from fabric.journal import records
 from fabric.journal.chunks import Chunk, OpenChunk
+from fabric.journal.directory import DATA_FILE, LockFile, has_data, make_directory, require_local
 from fabric.journal.environment import (
-    DATA_FILE,
     MAP_BYTES,
-    LockFile,
     Reading,
     Writing,
     as_journal_error,
-    has_data,
+    create_environment,
     lmdb_errors,
-    make_directory,
     open_environment,
     open_tables,
-    require_local,
-    sync_directory,
 )
 from fabric.journal.limits import Gauge, Limits
 from fabric.journal.reader import Damaged, Reader, blocks_from
@@ -79,7 +75,7 @@ class Journal:
         self.mapping = threading.Lock()  # held while a reader reads, and while the map grows under it
         self.environment = open_environment(path, map_bytes=map_bytes)
         try:
-            self.tables = open_tables(self.environment, create=True)
+            self.tables = open_tables(self.environment)
         except BaseException:
             self.environment.close()
             raise
@@ -89,7 +85,8 @@ class Journal:
         self._checked_readers_s = 0.0
         self.open_chunk = OpenChunk(1)
         self._last_ts_us = 0
-        self._meta = Meta(uuid.uuid4().bytes, 1, time.time_ns() // 1000, clean=True, first_seq=1, last_seq=0)
+        self._meta: Meta  # this and the next are set when it begins
+        self._was_clean: bool
 
     @classmethod
     def open(
@@ -103,15 +100,18 @@ class Journal:
     ) -> "Journal":
         """Open the journal in a directory, alone: a second opener, here or elsewhere, is refused."""
         path = Path(path)
-        exists = has_data(path)
-        if not exists and not create:
+        if not create and not has_data(path):
             raise JournalError(f"there is no journal in {path}", "check the path")
         make_directory(path)
         if not allow_network_fs:
             require_local(path)
         lock = LockFile(path)
         try:
-            findings = verify_in_child(path, tail_only=True).findings if exists else ()
+            findings: tuple[Finding, ...] = ()
+            if has_data(path):  # asked under the lock: a journal that was made meanwhile must not be replaced
+                findings = verify_in_child(path, tail_only=True).findings
+            else:
+                create_environment(path, Meta(uuid.uuid4().bytes, 1, time.time_ns() // 1000, True, 1, 0))
             journal = cls(path, limits, _map_bytes, lock, findings)
             try:
                 with lmdb_errors(f"cannot open the journal in {path}"):
@@ -122,7 +122,6 @@ class Journal:
         except BaseException:
             lock.release()
             raise
-        sync_directory(path)  # the names data.mdb and lock.mdb are durable from here on
         return journal
 
     @property
@@ -309,7 +308,7 @@ class Journal:
         """Find out who this journal is and where it ends, and mark it as open."""
         self.environment.reader_check()
         with self.environment.begin(buffers=True) as txn:
-            meta = self._identify(txn)
+            meta = self._read_meta(txn)
             filled = self._find_end(txn)
             producers = [records.decode_producer(key, row) for key, row in txn.cursor(self.tables.producers)]
             if meta.clean and meta.last_seq != self.last_seq:
@@ -327,19 +326,15 @@ class Journal:
 
     def _mark_open(self, filled: Sequence[OpenChunk]) -> None:
         with self.environment.begin(write=True) as txn:
-            txn.put(records.FORMAT_KEY, records.encode_format(), db=self.tables.meta)
             self._put_meta(txn, self._meta)
             for chunk in filled:
                 self._put_chunk(txn, chunk)
 
-    def _identify(self, txn: Reading) -> Meta:
-        version_row = txn.get(records.FORMAT_KEY, db=self.tables.meta)
-        meta_row = txn.get(records.META_KEY, db=self.tables.meta)
-        if version_row is None and meta_row is None and not txn.stat(self.tables.blocks)["entries"]:
-            return self._meta  # a new one
-        if version_row is None or meta_row is None:
+    def _read_meta(self, txn: Reading) -> Meta:
+        row = txn.get(records.META_KEY, db=self.tables.meta)
+        if row is None:
             raise JournalDamaged(f"the journal in {self.path} does not say what it is", _RESTORE_HINT)
-        return records.decode_meta(meta_row)
+        return records.decode_meta(row)
 
     def _find_end(self, txn: Reading) -> list[OpenChunk]:
         """Set the last seq and rebuild the open chunk. Returns chunks that turned out full: their summary was lost."""

@@ -22,7 +22,7 @@ from fabric.block import glance, stamp_of
 from fabric.errors import BlockError, JournalDamaged, JournalError
 from fabric.journal import records
 from fabric.journal.chunks import Chunk, OpenChunk
-from fabric.journal.environment import Reading, Tables, is_unborn, lmdb_errors, open_environment, open_tables
+from fabric.journal.environment import Reading, Tables, lmdb_errors, open_environment, open_tables
 from fabric.journal.reader import Found, check_block, seek
 from fabric.journal.records import key_seq, seq_key
 
@@ -59,8 +59,6 @@ def verify(path: Path, *, tail_only: bool = False, progress: Progress | None = N
     """Walk a journal in this process."""
     environment = open_environment(path, readonly=True)
     with closing(environment), lmdb_errors(f"cannot read the journal in {path}"):
-        if is_unborn(environment):
-            return Report(1, 0, 0, 0, 0, 0, 0, 0, ())
         return _Walk(environment, open_tables(environment), progress).run(tail_only)
 
 

@@ -10,7 +10,7 @@ from fabric.block import Block
 from fabric.errors import JournalError
 from fabric.journal import limits as limits_module
 from fabric.journal import retention
-from fabric.journal.environment import require_local
+from fabric.journal.directory import require_local
 from fabric.journal.records import seq_key
 from fabric.journal.store import Journal, Limits
 from fabric.messages import Append, SaveProducer

@@ -7,6 +7,7 @@ import pytest
 
 from fabric.block import Block, stamp
 from fabric.errors import JournalError
+from fabric.journal.directory import LockFile
 from fabric.journal.store import Journal
 from fabric.messages import Append, DropGroup, GroupSettings, SaveGroup, SaveProducer
 from tests.journal.sample import Pen, rows_in, run_python
@@ -131,18 +132,26 @@ def test_a_missing_journal_is_not_created_against_the_will_of_the_caller(tmp_pat
     assert not (tmp_path / "j").exists()
 
 
-@pytest.mark.parametrize("pages", [0, 2, 3])
-def test_a_creation_that_was_cut_short_is_taken_up_again(tmp_path: Path, pages: int) -> None:
-    """Nothing was confirmed yet, so there is nothing to lose: no file, only LMDB's two first pages, or some more."""
-    import lmdb
-
-    path = tmp_path / "j"
-    path.mkdir()
-    lmdb.open(str(path), lib_version=0).close()
-    with (path / "data.mdb").open("r+b") as data:
-        data.truncate(pages * os.sysconf("SC_PAGESIZE"))
-    journal = Journal.open(path)
+def test_a_creation_that_was_cut_short_is_taken_up_again(tmp_path: Path) -> None:
+    left = tmp_path / "j" / "creating"
+    left.mkdir(parents=True)
+    (left / "data.mdb").write_bytes(b"half a file")
+    journal = Journal.open(tmp_path / "j")
     journal.commit([Pen().block(count=4)])
+    assert journal.load().last_seq == 4
+    assert not left.exists()
+    journal.close()
+
+
+def test_a_journal_that_appears_while_another_is_about_to_be_created_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(path: Path) -> LockFile:
+        run_python("journal = Journal.open(path); journal.commit([Pen().block(count=4)]); journal.close()", path)
+        return LockFile(path)
+
+    monkeypatch.setattr("fabric.journal.store.LockFile", late)
+    journal = Journal.open(tmp_path / "j")
     assert journal.load().last_seq == 4
     journal.close()
 

@@ -1,0 +1,125 @@
+"""The journal's directory: where it may be, who may use it, and how a file takes its place in it."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from fabric.errors import JournalError
+
+DATA_FILE: Final = "data.mdb"
+LOCK_FILE: Final = "hub.lock"
+DIR_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+
+# File systems on which two machines may see one file: LMDB's locks and its shared map do not hold there.
+NETWORK_FILE_SYSTEMS: Final = frozenset(
+    {"9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone"}
+    | {"fuse.s3fs", "fuse.sshfs", "fuse.vmhgfs-fuse", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4"}
+    | {"ocfs2", "orangefs", "prl_fs", "smb2", "smb3", "smbfs", "vboxsf", "vmhgfs"}
+)
+
+
+def has_data(path: Path) -> bool:
+    """Whether a directory holds a journal."""
+    return (path / DATA_FILE).exists()
+
+
+def make_directory(path: Path) -> None:
+    """Create the journal's directory so that it survives a power cut: a new name is durable once its parent is."""
+    if not path.is_dir():
+        try:
+            path.mkdir(mode=DIR_MODE, parents=True, exist_ok=True)
+        except OSError as error:
+            raise JournalError(
+                f"cannot create the journal directory {path}: {error.strerror}", "choose another --data directory"
+            ) from error
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class LockFile:
+    """An exclusive claim on a journal directory, for as long as the process lives or until `release`."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / LOCK_FILE
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        except OSError as error:
+            raise JournalError(
+                f"cannot open {path}: {error.strerror}", "check the owner and the permissions of the directory"
+            ) from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
+            os.close(self._fd)
+            raise JournalError(
+                f"the journal in {directory} is in use" + (f" by process {owner}" if owner else ""),
+                "stop the hub that uses it, or choose another directory",
+            ) from error
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        # The file stays: removing it would let two processes hold a lock on two files of one name.
+        if self._fd >= 0:
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def require_local(path: Path, mountinfo: str | None = None) -> None:
+    """Refuse a directory on a network file system. Where the kernel does not tell, it is taken as local."""
+    if mountinfo is None:
+        try:
+            mountinfo = Path("/proc/self/mountinfo").read_text()
+        except OSError:
+            return
+    kind = _file_system(path.resolve(), mountinfo)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise JournalError(
+            f"{path} is on a network file system ({kind}), where a journal can be damaged",
+            "use a local disk, or force it if only one machine ever opens it",
+        )
+
+
+def _file_system(path: Path, mountinfo: str) -> str:
+    """The type of the file system that holds a path: the last mount at the longest prefix wins."""
+    best, kind = -1, ""
+    for line in mountinfo.splitlines():
+        fields = line.split(" ")
+        mount_point = fields[4].encode().decode("unicode_escape")  # the kernel writes a space as \040
+        if path.is_relative_to(mount_point) and len(mount_point) >= best:
+            best, kind = len(mount_point), fields[fields.index("-", 6) + 1]
+    return kind
+
+
+@contextmanager
+def scratch(path: Path) -> Iterator[Path]:
+    """An empty directory that does not outlive the work, nor the next attempt when this one is killed."""
+    shutil.rmtree(path, ignore_errors=True)
+    make_directory(path)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def swap(partial: Path, target: Path) -> None:
+    """Let a finished copy take its place: durable first, then one rename, then that durable as well."""
+    with (partial / DATA_FILE).open("rb") as data:
+        os.fsync(data.fileno())
+    os.replace(partial / DATA_FILE, target / DATA_FILE)
+    (target / "lock.mdb").unlink(missing_ok=True)  # it speaks of readers of the old file
+    sync_directory(target)
