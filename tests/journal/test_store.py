@@ -9,6 +9,7 @@ from fabric.block import Block, stamp
 from fabric.errors import JournalError
 from fabric.journal.directory import LockFile
 from fabric.journal.store import Journal
+from fabric.journal.verify import verify
 from fabric.messages import Append, DropGroup, GroupSettings, SaveGroup, SaveProducer
 from tests.journal.sample import Pen, rows_in, run_python
 
@@ -68,6 +69,23 @@ def test_a_seq_that_does_not_follow_or_a_time_that_goes_back_is_a_bug_and_change
     journal.commit([pen.block()])
     assert [row.seq for row in rows_in(journal)] == list(range(1, 9))
     journal.close()
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_turn_that_was_given_up_leaves_no_trace_in_the_index(tmp_path: Path) -> None:
+    """Two of its blocks were taken up, and a chunk was filled, before the third turned out to be a bug."""
+    pen = Pen()
+    journal = Journal.open(tmp_path / "j")
+    journal.commit(pen.blocks(4, "a.b"))
+    failed = Pen(pen.seq, pen.ts_us)
+    with pytest.raises(AssertionError):
+        journal.commit([failed.block("never.was"), failed.block("never.was"), Pen(1).block()])
+    journal.commit(pen.blocks(4, "c.d"))
+    assert journal.reader().last_match(lambda topic: topic == "never.was") is None
+    assert [row.topic for row in rows_in(journal)] == ["a.b"] * 16 + ["c.d"] * 16
+    journal.close()
+    report = verify(tmp_path / "j")
+    assert (report.chunks, report.findings) == (1, ())
 
 
 def test_a_journal_that_was_not_closed_says_so(tmp_path: Path) -> None:
@@ -170,6 +188,7 @@ def test_every_commit_is_synced_and_the_map_is_never_written(tmp_path: Path) -> 
     assert flags["metasync"]
     assert not flags["writemap"]
     assert not flags["map_async"]
+    assert flags["meminit"]  # the hub's memory must not reach the gaps between rows
     assert journal.environment.lib_version()[:2] == (0, 9)
     assert journal.environment.info()["map_size"] == 1 << 40
     journal.close()
