@@ -25,7 +25,7 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -121,10 +121,8 @@ def encode(
 
 def stamp(raw: bytes, base_seq: int, ts_us: int) -> bytes:
     """The same block with the hub's fields filled in."""
-    stamped = bytearray(raw)
-    _STAMP.pack_into(stamped, _STAMP_AT, base_seq, ts_us)
-    _U32.pack_into(stamped, _HEAD_CRC_AT, zlib.crc32(memoryview(stamped)[:_HEAD_CRC_AT]))
-    return bytes(stamped)
+    head = b"".join((raw[:_STAMP_AT], _STAMP.pack(base_seq, ts_us), raw[_STAMP_AT + _STAMP.size : _HEAD_CRC_AT]))
+    return b"".join((head, _U32.pack(zlib.crc32(head)), memoryview(raw)[HEAD_BYTES:]))
 
 
 def verify_stamp(raw: bytes | memoryview) -> None:
@@ -426,14 +424,14 @@ def _intern(topics: Sequence[str]) -> tuple[list[str], "array[int] | None"]:
     return list(places), array("H", index) if len(places) > 1 else None
 
 
-def _seal(flags: int, priority: int, count: int, n_topics: int, expires_us: int, sections: Iterable[bytes]) -> bytes:
-    body = b"".join(sections)
-    if HEAD_BYTES + len(body) > BLOCK_BYTES_MAX:
-        raise BlockError(f"a block is at most {BLOCK_BYTES_MAX} bytes, not {HEAD_BYTES + len(body)}", Code.TOO_LARGE)
-    head = HEAD.pack(
-        MAGIC, VERSION, flags, priority, 0, count, n_topics, 0, 0, 0, expires_us, len(body), zlib.crc32(body), 0, 0
-    )
-    return head + body
+def _seal(flags: int, priority: int, count: int, n_topics: int, expires_us: int, sections: Sequence[bytes]) -> bytes:
+    size, crc = sum(map(len, sections)), 0
+    if HEAD_BYTES + size > BLOCK_BYTES_MAX:
+        raise BlockError(f"a block is at most {BLOCK_BYTES_MAX} bytes, not {HEAD_BYTES + size}", Code.TOO_LARGE)
+    for section in sections:
+        crc = zlib.crc32(section, crc)
+    head = HEAD.pack(MAGIC, VERSION, flags, priority, 0, count, n_topics, 0, 0, 0, expires_us, size, crc, 0, 0)
+    return b"".join((head, *sections))
 
 
 def _require(condition: bool, message: str) -> None:

@@ -30,7 +30,7 @@ def column(items: Sequence[bytes]) -> bytes:
         offsets = array("I", accumulate(map(len, items), initial=0))
     except OverflowError:
         raise BlockError("a column holds less than 4 GiB", Code.TOO_LARGE) from None
-    return padded(offsets.tobytes() + b"".join(items))
+    return b"".join((offsets.tobytes(), *items, bytes(-(4 * len(offsets) + offsets[-1]) % 8)))
 
 
 def column_end(raw: bytes, pos: int, n: int) -> int:

@@ -179,7 +179,10 @@ class Hub:
         self._housekeeping(now)
 
     def _wait(self) -> None:
-        timeout_s = self._router.next_deadline() - time.monotonic()
+        deadline = self._router.next_deadline()
+        if not self._committing:  # otherwise the journal thread wakes us, and nothing can be committed before
+            deadline = min(deadline, self._router.commit_deadline())
+        timeout_s = deadline - time.monotonic()
         if self._port.has_outboxes:
             timeout_s = min(timeout_s, OUTBOX_POLL_S)
         self._poller.poll(max(math.ceil(timeout_s * 1000), 0))
