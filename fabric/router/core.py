@@ -128,12 +128,11 @@ class Router:
         """When `tick` has something to do next, if nothing arrives."""
         if self._stirred:
             return 0.0
-        soonest = self._sweep_at
-        if self._timers:
-            soonest = min(soonest, self._timers[0][0])
-        if self._dirty_since:
-            soonest = min(soonest, self._dirty_since + LAZY_S)
-        return soonest
+        return min(self._sweep_at, self._timers[0][0]) if self._timers else self._sweep_at
+
+    def commit_deadline(self) -> float:
+        """When settled deliveries have waited long enough for a commit; never, when there are none."""
+        return self._dirty_since + LAZY_S if self._dirty_since else NEVER
 
     def wants_commit(self, now: float) -> bool:
         return bool(self.intake) or (self._dirty_since > 0 and now >= self._dirty_since + LAZY_S)
