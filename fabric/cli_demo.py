@@ -1,5 +1,6 @@
 """`fabric demo`: see it work, and see it survive."""
 
+import logging
 import signal
 
 import click
@@ -26,6 +27,7 @@ def demo(seconds: float, rate: int, kills: int, plain: bool) -> int:
     from fabric.demo import Demo
     from fabric.demo_view import PlainView, summary, view_for_terminal
 
+    logging.getLogger("fabric_client").setLevel(logging.CRITICAL)  # the demo tells of lost connections itself
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up as for Ctrl-C
     view = PlainView(click.echo) if plain else view_for_terminal()
     with view:

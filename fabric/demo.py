@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import fabric_client
-from fabric.child import HubProcess
+from fabric.cli_child import HubProcess
 from fabric.errors import FabricError
 
 TOPICS: Final = ("orders.created", "orders.paid", "orders.shipped", "orders.returned")

@@ -64,7 +64,7 @@ class HubProcess:
         self._known.clear()
         self._is_up = False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fabric.child", "hub", *options, "--log-level", "info"],
+            [sys.executable, "-m", "fabric.cli_child", "hub", *options, "--log-level", "info"],
             stdin=subprocess.PIPE,  # never written to: see die_with
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -1,0 +1,151 @@
+"""Processes that measure: started together, let go together, never left behind.
+
+A worker is a function in `workers`. It connects first and says so; when all are ready the parent lets them go. Every
+wait has an end, and a worker whose parent is gone ends itself.
+"""
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from fabric.cli_child import HubProcess
+from fabric.errors import FabricError
+
+READY_S: Final = 60.0  # imports and connections, on a busy machine
+RUN_S: Final = 300.0  # no single measurement may take longer
+END_S: Final = 5.0
+
+_CONTEXT: Final = multiprocessing.get_context("spawn")  # fork would copy sockets and threads of the parent
+
+
+class Task(NamedTuple):
+    """What one worker does: `work(line, **arguments)`."""
+
+    work: Callable[..., dict[str, Any]]
+    arguments: dict[str, Any]
+
+
+class Line:
+    """A worker's end of the line to its parent."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+
+    def ready(self) -> None:
+        """Say that we are ready, and wait until all are."""
+        self._pipe.send(("ready", None))
+        if not self._pipe.poll(READY_S):
+            raise FabricError("the start signal did not come")
+        self._pipe.recv()
+
+
+class Run(NamedTuple):
+    """What came of one measurement. `foreign` is the share of the machine's CPU that other programs took meanwhile."""
+
+    results: list[dict[str, Any]]
+    hub_cpu_s: float
+    foreign: float
+
+
+class Watch:
+    """Begins to watch how much of the machine's CPU other programs take."""
+
+    def __init__(self) -> None:
+        self._busy_s, self._own_s, self._begun = _busy_s(), time.process_time(), time.monotonic()
+
+    def foreign(self, children_cpu_s: float = 0.0) -> float:
+        """Their share since then; what our children used is not foreign."""
+        own_s = time.process_time() - self._own_s + children_cpu_s
+        capacity_s = (time.monotonic() - self._begun) * (os.cpu_count() or 1)
+        return max(0.0, (_busy_s() - self._busy_s - own_s) / capacity_s)
+
+
+def shared_counter(value: int = 0) -> Any:
+    """A number that all workers see."""
+    return _CONTEXT.Value("q", value)
+
+
+def run(tasks: Sequence[Task], hub: HubProcess | None = None) -> Run:
+    """Run the tasks at the same time; their results in the same order."""
+    pairs = [_CONTEXT.Pipe() for _ in tasks]
+    processes = [
+        _CONTEXT.Process(target=_work, args=(task, theirs), daemon=True)
+        for task, (_, theirs) in zip(tasks, pairs, strict=True)
+    ]
+    try:
+        for process in processes:
+            process.start()
+        ours = [pair[0] for pair in pairs]
+        for pipe in ours:
+            _hear(pipe, READY_S)
+        watch, hub_before = Watch(), _cpu(hub)
+        for pipe in ours:
+            pipe.send("go")
+        results = [_hear(pipe, RUN_S) for pipe in ours]
+        hub_cpu_s = _cpu(hub) - hub_before
+        return Run(results, hub_cpu_s, watch.foreign(hub_cpu_s + sum(result["cpu_s"] for result in results)))
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                _end(process)
+        for mine, theirs in pairs:
+            mine.close()
+            theirs.close()
+
+
+def _hear(pipe: Any, seconds: float) -> dict[str, Any]:
+    if not pipe.poll(seconds):
+        raise FabricError(f"a benchmark process was silent for {seconds:g} s", "is the machine overloaded?")
+    kind, value = pipe.recv()
+    if kind == "error":
+        raise FabricError(f"a benchmark process failed: {value}")
+    return value or {}
+
+
+def _end(process: Any) -> None:
+    process.join(END_S)
+    if process.is_alive():
+        process.kill()
+        process.join()
+
+
+def _work(task: Task, pipe: Any) -> None:
+    """In the worker."""
+    _die_with_parent()
+    line = Line(pipe)
+    try:
+        result = task.work(line, **task.arguments)
+        pipe.send(("result", {**result, "cpu_s": time.process_time() - result.pop("cpu_before_s", 0.0)}))
+    except BaseException as error:
+        pipe.send(("error", f"{type(error).__name__}: {error}"))
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def _cpu(hub: HubProcess | None) -> float:
+    return hub.cpu_s() if hub is not None else 0.0
+
+
+def _busy_s() -> float:
+    """CPU seconds that the whole machine has worked since boot; 0 where the kernel does not tell."""
+    try:
+        with open("/proc/stat") as stat:
+            fields = [int(field) for field in stat.readline().split()[1:9]]
+    except OSError:
+        return 0.0
+    idle = fields[3] + fields[4]
+    return float(sum(fields) - idle) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,108 @@
+"""What the processes of a measurement do. Each returns a dictionary with the times that it saw.
+
+Times are of the monotonic clock, which all processes of a machine share on Linux, so that they may be compared.
+"""
+
+import struct
+import time
+from typing import Any, Final
+
+import fabric_client
+from fabric.bench.crew import Line
+from fabric.errors import FabricError
+
+STAMP: Final = struct.Struct("<q")  # the first bytes of a body: when it was published, in ns
+CHECK_EVERY: Final = 256  # messages between looks at the clock
+IDLE_S: Final = 0.2  # a consumer without messages looks so often whether everything was consumed
+PACE_S: Final = 0.0002
+STUCK_S: Final = 120.0  # nothing came for so long: give up
+
+
+def produce(
+    line: Line, *, url: str, topics: list[str], count: int, size: int, level: str | None = None
+) -> dict[str, Any]:
+    """Publish message by message, wait until all are confirmed."""
+    body = bytes(size)
+    options = {} if level is None else {"level": level}
+    with fabric_client.connect(url) as fab:
+        line.ready()
+        cpu_s, begun = time.process_time(), time.monotonic()
+        publish = fab.publish_nowait
+        if len(topics) == 1 and not options:
+            topic = topics[0]
+            for _ in range(count):
+                publish(topic, body)
+        else:
+            for index in range(count):
+                publish(topics[index % len(topics)], body, **options)  # type: ignore[arg-type]
+        fab.flush(STUCK_S)
+        return {"count": count, "begun": begun, "ended": time.monotonic(), "cpu_before_s": cpu_s}
+
+
+def consume(line: Line, *, url: str, group: str, total: int, done: Any) -> dict[str, Any]:
+    """Consume and ack as a member of a group, an object for each message, until the group has had `total`."""
+    with fabric_client.connect(url) as fab:
+        batches = fab.consume_batches(group=group, timeout=IDLE_S)
+        line.ready()
+        cpu_s, begun = time.process_time(), time.monotonic()
+        mine = size = 0
+        ended = give_up = begun
+        while done.value < total:
+            for batch in batches:
+                for message in batch:
+                    size += len(message.body)
+                batch.ack()
+                mine += batch.count
+                ended = time.monotonic()
+                with done.get_lock():
+                    done.value += batch.count
+                if done.value >= total:
+                    fab.flush(STUCK_S)  # the last acks are on disk, too
+                    ended = time.monotonic()
+                    break
+            else:
+                if time.monotonic() - max(ended, give_up) > STUCK_S:
+                    raise FabricError(f"only {done.value} of {total} messages came")
+                batches = fab.consume_batches(group=group, timeout=IDLE_S)
+        return {"count": mine, "bytes": size, "begun": begun, "ended": ended, "cpu_before_s": cpu_s}
+
+
+def produce_paced(
+    line: Line, *, url: str, topic: str, rate: int, seconds: float, size: int, level: str
+) -> dict[str, Any]:
+    """Publish at a steady rate. A message that fell due while the client kept us is stamped with when it was due, so
+    that a stall counts; one that fell due while we slept, with the present."""
+    padding = bytes(size - STAMP.size)
+    options = {} if level == "journaled" else {"level": level}
+    with fabric_client.connect(url) as fab:
+        line.ready()
+        cpu_s = time.process_time()
+        step_ns, count = round(1e9 / rate), round(rate * seconds)
+        begun = idle_since = time.monotonic_ns()
+        for index in range(count):
+            due = begun + index * step_ns
+            while (now := time.monotonic_ns()) < due:
+                idle_since = now
+                time.sleep(PACE_S)
+                idle_since = time.monotonic_ns()
+            stamp = due if due <= idle_since else now
+            fab.publish_nowait(topic, STAMP.pack(min(stamp, now)) + padding, **options)  # type: ignore[arg-type]
+        fab.flush(STUCK_S)
+        return {"count": count, "begun": begun / 1e9, "ended": time.monotonic(), "cpu_before_s": cpu_s}
+
+
+def consume_paced(line: Line, *, url: str, group: str, total: int) -> dict[str, Any]:
+    """Consume message by message; how long each was under way, in microseconds."""
+    delays: list[float] = []
+    with fabric_client.connect(url) as fab:
+        consumer = fab.consume(group=group, count=total, timeout=STUCK_S)
+        line.ready()
+        cpu_s, begun = time.process_time(), time.monotonic()
+        for message in consumer:
+            delays.append((time.monotonic_ns() - STAMP.unpack_from(message.body)[0]) / 1000)
+            message.ack()
+        ended = time.monotonic()
+        fab.flush(STUCK_S)
+    if len(delays) < total:
+        raise FabricError(f"only {len(delays)} of {total} messages came")
+    return {"count": total, "begun": begun, "ended": ended, "delays_us": sorted(delays), "cpu_before_s": cpu_s}
