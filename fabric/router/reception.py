@@ -14,6 +14,8 @@ from fabric.router.sessions import CHANNELS_MAX, HEARTBEAT_MS, SILENT_BEATS, TTL
 
 SESSIONS_MAX: Final = 20_000  # a connection costs about 28 KB inside ZeroMQ
 NAME_CHARS_MAX: Final = 128
+EPOCH_JUMP_BYTES: Final = 4
+EPOCH_MAX: Final = 1 << 62  # so many jumps that nobody gets there honestly
 PRODUCERS_MAX: Final = 50_000  # remembered at once; each costs about half a kilobyte
 
 Resumed = list[tuple[int, int]]  # (channel, last ordinal seen)
@@ -97,8 +99,12 @@ class Reception:
         producer = self._intake.producers.get(name) or Producer(name)
         epoch = wish.get("epoch")
         if epoch is None:
-            return producer, producer.epoch + 1
-        if type(epoch) is not int or epoch < producer.epoch:
+            # A jump at random, because a claim is on disk only with the first publish: if the hub crashes before, the
+            # next claim must not get the same epoch, or one's messages would be taken for resends of the other's.
+            return producer, producer.epoch + 1 + int.from_bytes(self._token()[-EPOCH_JUMP_BYTES:], "big")
+        if type(epoch) is not int or not 0 < epoch < EPOCH_MAX:
+            raise ProtocolError(Code.BAD_OPTION, f"producer.epoch is the one that WELCOME gave, not {epoch!r}")
+        if epoch < producer.epoch:
             raise ProtocolError(Code.FENCED, f"producer {name!r} has a newer session (epoch {producer.epoch})")
         return producer, epoch
 
