@@ -5,6 +5,7 @@ shells drive it: a test that passes messages by hand, and `Served`, which puts i
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -291,10 +292,22 @@ class Served:
         self._stop = threading.Event()
         self._socket = self.context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.bind(self._bind)
+        self._bind_when_free()
         self.url = self._bind = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
+
+    def _bind_when_free(self) -> None:
+        """A socket of the same address that was closed just now may still be on its way out."""
+        for _ in range(1000):
+            try:
+                self._socket.bind(self._bind)
+                return
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE:
+                    raise
+                time.sleep(0.01)
+        raise AssertionError(f"{self._bind} did not become free")
 
     def _serve(self) -> None:
         while not self._stop.is_set():
@@ -320,4 +333,4 @@ class Served:
 
     def close(self) -> None:
         self.stop()
-        self.context.term()
+        self.context.destroy(0)

@@ -178,8 +178,8 @@ class AsyncClient:
         level: str | None = None,
     ) -> None:
         """Publish without waiting for the confirm; `flush` waits for all. Raises BufferFull when there is no room
-        (the message is not accepted; `drain` waits for room), and PublishRefused when the hub has refused earlier
-        messages (this one is accepted all the same)."""
+        (the message is not accepted; `drain` waits for room), and PublishRefused when the hub has refused messages
+        (unless it is among them, this one is accepted all the same)."""
         publisher = self._publisher
         lane = publisher.lane
         if (

@@ -38,6 +38,7 @@ class Link:
             raise FabricError(f"{url!r} is not a usable address: {error}", "it looks like tcp://HOST:PORT") from None
         self.fd = socket.fileno()
         self.monitor_fd = -1 if self._monitor is None else self._monitor.fileno()
+        self.broken()  # arms the monitor's descriptor, which is edge-triggered as well
 
     def send(self, frames: list[bytes]) -> bool:
         """False when there is nobody to send to."""

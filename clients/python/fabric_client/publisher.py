@@ -243,7 +243,7 @@ class Publisher:
 
     def disconnected(self) -> None:
         """Nobody is listening; everything stays."""
-        self._live = False
+        self._live = self._kick = False
 
     def flow(self, window: m.Flow) -> None:
         self._window_blocks, self._window_bytes = window.blocks_max, window.bytes_max

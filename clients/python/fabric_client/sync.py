@@ -163,7 +163,8 @@ class Client:
         level: str | None = None,
     ) -> None:
         """Publish without waiting for the confirm; `flush` waits for all. When the buffer is full this waits for
-        room. Raises PublishRefused when the hub has refused earlier messages; this one is accepted all the same."""
+        room. Raises PublishRefused when the hub has refused messages; unless it is among them, this one is accepted
+        all the same."""
         publisher = self._publisher
         lane = publisher.lane
         if (
