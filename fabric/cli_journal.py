@@ -4,61 +4,32 @@ Data goes to stdout, as a table for people and as JSON for programs; progress an
 modules are imported inside the commands, so that `fabric --help` does not wait for LMDB.
 """
 
-import functools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fabric.errors import JournalDamaged, JournalError
+from fabric.cli import EXIT_CONFLICT, EXIT_NOT_FOUND
+from fabric.errors import JournalDamaged
 
 if TYPE_CHECKING:
     from fabric.journal.verify import Progress, Report
 
-EXIT_FAILED: Final = 1
-EXIT_NOT_FOUND: Final = 4
-EXIT_CONFLICT: Final = 6
-EXIT_DAMAGED: Final = 9
 _PLAIN_PROGRESS_S: Final = 5.0  # a line of progress this often when stderr is not a terminal
 _FINDINGS_SHOWN: Final = 20
 
-Arguments = ParamSpec("Arguments")
+
+class _NotFound(click.ClickException):
+    exit_code = EXIT_NOT_FOUND
 
 
-class _Failure(Exception):
-    """Ends a command: one line of what, one of what to do, an exit code."""
-
-    def __init__(self, code: int, text: str, hint: str = "") -> None:
-        super().__init__(text)
-        self.code = code
-        self.hint = hint
-
-
-def _reports_errors(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
-    @functools.wraps(command)
-    def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except JournalDamaged as error:
-            _exit(EXIT_DAMAGED, error, error.hint)
-        except JournalError as error:
-            _exit(EXIT_FAILED, error, error.hint)
-        except _Failure as error:
-            _exit(error.code, error, error.hint)
-
-    return wrapped
-
-
-def _exit(code: int, error: Exception, hint: str) -> None:
-    click.echo(f"error: {error}", err=True)
-    if hint:
-        click.echo(f"hint: {hint}", err=True)
-    raise SystemExit(code)
+class _Conflict(click.ClickException):
+    exit_code = EXIT_CONFLICT
 
 
 _data = click.option(
@@ -93,7 +64,6 @@ def journal() -> None:
 @_data
 @_output
 @_json
-@_reports_errors
 def stats_command(data: Path, output: str | None, as_json: bool) -> None:
     """Show what a journal holds. Works while the hub runs.
 
@@ -118,7 +88,6 @@ def stats_command(data: Path, output: str | None, as_json: bool) -> None:
 @_output
 @_json
 @_no_progress
-@_reports_errors
 def verify_command(data: Path, output: str | None, as_json: bool, no_progress: bool) -> None:
     """Check every checksum and whether all rows fit together. Works while the hub runs.
 
@@ -144,7 +113,6 @@ def verify_command(data: Path, output: str | None, as_json: bool, no_progress: b
 @_output
 @_json
 @_no_progress
-@_reports_errors
 def backup_command(target: Path, data: Path, output: str | None, as_json: bool, no_progress: bool) -> None:
     """Copy a journal to the new directory TARGET and check the copy. Works while the hub runs.
 
@@ -172,7 +140,6 @@ def backup_command(target: Path, data: Path, output: str | None, as_json: bool, 
 @click.option("--yes", is_flag=True, help="Replace the journal that is there, without asking.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--accept-damage", is_flag=True, help="Restore a backup with damaged blocks: the good ones are kept.")
-@_reports_errors
 def restore_command(
     source: Path,
     data: Path,
@@ -202,7 +169,7 @@ def restore_command(
         return
     if has_data(data) and not yes:
         if not sys.stdin.isatty():
-            raise _Failure(EXIT_CONFLICT, f"there is a journal in {data} already", "confirm with --yes")
+            raise _Conflict(f"there is a journal in {data} already\nhint: confirm with --yes")
         click.confirm(f"{plan}?", abort=True, err=True)
     with _progress("checking", no_progress) as progress:
         done = restore(source, data, replace=True, accept_damage=accept_damage, progress=progress)
@@ -215,7 +182,6 @@ def restore_command(
 @_output
 @_json
 @_no_progress
-@_reports_errors
 def compact_command(data: Path, output: str | None, as_json: bool, no_progress: bool) -> None:
     """Give the free space in a stopped journal's file back to the disk.
 
@@ -240,21 +206,20 @@ def _require_journal(path: Path) -> None:
     from fabric.journal.directory import has_data
 
     if not has_data(path):
-        raise _Failure(EXIT_NOT_FOUND, f"there is no journal in {path}", "name its directory, as --data or FABRIC_DATA")
+        raise _NotFound(f"there is no journal in {path}\nhint: name its directory, as --data or FABRIC_DATA")
 
 
 def _require_absent(path: Path, hint: str) -> None:
     from fabric.journal.directory import has_data
 
     if has_data(path):
-        raise _Failure(EXIT_CONFLICT, f"there is a journal in {path} already", hint)
+        raise _Conflict(f"there is a journal in {path} already\nhint: {hint}")
 
 
 def _require_no_findings(report: "Report", text: str) -> None:
     if report.findings:
         lost = sum(f.last_seq - f.first_seq + 1 for f in report.findings if f.table == "blocks")
-        raise _Failure(
-            EXIT_DAMAGED,
+        raise JournalDamaged(
             f"{text}: {len(report.findings)} findings, {lost} messages lost",
             "restore a backup with 'fabric journal restore', or go on without the damaged messages",
         )

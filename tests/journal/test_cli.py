@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from fabric.cli import main
 from fabric.cli_journal import journal as command
 from fabric.journal.records import seq_key
 from fabric.journal.store import Journal
@@ -25,7 +26,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def fabric(*arguments: object, expect: int = 0) -> Result:
-    result = CliRunner().invoke(command, [str(a) for a in arguments])
+    result = CliRunner().invoke(main, ["journal", *(str(a) for a in arguments)])
     assert result.exit_code == expect, (result.output, result.exception)
     return result
 
