@@ -26,7 +26,7 @@ import fabric
 from fabric import wire
 from fabric.errors import Code, FabricError, ProtocolError
 from fabric.hub.log import event
-from fabric.hub.port import Port
+from fabric.hub.port import Port, check_address
 from fabric.hub.scribe import Committed, Failed, Scribe, Trimmed
 from fabric.journal.store import Journal, Limits
 from fabric.messages import PeerId
@@ -64,6 +64,8 @@ class Hub:
         options: HubOptions = HubOptions(),  # noqa: B008 - immutable
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
     ) -> None:
+        for url in options.binds:
+            check_address(url)  # before a journal is made for nothing
         self._options = options
         self.counters: Counter[str] = Counter()
         self.context = context or zmq.Context(io_threads=options.io_threads)

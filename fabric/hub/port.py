@@ -55,13 +55,13 @@ class Port:
         self.binds: list[str] = []
 
     def bind(self, url: str) -> str:
-        """Listen at url; returns where, with a wildcard port filled in."""
-        check_address(url)
+        """Listen at url, which `check_address` has passed; returns where, with a wildcard port filled in."""
         try:
             self._socket.bind(url)
         except zmq.ZMQError as error:
             raise FabricError(
-                f"cannot listen at {url}: {error.strerror}", "is another hub running there? choose another --bind"
+                f"cannot listen at {url}: {zmq.strerror(error.errno or 0)}",
+                "is another hub running there? choose another --bind",
             ) from error
         bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.binds.append(bound)
