@@ -1,12 +1,12 @@
 """`fabric bench`: choose parts, run them on a hub in a temporary folder, print each figure as soon as it is there."""
 
 import json
-import signal
 from pathlib import Path
 from typing import Final
 
 import click
 
+from fabric.cli_client import sigterm_interrupts
 from fabric.cli_values import Duration, Size
 
 PARTS: Final = ("e2e", "publish", "drain", "kib", "singles", "latency", "topics", "groups", "journal")
@@ -69,7 +69,6 @@ def bench(
     from fabric.bench import growth, machine, report
     from fabric.bench import parts as short
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up as for Ctrl-C
     settings = short.Settings(size=size, seconds=seconds, messages=count, repeats=repeats, queued=queued, folder=data)
     about = machine.describe(data or Path(tempfile.gettempdir()))
     if not as_json:
@@ -77,7 +76,10 @@ def bench(
     figures = []
     for part in chosen(parts):
         measure = getattr(short if part in SHORT else growth, f"part_{part}")
-        with short.Bench(settings) as hub:  # a fresh hub for each part, so that their order does not matter
+        with (
+            sigterm_interrupts(),
+            short.Bench(settings) as hub,
+        ):  # a fresh hub for each part, so that their order does not matter
             for figure in measure(hub):
                 figures.append(figure)
                 if not as_json:

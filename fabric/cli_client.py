@@ -1,7 +1,9 @@
-"""What `pub` and `sub` share: the hub's address, how long to wait for it, and the client's warnings in our words."""
+"""What the commands that talk to a hub share: its address, the client's warnings in our words, how to be stopped."""
 
+import contextlib
 import logging
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -40,6 +42,16 @@ def connect(url: str, timeout_s: float) -> "Client":
         logger.setLevel(logging.WARNING)
         logger.propagate = False
     return fabric_client.connect(url, name="fabric-cli", timeout=timeout_s)
+
+
+@contextlib.contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM ends what is going on as Ctrl-C does: with everything cleaned up."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Warnings(logging.Handler):

@@ -1,10 +1,10 @@
 """`fabric demo`: see it work, and see it survive."""
 
 import logging
-import signal
 
 import click
 
+from fabric.cli_client import sigterm_interrupts
 from fabric.cli_values import Duration
 
 
@@ -28,9 +28,8 @@ def demo(seconds: float, rate: int, kills: int, plain: bool) -> int:
     from fabric.demo_view import PlainView, summary, view_for_terminal
 
     logging.getLogger("fabric_client").setLevel(logging.CRITICAL)  # the demo tells of lost connections itself
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up as for Ctrl-C
     view = PlainView(click.echo) if plain else view_for_terminal()
-    with view:
+    with sigterm_interrupts(), view:
         verdict = Demo(seconds=seconds, rate=rate, kills=kills, show=view.show, tell=view.tell).run()
     for line in summary(verdict):
         click.echo(line)

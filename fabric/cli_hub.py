@@ -20,8 +20,9 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path("./fabric-data"),
-    show_default="./fabric-data",
+    default=Path("fabric-data"),
+    show_default=True,
+    envvar="FABRIC_DATA",
     help="Directory of the journal; made when it is not there.",
 )
 @click.option(

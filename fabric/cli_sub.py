@@ -5,7 +5,6 @@ reader leaves, what could not be written goes back to the group, uncounted.
 """
 
 import os
-import signal
 import sys
 import time
 from typing import IO, TYPE_CHECKING
@@ -13,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from fabric.cli import EXIT_NOTHING, EXIT_PARTLY
-from fabric.cli_client import connect, hub_options
+from fabric.cli_client import connect, hub_options, sigterm_interrupts
 from fabric.cli_shape import SHAPES, Shape, shape_of
 from fabric.cli_values import Duration, Position, shown_seconds
 
@@ -75,8 +74,7 @@ def sub(
     if not ack and group is None:
         raise click.UsageError("--no-ack needs --group; without a group nothing is acked anyway")
     tally = _Tally()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the stream as Ctrl-C does
-    with connect(url, connect_timeout) as fab:
+    with sigterm_interrupts(), connect(url, connect_timeout) as fab:
         try:
             consumer = fab.consume_batches(
                 *patterns, group=group, start=start, count=count, timeout=timeout, lease=lease, attempts=attempts

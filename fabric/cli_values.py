@@ -46,10 +46,10 @@ def size_bytes(text: str) -> int:
     unit = (match[2] or "b") if match else ""
     if match is None or unit not in SIZE_UNITS:
         raise ValueError(f"{text!r} is not a size; write 4096, 64KB, 500MB, 10GB or 10GiB")
-    total = int(float(match[1]) * SIZE_UNITS[unit])
+    total = float(match[1]) * SIZE_UNITS[unit]
     if total > BYTES_MAX:
         raise ValueError(f"{text!r} is more than any disk holds")
-    return total
+    return int(total)
 
 
 def position(text: str, now_s: float) -> str | int | float:

@@ -31,7 +31,7 @@ class View(Protocol):
 
 
 def view_for_terminal() -> View:
-    return LiveView() if sys.stdout.isatty() else PlainView(lambda line: print(line, flush=True))
+    return LiveView(Console()) if sys.stdout.isatty() else PlainView(lambda line: print(line, flush=True))
 
 
 class PlainView:
@@ -65,9 +65,8 @@ class PlainView:
 class LiveView:
     """A table that is drawn over, with the rates of the last seconds as little bars, and the events below."""
 
-    def __init__(self) -> None:
-        self._console = Console()
-        self._live = Live(console=self._console, refresh_per_second=10, transient=False)
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, refresh_per_second=10, transient=False)
         self._events: deque[Text] = deque(maxlen=EVENTS_KEPT)
         self._history: dict[str, deque[tuple[float, int]]] = {}
         self._last: Figures | None = None

@@ -89,6 +89,11 @@ def run(tasks: Sequence[Task], hub: HubProcess | None = None) -> Run:
         results = [_hear(pipe, RUN_S) for pipe in ours]
         hub_cpu_s = _cpu(hub) - hub_before
         return Run(results, hub_cpu_s, watch.foreign(hub_cpu_s + sum(result["cpu_s"] for result in results)))
+    except BaseException:
+        for process in processes:
+            if process.pid is not None:
+                process.kill()  # the others wait for one that failed
+        raise
     finally:
         for process in processes:
             if process.pid is not None:

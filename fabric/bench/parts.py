@@ -201,7 +201,8 @@ def part_singles(bench: Bench) -> Iterator[Figure]:
 
     rates, runs, count = bench.repeated(measure)
     what = f"single messages, {size} B, {CONNECTIONS} connections, pipelined"
-    note = f"{count:,} messages, each a block of its own"
+    hub_us, load_us = (spent_s / count * 1e6 for spent_s in (runs[-1].hub_cpu_s, runs[-1].results[0]["cpu_s"]))
+    note = f"{count:,} messages, each a block of its own; CPU each: hub {hub_us:.1f}, load {load_us:.1f} µs"
     yield median_figure("singles", what, "msg/s", JOURNALED, rates, note=note, foreign=worst(runs))
 
 

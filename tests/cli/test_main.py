@@ -1,0 +1,150 @@
+"""The command as a whole: help, wrong usage, and errors that become one line, a hint and an exit code."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fabric import __version__
+from fabric.cli import COMMANDS, exit_code_of, run
+from fabric.errors import FabricError, JournalDamaged, JournalError
+from fabric_client import errors as client
+from tests.cli.conftest import PROCESS_S, Fabric
+
+SLOW_TO_IMPORT = ("zmq", "lmdb", "msgpack", "rich", "fabric_client", "fabric.hub", "fabric.journal")
+
+
+def test_help_lists_every_command_and_shows_examples_first(fabric: Fabric) -> None:
+    result = fabric("--help")
+    assert result.exit_code == 0
+    assert all(f"\n  {name} " in result.stdout for name in COMMANDS)
+    assert result.stdout.index("Examples:") < result.stdout.index("Options:")
+
+
+def test_help_imports_nothing_slow() -> None:
+    """What keeps it quick, without a clock in the test."""
+    code = (
+        "import sys; from click.testing import CliRunner; from fabric.cli import main\n"
+        "assert CliRunner().invoke(main, ['--help']).exit_code == 0\n"
+        f"print([name for name in {SLOW_TO_IMPORT!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PROCESS_S, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_examples(fabric: Fabric, name: str) -> None:
+    result = fabric(name, "--help")
+    assert result.exit_code == 0
+    assert "Examples:" in result.stdout
+
+
+def test_version(fabric: Fabric) -> None:
+    assert fabric("--version").stdout == f"fabric {__version__}\n"
+
+
+def test_a_misspelt_command_is_recognised(fabric: Fabric) -> None:
+    result = fabric("hbu")
+    assert result.exit_code == 2
+    assert result.stderr == "error: there is no command 'hbu'\nhint: did you mean 'fabric hub'?\n"
+
+
+def test_a_prefix_is_not_a_command(fabric: Fabric) -> None:
+    assert fabric("jour", "stats").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["xyzzy"], "no command 'xyzzy'"),
+        (["--nonsense"], "No such option"),
+        (["hub", "--max-age", "7x"], "'7x' is not a duration"),
+        (["hub", "--max-bytes", "10G"], "'10G' is not a size"),
+        (["hub", "--max-messages", "-1"], "-1"),
+        (["hub", "--log-format", "xml"], "xml"),
+        (["pub"], "TOPIC"),
+        (["pub", "a", "b", "-H", "nope"], "'nope' is not a header"),
+        (["pub", "a", "b", "--count", "0"], "0"),
+        (["pub", "a", "b", "--level", "maybe"], "maybe"),
+        (["pub", "a", "b", "--lines"], "--lines reads"),
+        (["pub", "a", "--lines", "-o", "seq"], "--lines reads"),
+        (["sub"], "PATTERNS"),
+        (["sub", "a", "--start", "yesterday"], "'yesterday' is not a position"),
+        (["sub", "a", "-f", "%x"], "does not know '%x'"),
+        (["sub", "a", "-f", "50%"], "does not know '%'"),
+        (["sub", "a", "-f", "%v", "-o", "raw"], "do not go together"),
+        (["sub", "a", "--no-ack"], "--no-ack needs --group"),
+        (["sub", "a", "--timeout", "soon"], "'soon' is not a duration"),
+        (["demo", "--rate", "0"], "0"),
+        (["bench", "nothing"], "nothing"),
+        (["bench", "--size", "big"], "'big' is not a size"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(fabric: Fabric, arguments: list[str], says: str) -> None:
+    result = fabric(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    error = result.stderr.splitlines()[0]
+    assert error.startswith("error: ")
+    assert says in error
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (FabricError("x"), 1),
+        (JournalError("x"), 1),
+        (client.BadMessage("x"), 2),
+        (client.BadPattern("x"), 2),
+        (client.ConnectionLost("x"), 3),
+        (client.Timeout("x"), 3),
+        (client.NotFound("x"), 4),
+        (client.Forbidden("x"), 5),
+        (client.GroupMismatch("x"), 6),
+        (client.Fenced("x"), 6),
+        (JournalDamaged("x"), 9),
+    ],
+)
+def test_exit_codes_are_stable(error: FabricError, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def test_an_error_is_a_line_and_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(lambda: _raise(FabricError("no room", "make some"))) == 1
+    assert capsys.readouterr() == ("", "error: no room\nhint: make some\n")
+
+
+def test_an_operating_system_error_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(lambda: _raise(PermissionError(13, "Permission denied", "/x"))) == 1
+    assert capsys.readouterr().err == "error: Permission denied: /x\n"
+
+
+def test_an_interrupt_is_130() -> None:
+    assert run(lambda: _raise(KeyboardInterrupt())) == 130
+
+
+def test_our_own_mistakes_are_not_hidden() -> None:
+    with pytest.raises(AssertionError, match="impossible"):
+        run(lambda: _raise(AssertionError("impossible")))
+
+
+@pytest.mark.parametrize(("value", "shown"), [("1", True), ("0", False), ("", False)])
+def test_a_traceback_is_shown_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], value: str, shown: bool
+) -> None:
+    monkeypatch.setenv("FABRIC_DEBUG", value)
+    run(lambda: _raise(FabricError("x")))
+    assert ("Traceback" in capsys.readouterr().err) is shown
+
+
+def test_without_a_hub_pub_and_sub_say_so(fabric: Fabric, tmp_path: object) -> None:
+    for arguments in (["pub", "a", "b"], ["sub", "a"]):
+        result = fabric(*arguments, "--url", f"ipc://{tmp_path}/nobody", "--connect-timeout", "50ms")
+        assert result.exit_code == 3
+        assert "error: no hub at ipc://" in result.stderr
+        assert "hint: start one with 'fabric hub'" in result.stderr

@@ -1,0 +1,194 @@
+"""`fabric pub` and `fabric sub` against a real hub."""
+
+import base64
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import fabric_client
+from fabric.cli_child import HubProcess
+from tests.cli.conftest import PROCESS_S, Fabric
+
+IDLE = "300ms"
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    end = time.monotonic() + PROCESS_S
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_what_was_published_is_received(talk: Fabric) -> None:
+    published = talk("pub", "orders.created", '{"id": 1}', "-H", "source:web", "--key", "c7")
+    assert published.exit_code == 0
+    assert json.loads(published.stdout) == {"topic": "orders.created", "seq": 1, "bytes": 9, "level": "journaled"}
+    received = talk("sub", "orders.#", "--start", "first", "--count", "1")
+    assert received.exit_code == 0
+    (row,) = rows(received.stdout)
+    assert row.pop("time").endswith("Z")
+    assert row == {
+        "seq": 1,
+        "topic": "orders.created",
+        "attempt": 1,
+        "key": "c7",
+        "headers": {"source": "web", "content-type": "application/json"},
+        "data": {"id": 1},
+    }
+
+
+def test_only_json_is_marked_as_json(talk: Fabric) -> None:
+    for data in ("[1", "plain", "42"):
+        talk("pub", "a", data)
+    talk("pub", "a", '{"x": 1}', "--no-json")
+    talk("pub", "a", "42", "--json")
+    found = rows(talk("sub", "a", "--start", "first", "--count", "5").stdout)
+    assert [row["data"] for row in found] == ["[1", "plain", "42", '{"x": 1}', 42]
+
+
+def test_pub_says_what_it_did(talk: Fabric) -> None:
+    assert talk("pub", "a", "x", "-o", "seq").stdout == "1\n"
+    assert talk("pub", "a", "x", "-o", "text").stdout.startswith("a #2  1 B  stored in ")
+    assert talk("pub", "a", "x", "-o", "text", "--level", "received").stdout.startswith("a #3  1 B  received in ")
+
+
+def test_standard_input_is_the_message(talk: Fabric) -> None:
+    body = bytes(range(256))
+    talk("pub", "a", stdin=body)
+    talk("pub", "a", "-", stdin=b"two\nlines\n")
+    first, second = rows(talk("sub", "a", "--start", "first", "--count", "2").stdout)
+    assert base64.b64decode(first["base64"]) == body
+    assert second["data"] == "two\nlines\n"
+
+
+def test_each_line_is_a_message(talk: Fabric) -> None:
+    lines = [f"line {n}" for n in range(5_000)] + ["", "last without newline"]
+    result = talk("pub", "a", "--lines", stdin="\n".join(lines))
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["published"] == len(lines)
+    received = talk("sub", "a", "--start", "first", "--count", str(len(lines)), "-o", "raw")
+    assert received.stdout.splitlines() == lines
+
+
+def test_no_lines_are_no_messages(talk: Fabric) -> None:
+    result = talk("pub", "a", "--lines", stdin="")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["published"] == 0
+
+
+def test_a_message_is_repeated(talk: Fabric) -> None:
+    result = talk("pub", "a", "x", "--count", "100", "-o", "text")
+    assert result.stdout.startswith("a  published 100 messages, 100 B")
+    assert len(rows(talk("sub", "a", "--start", "first", "--count", "100").stdout)) == 100
+
+
+def test_a_bad_topic_is_wrong_usage(talk: Fabric) -> None:
+    result = talk("pub", "a..b", "x")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: topic 'a..b'")
+
+
+def test_a_bad_pattern_is_wrong_usage(talk: Fabric) -> None:
+    result = talk("sub", "a.**")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: pattern 'a.**'")
+
+
+def test_a_group_takes_each_message_once(talk: Fabric) -> None:
+    talk("pub", "a", "--lines", stdin="1\n2\n3\n4\n5\n")
+    first = talk("sub", "a", "--group", "g", "--count", "2", "-f", r"%v\n")
+    assert (first.exit_code, first.stdout) == (0, "1\n2\n")
+    rest = talk("sub", "a", "--group", "g", "--timeout", IDLE, "-f", r"%v\n")
+    assert (rest.exit_code, rest.stdout) == (0, "3\n4\n5\n")
+    nothing = talk("sub", "a", "--group", "g", "--timeout", IDLE)
+    assert (nothing.exit_code, nothing.stdout) == (7, "")
+
+
+def test_without_an_ack_messages_go_back(talk: Fabric) -> None:
+    talk("pub", "a", "x")
+    looked = talk("sub", "a", "--group", "g", "--count", "1", "--no-ack", "-f", "%v %a")
+    assert looked.stdout == "x 1"
+    taken = talk("sub", "a", "--group", "g", "--count", "1", "-f", "%v")
+    assert taken.stdout == "x"
+
+
+def test_less_than_wanted_is_8(talk: Fabric) -> None:
+    talk("pub", "a", "x")
+    assert talk("sub", "a", "--start", "first", "--count", "2", "--timeout", IDLE).exit_code == 8
+
+
+def test_other_settings_of_a_group_are_a_conflict(talk: Fabric) -> None:
+    talk("pub", "a", "x")
+    talk("sub", "a", "--group", "g", "--count", "1", "--attempts", "3")
+    result = talk("sub", "a", "--group", "g", "--attempts", "4")
+    assert result.exit_code == 6
+    assert result.stderr.startswith("error: ")
+
+
+def test_a_start_position_is_kept_to(talk: Fabric) -> None:
+    talk("pub", "a", "--lines", stdin="1\n2\n3\n")
+    for start, expected in (("seq:2", "23"), ("last", "3"), ("1h", "123"), ("1970-01-01T00:00Z", "123")):
+        found = talk("sub", "a", "--start", start, "--timeout", IDLE, "-f", "%v")
+        assert found.stdout == expected, start
+
+
+def test_every_field_of_a_format(talk: Fabric) -> None:
+    talk("pub", "a.b", "v", "-H", "h:1", "--key", "k")
+    result = talk("sub", "a.*", "--group", "g", "--count", "1", "-f", r"%t|%s|%v|%k|%h|%a|%S|%g|%%|\t\\|\q")
+    assert result.stdout == 'a.b|1|v|k|{"h": "1"}|1|1|g|%|\t\\|\\q'
+    time_only = talk("sub", "a.*", "--start", "first", "--count", "1", "-f", "%T")
+    assert time_only.stdout.endswith("Z")
+
+
+def test_json_is_one_document(talk: Fabric) -> None:
+    talk("pub", "a", "--lines", stdin="1\n2\n")
+    several = talk("sub", "a", "--start", "first", "--timeout", IDLE, "-o", "json")
+    assert [row["data"] for row in json.loads(several.stdout)] == ["1", "2"]
+    none = talk("sub", "b", "--start", "first", "--timeout", IDLE, "-o", "json")
+    assert none.exit_code == 7
+    assert json.loads(none.stdout) == []
+
+
+def test_text_cannot_move_the_cursor(talk: Fabric) -> None:
+    talk("pub", "a", "\x1b[2J\nü\t.")
+    talk("pub", "a", stdin=b"\xff\x00")
+    result = talk("sub", "a", "--start", "first", "--count", "2", "-o", "text")
+    assert result.stdout == "#1 a  \\x1b[2J\\nü\t.\n#2 a  b'\\xff\\x00'\n"
+
+
+def test_ctrl_c_prints_a_summary_and_keeps_the_acks(
+    hub: HubProcess, talk: Fabric, start: Callable[..., "subprocess.Popen[bytes]"]
+) -> None:
+    talk("pub", "a", "--lines", stdin="1\n2\n")
+    with fabric_client.connect(hub.url) as fab:
+        for runs, number in enumerate((signal.SIGINT, signal.SIGTERM), start=1):
+            process = start("sub", "a", "--group", number.name, "-f", r"%v\n", "--url", hub.url)
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"1\n"
+            assert process.stdout.readline() == b"2\n"
+            wait_until(lambda runs=runs: fab.info("counters").get("settled", 0) >= 2 * runs)  # type: ignore[misc]
+            process.send_signal(number)
+            _, said = process.communicate(timeout=PROCESS_S)
+            assert process.returncode == 0
+            assert b"received 2 in " in said
+            assert fab.fetch(group=number.name, count=5, timeout=0.1) == []
+
+
+def test_a_reader_that_leaves_ends_the_stream(
+    hub: HubProcess, talk: Fabric, start: Callable[..., "subprocess.Popen[bytes]"]
+) -> None:
+    talk("pub", "a", "x" * 1000, "--count", "5000")
+    process = start("sub", "a", "--start", "first", "--url", hub.url)
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait(PROCESS_S) == 0

@@ -1,0 +1,75 @@
+"""Sizes, durations, positions and headers, as people write them."""
+
+import math
+
+import pytest
+
+from fabric.cli_values import header, position, seconds, shown_bytes, shown_seconds, shown_time, size_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("90", 90), ("500ms", 0.5), ("7d", 604_800), ("1h30m", 5_400), ("1.5s", 1.5), (" 2W ", 1_209_600), ("0", 0)],
+)
+def test_a_duration_is_read(text: str, expected: float) -> None:
+    assert math.isclose(seconds(text), expected)
+
+
+@pytest.mark.parametrize("text", ["", "x", "7x", "-1s", "1h 30m", "h", "1e9s", "nan", "inf", "9" * 400, "2000000d"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"duration|thousand years"):
+        seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("4096", 4096), ("10GB", 10**10), ("1KiB", 1024), ("1.5 mb", 1_500_000), ("0", 0), ("3B", 3), ("2TiB", 2 << 40)],
+)
+def test_a_size_is_read(text: str, expected: int) -> None:
+    assert size_bytes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "ten", "10G", "-5", "1 2", "5XB", "9" * 400, "99999999TB", "1e3"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"size|any disk"):
+        size_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("first", "first"),
+        ("new", "new"),
+        ("last", "last"),
+        ("seq:120", 120),
+        ("1h", 6_400.0),
+        ("1970-01-01T00:01:00Z", 60.0),
+        ("1970-01-01T01:00:00+01:00", 0.0),
+    ],
+)
+def test_a_position_is_read(text: str, expected: str | int | float) -> None:
+    found = position(text, now_s=10_000.0)
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize("text", ["", "seq:", "seq:x", "seq:-1", "seq:" + "9" * 30, "yesterday", "2026-99-99"])
+def test_what_is_no_position_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="position"):
+        position(text, now_s=0.0)
+
+
+def test_a_header_is_read_as_curl_reads_it() -> None:
+    assert header("source: a:b ") == ("source", "a:b")
+
+
+@pytest.mark.parametrize("text", ["", "x", ":x", " :x"])
+def test_what_is_no_header_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="name:value"):
+        header(text)
+
+
+def test_values_are_shown_for_people() -> None:
+    assert [shown_bytes(n) for n in (0, 1023, 1536, 5 << 40)] == ["0 B", "1,023 B", "1.5 KiB", "5.0 TiB"]
+    assert [shown_seconds(s) for s in (0.0000005, 0.0021, 0.42, 8.24)] == ["0 µs", "2.1 ms", "420 ms", "8.2 s"]
+    assert shown_time(0.000001) == "1970-01-01T00:00:00.000001Z"
