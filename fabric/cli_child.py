@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fabric.errors import FabricError
 
@@ -23,11 +23,13 @@ STOP_S: Final = 20.0
 LOG_LINES_KEPT: Final = 50
 
 
-def die_with(parent: IO[bytes]) -> None:
+def die_with(pipe_fd: int) -> None:
     """End this process, at once, when the other end of a pipe is closed: its parent is gone, however it went."""
 
     def watch() -> None:
-        parent.read()
+        # The bare descriptor: a thread that waits inside sys.stdin would keep its lock and hang the program's end.
+        while os.read(pipe_fd, 1):
+            pass
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
@@ -78,16 +80,16 @@ class HubProcess:
             raise FabricError("the hub did not start: " + " | ".join(self._log), "run 'fabric hub' to see why")
         return self
 
-    def stop(self) -> None:
-        """Let it drain and end; kill it if it does not."""
+    def stop(self) -> int:
+        """Let it drain and end; kill it if it does not. Its exit code, 0 when it did not run."""
         if self._process is None:
-            return
+            return 0
         self._process.terminate()
         try:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-        self._reap()
+        return self._reap()
 
     def kill(self) -> None:
         """SIGKILL: no last words, no flush, nothing."""
@@ -116,15 +118,16 @@ class HubProcess:
     ) -> None:
         self.stop()
 
-    def _reap(self) -> None:
+    def _reap(self) -> int:
         assert self._process is not None
-        self._process.wait()
+        code = self._process.wait()
         if self._reader is not None:
             self._reader.join()
         for pipe in (self._process.stdin, self._process.stderr):
             assert pipe is not None
             pipe.close()
         self._process = None
+        return code
 
     def _read_log(self, process: "subprocess.Popen[str]") -> None:
         """Read to the end, so that the pipe is never full."""
@@ -144,5 +147,5 @@ class HubProcess:
 if __name__ == "__main__":
     from fabric.cli import main
 
-    die_with(sys.stdin.buffer)
+    die_with(sys.stdin.fileno())
     main(prog_name="fabric")

@@ -153,6 +153,11 @@ def test_a_child_hub_that_cannot_start_says_why(tmp_path: Path) -> None:
         HubProcess(tmp_path / "file").start()
 
 
+def test_a_child_hub_ends_in_good_order(hub: HubProcess) -> None:
+    assert hub.stop() == 0
+    assert hub.stop() == 0  # it does not run any more
+
+
 def test_a_child_hub_is_measured_and_keeps_its_address(hub: HubProcess) -> None:
     before = hub.url
     assert hub.memory().own > 1 << 20
