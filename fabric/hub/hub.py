@@ -14,7 +14,6 @@ import secrets
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -67,12 +66,12 @@ class Hub:
         for url in options.binds:
             check_address(url)  # before a journal is made for nothing
         self._options = options
-        self.counters: Counter[str] = Counter()
         self.context = context or zmq.Context(io_threads=options.io_threads)
         self._owns_context = context is None
         self.journal = Journal.open(path, options.limits, allow_network_fs=options.allow_network_fs)
         try:
             self._router = self._restored()
+            self.counters = self._router.counters
             self._port = Port(self.context, self.counters)
             self.binds = [self._port.bind(url) for url in options.binds]
         except BaseException:
@@ -103,7 +102,6 @@ class Hub:
             producers=state.producers,
             about=about,
         )
-        router.counters = self.counters
         event(
             logging.INFO,
             "journal opened",
@@ -112,6 +110,8 @@ class Hub:
             groups=len(state.groups),
             clean=state.was_clean,
         )
+        for finding in state.findings:
+            event(logging.ERROR, "journal damaged", finding=str(finding))
         return router
 
     # Starting and stopping.

@@ -14,6 +14,7 @@ from fabric.router.delivery import Backlog, Parcel
 from fabric.router.members import Subscription
 from fabric.router.ranges import Ranges
 from fabric.router.shelf import Shelf
+from fabric.router.timers import NEVER
 from fabric.router.topics import Trie
 
 # Parcels handed out by one group in one go; then others get their turn.
@@ -21,8 +22,6 @@ PARCELS_PER_GO: Final = 64
 # Ranges of open seqs that one group may have. They are one row on disk, rewritten with each commit that settles
 # something; beyond this, a group serves what it has failed so far before it takes anything new.
 OPEN_RANGES_MAX: Final = 4_096
-
-NEVER: Final = float("inf")
 
 Out = list[tuple[PeerId, ToClient]]
 
@@ -70,10 +69,13 @@ class Group:
             heappush(group.ready, Backlog(first, last, attempt=2, failures=0))
         return group
 
+    def position(self, horizon: int) -> int:
+        """The first seq that was not considered yet. A live group has considered all there is."""
+        return max(self.cursor, horizon + 1) if self.live else self.cursor
+
     def record(self, horizon: int) -> SaveGroup:
         self.dirty = False
-        cursor = max(self.cursor, horizon + 1) if self.live else self.cursor
-        return SaveGroup(self.name, self.settings, cursor, tuple(self.open))
+        return SaveGroup(self.name, self.settings, self.position(horizon), tuple(self.open))
 
     @property
     def floor(self) -> int:

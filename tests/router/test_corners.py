@@ -8,7 +8,7 @@ from fabric import messages as m
 from fabric.block import BLOCK_BYTES_MAX, Block, encode
 from fabric.errors import Code
 from fabric.messages import Verdict
-from fabric.router.core import TIMERS_MIN
+from fabric.router.timers import TIMERS_MIN
 from tests.router.world import BIG, World
 
 P, A, B = b"\0p", b"\0a", b"\0b"
@@ -86,17 +86,17 @@ def test_timers_of_settled_deliveries_do_not_pile_up() -> None:
     for i in range(1, 2 * TIMERS_MIN):
         w.pub(P, "a", "x")
         w.settle(A, 1, Verdict.ACK, i, i)
-    assert len(w.router._timers) <= TIMERS_MIN
+    assert len(w.router.dispatcher.timers) <= TIMERS_MIN
 
 
 def test_one_timer_serves_all_that_wait_in_a_group() -> None:
     w = world("#")
     w.pub(P, "a", *["x"] * 100)
     w.settle(A, 1, Verdict.RETRY, 1, 1, 60_000)
-    before = len(w.router._timers)
+    before = len(w.router.dispatcher.timers)
     for i in range(2, 101):
         w.settle(A, 1, Verdict.ACK, i, i)
-    assert len(w.router._timers) <= before + 1
+    assert len(w.router.dispatcher.timers) <= before + 1
     w.now += 1
     for _ in range(61):
         w.pass_time(1)
