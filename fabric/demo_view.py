@@ -16,7 +16,7 @@ from rich.text import Text
 from fabric.demo import GROUPS, Figures, GroupFigures, Verdict
 
 SPARKS: Final = "▁▂▃▄▅▆▇█"
-HISTORY: Final = 48  # looks back, ten a second
+HISTORY: Final = 30  # looks back, ten a second; fits a terminal of 100 columns
 EVENTS_KEPT: Final = 8
 LINE_EVERY_S: Final = 1.0
 
@@ -118,7 +118,7 @@ class LiveView:
         table.add_column("messages", justify="right")
         table.add_column("again", justify="right")
         table.add_column("msg/s", justify="right")
-        table.add_column("the last seconds")
+        table.add_column("the last seconds", no_wrap=True)
         table.add_column("who")
         in_flight = figures.sent - figures.confirmed
         table.add_row(
@@ -159,7 +159,7 @@ def summary(verdict: Verdict) -> list[str]:
         lines.append(f"{name:10s}  {group.seen:,} seen, {verdict.lost[name]:,} lost{came_again}   ({_shares(group)})")
     for waiting, recovery_s in zip(verdict.unconfirmed_at_kill, verdict.recovery_s, strict=False):
         lines.append(
-            f"kill -9     {waiting:,} messages were unconfirmed and were sent again; "
+            f"kill -9     {waiting:,} messages were unconfirmed then, and are among the confirmed now; "
             f"back and confirming {recovery_s * 1000:,.0f} ms after the restart"
         )
     lines.append(f"journal     {verdict.stored_twice:,} messages stored twice")
