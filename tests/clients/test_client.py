@@ -12,7 +12,7 @@ import pytest
 import fabric_client
 from fabric import messages as m
 from fabric.errors import Code
-from fabric_client import publisher
+from fabric_client import publisher, sync
 from tests.clients.model_hub import ModelHub, Served
 
 PATIENCE_S = 30.0
@@ -177,6 +177,19 @@ def test_acks_leave_while_the_next_message_is_being_worked_on(served: Served) ->
             message.ack()
 
 
+def test_leases_are_renewed_while_a_message_is_worked_on(served: Served) -> None:
+    def touched() -> bool:
+        return any(row[0] == m.Verdict.TOUCH for row in served.hub.verdicts)
+
+    served.hub.deliver_max = 1
+    with fabric_client.connect(served.url) as fab:
+        fab.publish_many("a", [b"x"] * 3)
+        for message in fab.consume("a", group="g", lease=0.2, count=3):
+            served.hub.verdicts.clear()
+            eventually(touched)
+            message.ack()
+
+
 def test_an_exception_asks_for_a_retry(served: Served) -> None:
     with fabric_client.connect(served.url) as fab:
         fab.publish("a", b"x")
@@ -231,6 +244,19 @@ def test_fetched_messages_may_be_held_over_many_fetches(served: Served) -> None:
         assert sorted(served.hub.acked["g"]) == list(range(1, 11))
         (session,) = served.hub.peers.values()
         assert len(session.subs) == 1
+
+
+def test_fetch_whose_end_was_lost_gives_what_there_is(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync, "FETCH_GRACE_S", 0.0)
+    with fabric_client.connect(served.url) as fab:
+        fab.publish("a", b"x")
+        fab.fetch("a", group="g", timeout=PATIENCE_S)
+        served.hub.silent.add(m.Fetch)
+        assert fab.fetch("a", group="g", timeout=0.01) == []
+        served.hub.silent.clear()
+        fab.publish("a", b"y")
+        (message,) = fab.fetch("a", group="g", timeout=PATIENCE_S)
+        assert message.body == b"y"
 
 
 def test_group_with_other_settings_is_refused(served: Served) -> None:

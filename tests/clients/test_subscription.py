@@ -162,6 +162,16 @@ def test_prefetch_of_one_gives_one_at_a_time() -> None:
     assert [ordinal for ordinal, _ in post.credits()] == [2]
 
 
+def test_verdicts_leave_before_waiting_only_when_credit_runs_low() -> None:
+    post = Post(prefetch=8)
+    post.deliver(1, 3)
+    take(post.sub).ack()
+    assert not post.sub.wants_collect
+    post.deliver(4, 1)
+    take(post.sub).ack()
+    assert post.sub.wants_collect
+
+
 def test_without_a_group_taking_is_settling() -> None:
     post = Post(group=None, prefetch=4)
     post.deliver(1, 4)
@@ -186,6 +196,14 @@ def test_bytes_come_back_when_a_delivery_is_settled() -> None:
     take(post.sub).ack()
     ((_, bytes_max),) = post.credits()
     assert bytes_max > PREFETCH_BYTES + size
+
+
+def test_deliveries_that_nobody_wants_any_more_go_back() -> None:
+    post = Post()
+    post.sub.unwanted = True
+    post.deliver(1, 3)
+    assert not post.sub.ready
+    assert post.rows() == [(Verdict.RELEASE, 1, 3, None)]
 
 
 def test_missing_ordinal_asks_for_a_resume_and_a_repeated_one_is_ignored() -> None:

@@ -21,6 +21,7 @@ from fabric_client.message import Batch, Message
 from fabric_client.options import (
     ANSWER_S,
     CLOSE_S,
+    FETCH_GRACE_S,
     GOODBYE_S,
     PUBLISH_S,
     Start,
@@ -297,14 +298,16 @@ class AsyncClient:
         ticket = Ticket()
         self._session.fetch(sub, count, max(0, round(timeout * 1000)), ticket)
         self._reactor.pump()
-        ended = await self._reactor.answer(ticket, timeout + ANSWER_S)
+        ended = await self._reactor.answer(ticket, timeout + FETCH_GRACE_S)
         self._reactor.check()
         batches = list(iter(sub.take, None))
-        if not ended and not batches:
-            raise self._reactor.too_late("the hub did not answer a fetch", timeout)
         if ended:
             ticket.result()
             idle.append(sub)
+        elif not self.connected and not batches:
+            self._reactor.drop(sub)
+            raise self._reactor.too_late("the hub did not answer a fetch", timeout)
+        sub.unwanted = not ended  # its END was lost with a connection
         if group is None:
             self._reactor.drop(sub)
         return [message for batch in batches for message in batch]

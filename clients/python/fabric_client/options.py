@@ -19,6 +19,7 @@ DEFAULT_URL: Final = "tcp://127.0.0.1:7171"
 PUBLISH_S: Final = 30.0  # how long publish() and flush() wait for the hub unless told
 ANSWER_S: Final = 10.0  # how long other requests wait
 CLOSE_S: Final = 10.0  # how long close() waits for confirms
+FETCH_GRACE_S: Final = 2.0  # the hub ends a fetch by itself; so much later its answer must have been lost
 GOODBYE_S: Final = 1.0  # how long close() waits for the answer to its goodbye
 # A ttl is rounded up to this, so that messages sent together expire together and can share a block.
 TTL_STEP_US: Final = 100_000

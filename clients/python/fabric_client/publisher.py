@@ -203,8 +203,9 @@ class Publisher:
         self._enqueue(Outgoing(raw, count, level, topics, marks))
 
     def pump(self, now: float) -> None:
-        """Send what may be sent. With nothing in flight a message leaves at once; otherwise it gathers company
-        until its block is full or a confirm arrives: batching that costs no latency and needs no timer."""
+        """Send what may be sent. With nothing in flight a message leaves at once; otherwise it gathers company until
+        its block is full or a confirm arrives: batching without a timer. (Letting a lone message go while others are
+        in flight was tried: it doubles the blocks, and at 2,000 messages a second they arrived later, not earlier.)"""
         if not self._live or now < self.hold_until:
             return
         self.hold_until = 0.0

@@ -124,8 +124,10 @@ class Pump(Engine):
             if sub.taken < VERDICTS_PER_FRAME and sub.ready:
                 return sub.take()
             if not self._stopped:
-                self.session.flush(sub)
+                if sub.wants_collect:
+                    self.session.flush(sub)
                 self.turn_locked()
+                self.hand_over_locked()
             batch = sub.take()
         if batch is None:
             self.wait(lambda: sub.ready or sub.error or sub.closed, timeout)

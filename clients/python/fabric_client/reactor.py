@@ -70,7 +70,7 @@ class Reactor(Engine):
     async def next_batch(self, sub: Subscription, timeout: float | None) -> Batch | None:
         """The next delivery; None when the time is over or the subscription is."""
         if sub.taken >= VERDICTS_PER_FRAME or not sub.ready:
-            if not self._stopped:
+            if sub.wants_collect and not self._stopped:
                 self.session.flush(sub)
             self.pump()
         if not sub.ready:

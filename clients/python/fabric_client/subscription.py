@@ -15,7 +15,7 @@ from fabric.block import Block
 from fabric.errors import FabricError
 from fabric.messages import Verdict
 from fabric_client.errors import Closed
-from fabric_client.message import NEVER, Batch
+from fabric_client.message import NEVER, VERDICTS_PER_FRAME, Batch
 
 # Enough to keep the line full while a consumer works through a block. Slow jobs want less, so that work which one
 # worker could not start is not withheld from the others.
@@ -56,6 +56,7 @@ class Subscription:
         self.lease_s: float = request.get("lease_ms", LEASE_S * 1000) / 1000
         self.error: FabricError | None = None
         self.closed = False
+        self.unwanted = False  # nobody takes deliveries any more; those that still come go back at once
         self.generation = 0
         self.void = 0  # deliveries that a lost session made void
         self.stale = 0  # verdicts that came after the lease had lapsed
@@ -136,11 +137,20 @@ class Subscription:
             return True
         batch = Batch(self, block, message.first_ordinal, message.attempt, message.seqs, now)
         self._next_seq = batch.last_seq + 1
-        self.ready.append(batch)
         if self.group is not None:
             self._held[message.first_ordinal] = batch
             self.touch_at = min(self.touch_at, now + self.lease_s / 4)
+        if self.unwanted:
+            batch.release()
+        else:
+            self.ready.append(batch)
         return True
+
+    @property
+    def wants_collect(self) -> bool:
+        """Whether verdicts or credit should leave before waiting: much was taken, or the hub may wait for credit.
+        Otherwise they can wait a moment for company."""
+        return self.taken >= VERDICTS_PER_FRAME or self._credit - self.last_ordinal <= self._prefetch // 2
 
     def take(self) -> Batch | None:
         """The next batch, if there is one."""

@@ -21,6 +21,7 @@ from fabric_client.message import Batch, Message
 from fabric_client.options import (
     ANSWER_S,
     CLOSE_S,
+    FETCH_GRACE_S,
     GOODBYE_S,
     PUBLISH_S,
     Start,
@@ -300,17 +301,19 @@ class Client:
         ticket = Ticket()
         with self._lock:
             self._session.fetch(sub, count, max(0, round(timeout * 1000)), ticket)
-        ended = self._pump.wait(lambda: ticket.done, timeout + ANSWER_S)
+        ended = self._pump.wait(lambda: ticket.done, timeout + FETCH_GRACE_S)
         self._pump.check()
         with self._lock:
             batches = []
             while (batch := sub.take()) is not None:
                 batches.append(batch)
-        if not ended and not batches:
-            raise self._pump.too_late("the hub did not answer a fetch", timeout)
         if ended:
             ticket.result()
             idle.append(sub)
+        elif not self.connected and not batches:
+            self._pump.drop(sub)
+            raise self._pump.too_late("the hub did not answer a fetch", timeout)
+        sub.unwanted = not ended  # its END was lost with a connection
         if group is None:
             self._pump.drop(sub)
         return [message for batch in batches for message in batch]

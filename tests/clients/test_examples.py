@@ -1,0 +1,47 @@
+"""The examples do what they say."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fabric.hub import Hub, HubOptions
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    with Hub(tmp_path / "data", HubOptions(binds=["tcp://127.0.0.1:*"])) as hub:
+        yield hub.binds[0]
+
+
+def example(url: str, name: str, *arguments: str) -> list[str]:
+    path = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        env={**os.environ, "PYTHONPATH": path, "FABRIC_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_publish_then_consume_then_invoice(url: str) -> None:
+    assert example(url, "publish.py", "20") == ["order 0 has seq 1", "published 20 orders"]
+    charged = example(url, "consume.py", "billing", "0.5")
+    assert [line.split(" (")[0] for line in charged] == [f"charged order {number}" for number in range(20)]
+    invoices = example(url, "async_worker.py", "invoicing", "0.5")
+    assert sorted(invoices) == sorted(f"invoice for order {number}" for number in range(20))
+
+
+def test_each_example_fits_a_screen() -> None:
+    for path in EXAMPLES.glob("*.py"):
+        assert len(path.read_text().splitlines()) <= 50, path.name
