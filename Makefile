@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench vectors clean
+.PHONY: help venv demo test crash lint format bench vectors clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -24,6 +24,9 @@ demo: $(STAMP)  ## a hub in a temporary folder with sample traffic
 
 test: $(STAMP)  ## all tests, in parallel
 	$(BIN)/python -m pytest -n auto
+
+crash: $(STAMP)  ## kill hub, producers and consumers for N minutes (default 5), then check every promise
+	$(BIN)/python -m tests.crash --minutes $(or $(N),5)
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

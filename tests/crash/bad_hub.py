@@ -1,0 +1,33 @@
+"""A hub that lies: it confirms publishes and verdicts before they are on disk. The crash test must notice."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from fabric.cli import main
+from fabric.journal.store import Journal
+from fabric.messages import Record
+from fabric.router.core import Router, Turn
+from fabric.router.groups import Out
+
+DISK_S: Final = 0.05  # a slow disk, so that a kill is sure to fall between the confirmation and the commit
+
+_honest_seal, _quick_commit = Router.seal, Journal.commit
+
+
+def _hasty_seal(self: Router, wall_us: int, now: float, out: Out) -> Turn:
+    turn = _honest_seal(self, wall_us, now, out)
+    out += turn.sends
+    return Turn(turn.records, [])
+
+
+def _slow_commit(self: Journal, turn: Sequence[Record]) -> None:
+    time.sleep(DISK_S)
+    _quick_commit(self, turn)
+
+
+if __name__ == "__main__":
+    Router.seal = _hasty_seal  # type: ignore[method-assign]
+    Journal.commit = _slow_commit  # type: ignore[method-assign]
+    sys.exit(main())
