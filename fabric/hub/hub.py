@@ -265,9 +265,11 @@ class Hub:
         now = time.monotonic()
         if not self._draining_until:
             self._begin_drain(now)
-        idle = not (self._committing or self._turns or self._router.wants_commit(now) or self._port.has_outboxes)
-        waited = self._router.outstanding() == 0 or now >= self._draining_until or self._stop_requests > 1
-        return idle and waited and self._last_words(now)
+        idle = not (self._committing or self._turns or self._router.wants_commit(now))
+        patient = now < self._draining_until and self._stop_requests == 1
+        # A peer that never reads must not keep the hub from ending, so outboxes are waited for as acks are.
+        owed = self._router.outstanding() > 0 or self._port.has_outboxes
+        return idle and not (patient and owed) and self._last_words(now)
 
     def _begin_drain(self, now: float) -> None:
         event(logging.INFO, "draining", outstanding=self._router.outstanding())
