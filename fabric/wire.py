@@ -48,6 +48,11 @@ class Verb(IntEnum):
     INFO = 50
 
 
+# Looked up by number, since calling an enum is dear where every message passes.
+_LEVELS: Final[dict[object, m.Level]] = {int(level): level for level in m.Level}
+_VERDICTS: Final[dict[object, m.Verdict]] = {int(verdict): verdict for verdict in m.Verdict}
+
+
 def encode(message: m.ToHub | m.ToClient) -> list[bytes]:
     """The frames of a message, without the routing id."""
     encoder = _ENCODERS[type(message)]
@@ -110,6 +115,13 @@ def _uint(value: object) -> int:
     return value
 
 
+def _level(value: object) -> m.Level:
+    level = _LEVELS.get(value) if type(value) is int else None
+    if level is None:
+        raise ValueError(f"{value!r} is not a level")
+    return level
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{_shown(value)} is not text")
@@ -144,13 +156,20 @@ def _inside(value: dict[Any, Any] | list[Any]) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value
 
 
+def _verdict(value: object) -> m.Verdict:
+    verdict = _VERDICTS.get(value) if type(value) is int else None
+    if verdict is None:
+        raise ValueError(f"{value!r} is not a verdict")
+    return verdict
+
+
 def _verdicts(args: list[Any]) -> tuple[tuple[int, int, int, Any], ...]:
     rows = _list(args[0])
     if not 1 <= len(rows) <= VERDICTS_MAX:
         raise ValueError(f"an ACK has 1..{VERDICTS_MAX} verdicts")
     out = []
     for row in map(_list, rows):
-        verdict, first, last = m.Verdict(_uint(row[0])), _uint(row[1]), _uint(row[2])
+        verdict, first, last = _verdict(row[0]), _uint(row[1]), _uint(row[2])
         if not 1 <= first <= last:
             raise ValueError(f"ordinals {first}..{last} are not a range")
         out.append((verdict, first, last, _argument(row[3]) if len(row) > 3 else None))
