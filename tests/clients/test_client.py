@@ -1,6 +1,8 @@
 """The blocking client over real sockets, against the model hub."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -431,6 +433,30 @@ def test_goodbye_is_said(served: Served) -> None:
         fab.publish_nowait("a", b"x")
     assert served.hub.sessions == {}
     assert len(served.hub.journal) == 1
+
+
+def test_program_that_ends_without_close_still_delivers(served: Served) -> None:
+    program = (
+        "import sys, fabric_client\n"
+        "fab = fabric_client.connect(sys.argv[1])\n"
+        "for number in range(3000): fab.publish_nowait('a', b'%d' % number)\n"
+    )
+    path = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH", "")]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", program, served.url], env=environment, timeout=PATIENCE_S, check=True)
+    assert [payload for _, payload in served.hub.journal] == [b"%d" % number for number in range(3000)]
+
+
+def test_consumer_that_waits_gets_what_comes_after_a_restart(served: Served) -> None:
+    with fabric_client.connect(served.url) as fab:
+        consumer = fab.consume("a", group="g", count=1)
+        bodies: list[bytes] = []
+        thread = threading.Thread(target=lambda: bodies.extend(message.body for message in consumer))
+        thread.start()
+        served.restart()
+        fab.publish("a", b"x")
+        thread.join(PATIENCE_S)
+        assert bodies == [b"x"]
 
 
 def test_client_that_is_dropped_still_delivers_and_warns(served: Served) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -33,14 +34,22 @@ def fab(hub: Hub) -> Iterator[Client]:
         yield fab
 
 
+def free_port() -> int:
+    """Below the range that the system gives out by itself: while the hub is away, a client's attempt to connect to a
+    port of that range may get that very port, and meet itself."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 class HubProcess:
     """`python -m fabric hub`, on a port that stays the same over restarts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.url = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+        self.url = f"tcp://127.0.0.1:{free_port()}"
         self.start()
 
     def start(self) -> None:

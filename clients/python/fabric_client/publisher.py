@@ -109,7 +109,7 @@ class Publisher:
     @property
     def busy(self) -> bool:
         """An answer of the hub would set something in motion."""
-        return bool(self._flight or self._queue)
+        return bool(self._flight or self._queue or self.gather.payloads)
 
     @property
     def waiting(self) -> bool:

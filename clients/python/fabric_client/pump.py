@@ -97,6 +97,12 @@ class Pump(Engine):
             if self._leading:
                 self._leader_wake.wake()
 
+    def _linked(self) -> None:
+        """Whoever polls the old socket's descriptors must turn to the new one's."""
+        self._standby_wake.wake()
+        if self._leading:
+            self._leader_wake.wake()
+
     def wait(self, ready: Callable[[], object], timeout: float | None) -> bool:
         """Pump until `ready()`; False when the time is over first. Must be called without the lock."""
         deadline = FOREVER if timeout is None else time.monotonic() + timeout
@@ -271,8 +277,9 @@ class Pump(Engine):
 
     def abandon(self) -> None:
         """The client was dropped without close(): let the background thread finish what was begun, then end."""
-        self._abandoned = True
-        self._standby_wake.wake()
+        if not self._forked:  # in a child the waker would wake the parent's thread
+            self._abandoned = True
+            self._standby_wake.wake()
 
     def _end_locked(self) -> None:
         if not self._stopped:
@@ -285,12 +292,13 @@ class Pump(Engine):
     def forked(self) -> None:
         """The threads are gone, and one of them may have held the lock."""
         super().forked()
+        _pumps.discard(self)
         if self.lock.locked():
             self.lock.release()
 
 
 def _milliseconds(seconds: float) -> int:
-    return max(0, min(int(seconds * 1000) + 1, int(_POLL_S_MAX * 1000)))
+    return int(max(0.0, min(seconds, _POLL_S_MAX)) * 1000) + 1
 
 
 _pumps: "weakref.WeakSet[Pump]" = weakref.WeakSet()
