@@ -293,8 +293,9 @@ class Pump(Engine):
         """The threads are gone, and one of them may have held the lock."""
         super().forked()
         _pumps.discard(self)
-        if self.lock.locked():
-            self.lock.release()
+        # Not released but replaced: a thread that was just acquiring it has it without `locked()` knowing.
+        self.lock = threading.Lock()
+        self._changed = threading.Condition(self.lock)
 
 
 def _milliseconds(seconds: float) -> int:

@@ -72,7 +72,6 @@ class Client:
         self._fetchers: dict[object, list[Subscription]] = {}
         name = name or random_name("client")
         self._pump = Pump(url or default_url(), name, producer or random_name("producer"), context)
-        self._lock = self._pump.lock
         self._session = self._pump.session
         self._publisher = self._session.publisher
         try:
@@ -114,7 +113,7 @@ class Client:
         options = block_options(level, priority, ttl, expires_at)
         self._make_room(timeout)
         ticket = Ticket()
-        with self._lock:
+        with self._pump.lock:
             self._pump.check()
             if message.id:
                 self._publisher.put_alone(message, options, ticket)
@@ -144,7 +143,7 @@ class Client:
         for raw, count in blocks:
             self._make_room(timeout)
             tickets.append(Ticket())
-            with self._lock:
+            with self._pump.lock:
                 self._pump.check()
                 self._publisher.put_block(raw, count, options.level, topic, tickets[-1])
                 self._pump.turn_locked()
@@ -185,7 +184,7 @@ class Client:
             items.append(data)
             if len(items) < lane.limit and publisher.lane is lane:
                 return
-            with self._lock:
+            with self._pump.lock:
                 self._pump.check()
                 publisher.absorb(lane)
                 self._pump.turn_locked()
@@ -199,7 +198,7 @@ class Client:
     def _gather(self, message: Fit, options: Options) -> None:
         """The long way of publish_nowait."""
         publisher, pump = self._publisher, self._pump
-        with self._lock:
+        with self._pump.lock:
             pump.check()
             first = not publisher.waiting
             if first:
@@ -220,7 +219,7 @@ class Client:
         """Wait until the hub has confirmed every publish and every verdict. Raises PublishRefused for messages that
         it refused."""
         self._pump.check()
-        with self._lock:
+        with self._pump.lock:
             for sub in self._session.subscriptions.values():
                 self._session.flush(sub)
         done = self._pump.wait(lambda: self._session.settled or self._session.error, timeout)
@@ -299,11 +298,11 @@ class Client:
                 group=group, start=start, prefetch=None, lease=lease, attempts=attempts, level=level, fetching=True,
             )  # fmt: skip
         ticket = Ticket()
-        with self._lock:
+        with self._pump.lock:
             self._session.fetch(sub, count, max(0, round(timeout * 1000)), ticket)
         ended = self._pump.wait(lambda: ticket.done, timeout + FETCH_GRACE_S)
         self._pump.check()
-        with self._lock:
+        with self._pump.lock:
             batches = []
             while (batch := sub.take()) is not None:
                 batches.append(batch)
@@ -324,7 +323,7 @@ class Client:
         """What the hub knows: "hub", "groups", "sessions" or "counters"."""
         self._pump.check()
         ticket = Ticket()
-        with self._lock:
+        with self._pump.lock:
             self._session.info(what, ticket)
         return dict(self._await(ticket, timeout, f"no answer to info({what!r})"))
 
@@ -338,7 +337,7 @@ class Client:
         finally:
             if self.connected:
                 goodbye = Ticket()
-                with self._lock:
+                with self._pump.lock:
                     self._session.goodbye(goodbye)
                 self._pump.wait(lambda: goodbye.done, GOODBYE_S)
             self._pump.stop()
@@ -373,7 +372,7 @@ class Client:
         self._pump.check()
         make = subscription_maker(self._pump.verdicts, patterns, **settings)
         ticket = Ticket()
-        with self._lock:
+        with self._pump.lock:
             sub = self._session.subscribe(make, ticket)
         try:
             self._await(ticket, ANSWER_S, "the hub did not answer a subscription")
