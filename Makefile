@@ -6,10 +6,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test crash lint format bench vectors clean
+.PHONY: help venv demo test crash lint format bench generated clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 venv: $(STAMP)  ## an environment in .venv with everything in it, brought up to date when pyproject.toml changes
 
@@ -40,9 +40,10 @@ format: $(STAMP)  ## let ruff put the code in order
 bench: $(STAMP)  ## how fast it is on this machine
 	$(BIN)/fabric bench
 
-vectors: $(STAMP)  ## write the golden vectors and the dumps in PROTOCOL.md anew
+generated: $(STAMP)  ## write anew what is made from the code: golden vectors, dumps in PROTOCOL.md, docs/cli.md
 	$(BIN)/python clients/vectors/make.py
 	$(BIN)/python clients/dumps.py
+	$(BIN)/python docs/reference.py
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -44,8 +44,9 @@ ROOMS: Final = {
     "fabric_client": Room((*FLOOR, "fabric.wire", "fabric_client"), ("zmq",)),
     "fabric_spark": Room((*FLOOR, "fabric.journal", "fabric_spark"), ("pyspark", "pyarrow", "numpy"), SOCKETS),
 }
+DOORS: Final = ("fabric.cli", "fabric.demo", "fabric.bench")
 DOOR: Final = Room(
-    ("fabric", *FLOOR, "fabric.wire", "fabric.hub", "fabric.journal", "fabric.cli", "fabric_client"),
+    ("fabric", *FLOOR, *("fabric.wire", "fabric.hub", "fabric.journal", "fabric_client"), *DOORS),
     ("click", "rich", "zmq"),
 )
 
