@@ -180,6 +180,30 @@ def test_held_messages_keep_their_lease(fab: Client, hub: Hub) -> None:
     assert group_info(fab, "g")["floor"] == 1
 
 
+def test_what_is_held_survives_a_lost_connection(hub: Hub) -> None:
+    with fabric_client.connect(hub.binds[1]) as fab:
+        fab.publish_many("job", [b"%d" % number for number in range(10)])
+        consumer = fab.consume("job", group="g", prefetch=5)
+        held = [next(consumer) for _ in range(5)]
+        for round_ in range(3):
+            with fab._pump.lock:
+                fab._session.lost(time.monotonic(), "the test cut the line")
+            fab.publish("other", b"%d" % round_)
+            assert fab.hub["resumed"]
+            held[round_].ack()
+        held[3].ack()
+        held[4].ack()
+        rest = []
+        for message in consumer:
+            with message:
+                rest.append((message.body, message.attempt))
+            if len(rest) == 5:
+                break
+        assert rest == [(b"%d" % number, 1) for number in range(5, 10)]
+        fab.flush()
+        assert group_info(fab, "g")["outstanding"] == 0
+
+
 def test_group_settings_that_differ_are_refused(fab: Client) -> None:
     fab.consume("a", group="g", lease=10).close()
     with pytest.raises(fabric_client.GroupMismatch) as error:
