@@ -118,7 +118,7 @@ def _uint(value: object) -> int:
 def _level(value: object) -> m.Level:
     level = _LEVELS.get(value) if type(value) is int else None
     if level is None:
-        raise ValueError(f"{value!r} is not a level")
+        raise ValueError(f"{_shown(value)} is not a level")
     return level
 
 
@@ -159,7 +159,7 @@ def _inside(value: dict[Any, Any] | list[Any]) -> Iterable[Any]:
 def _verdict(value: object) -> m.Verdict:
     verdict = _VERDICTS.get(value) if type(value) is int else None
     if verdict is None:
-        raise ValueError(f"{value!r} is not a verdict")
+        raise ValueError(f"{_shown(value)} is not a verdict")
     return verdict
 
 
@@ -227,7 +227,7 @@ _DECODERS: Final[dict[int, tuple[Any, bool]]] = {
     Verb.OK: (lambda c, r, a, f: m.Ok(c, r, _map(a)), False),
     Verb.ERR: (lambda c, r, a, f: m.Err(c, r, _uint(a[0]), _text(a[1]), _map(a[2:])), False),
     Verb.NOTICE: (lambda c, r, a, f: m.Notice(_text(a[0]), _map(a[1:])), False),
-    Verb.PUB: (lambda c, r, a, f: m.Publish(r, _uint(a[0]), m.Level(_uint(a[1])), f), True),
+    Verb.PUB: (lambda c, r, a, f: m.Publish(r, _uint(a[0]), _level(a[1]), f), True),
     Verb.PUBOK: (lambda c, r, a, f: m.PubOk(_uint(a[0]), _confirms(a)), False),
     Verb.FLOW: (lambda c, r, a, f: m.Flow(_uint(a[0]), _uint(a[1])), False),
     Verb.SUB: (lambda c, r, a, f: m.Subscribe(c, r, _map(a)), False),
