@@ -91,6 +91,29 @@ def test_lane_is_open_only_while_something_is_gathered_and_keeps_order() -> None
     assert publisher.lane.topic is None
 
 
+def test_a_block_of_several_topics_has_a_lane_for_all_that_are_known() -> None:
+    desk = Desk()
+    publisher = desk.publisher
+    desk.put("0", "x")
+    (first,) = desk.pump()
+    for topic in ("x", "y"):
+        message = fit(topic, topic, None, None, None)
+        publisher.put(message, Options())
+        publisher.open_lane(message)
+    lane = publisher.lane
+    assert lane.topic is None
+    assert ("x" in lane.topics, "y" in lane.topics, "z" in lane.topics) == (True, True, False)
+    lane.items += [("x", b"1"), ("y", b"2")]
+    desk.confirm(first)
+    (second,) = desk.pump()
+    lane.items.append(("y", b"late"))
+    publisher.absorb(lane)
+    desk.confirm(second)
+    (third,) = desk.pump()
+    assert [block.Block(s.block).topic_names() for s in (second, third)] == [["x", "y", "x", "y"], ["y"]]
+    assert [bodies(s) for s in (second, third)] == [[b"x", b"y", b"1", b"2"], [b"late"]]
+
+
 def test_an_item_that_enters_a_closed_lane_late_is_not_lost() -> None:
     desk = Desk()
     publisher = desk.publisher

@@ -184,7 +184,7 @@ class AsyncClient:
         publisher = self._publisher
         lane = publisher.lane
         if (
-            topic == lane.topic
+            (topic == lane.topic or topic in lane.topics)
             and type(data) is bytes
             and len(data) <= LANE_BODY_MAX
             and key is None
@@ -195,7 +195,7 @@ class AsyncClient:
             and expires_at is None
             and level is None
         ):
-            lane.items.append(data)
+            lane.items.append(data if lane.topic is not None else (topic, data))
             if len(lane.items) < lane.limit:
                 return
             publisher.absorb(lane)

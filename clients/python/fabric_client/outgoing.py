@@ -5,7 +5,7 @@ share a block with innocent ones: the hub accepts or refuses a block as a whole.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from fabric import block
@@ -120,22 +120,24 @@ def level_of(name: str) -> Level:
 
 
 class Lane:
-    """The short cut into the open block, for plain small messages of one topic: an append, without a lock.
+    """The short cut into the open block, for plain small messages: an append, without a lock. A lane takes the bodies
+    of one `topic`; or, when the block has several already, pairs of topic and body for all known `topics`.
 
     `items` only ever grows and `taken` says how much of it has gone into blocks, so an append that comes late is never
     lost. Whoever appends looks afterwards whether the lane is still the publisher's; whoever closes it replaces it
     first and takes what is in it afterwards. So either the one sees the item, or the other sees the closing.
     """
 
-    __slots__ = ("items", "limit", "taken", "topic")
+    __slots__ = ("items", "limit", "taken", "topic", "topics")
 
-    def __init__(self, topic: str | None, limit: int) -> None:
+    def __init__(self, topic: str | None, topics: Collection[str], limit: int) -> None:
         self.topic = topic
+        self.topics = topics
         self.limit = limit  # so many items fill the block
-        self.items: list[bytes] = []
+        self.items: list[Any] = []
         self.taken = 0
 
-    def take(self) -> list[bytes]:
+    def take(self) -> list[Any]:
         """What has come since the last time."""
         count = len(self.items)
         fresh = self.items[self.taken : count]
@@ -143,7 +145,7 @@ class Lane:
         return fresh
 
 
-CLOSED_LANE: Final = Lane(None, 0)  # no topic equals None: nobody enters
+CLOSED_LANE: Final = Lane(None, (), 0)  # nobody enters
 
 
 class Gather:
@@ -194,6 +196,21 @@ class Gather:
         self._name(topic, len(bodies), PLAIN)
         self.payloads.extend(bodies)
         self.room -= sum(map(len, bodies)) + MESSAGE_COST * len(bodies)
+
+    def extend_mixed(self, pairs: Sequence[tuple[str, bytes]]) -> None:
+        """Add plain messages of several topics."""
+        topics, bodies = zip(*pairs, strict=True)
+        if not self.payloads:
+            self.options, self.first_topic = PLAIN, topics[0]
+        self._topics = _pad(self._topics or [], len(self.payloads), self.first_topic)
+        self._topics.extend(topics)
+        self.payloads.extend(bodies)
+        self.room -= sum(map(len, bodies)) + MESSAGE_COST * len(bodies)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether there are several topics."""
+        return self._topics is not None
 
     def _name(self, topic: str, count: int, options: Options) -> None:
         """Note the topic of messages that are about to be added."""

@@ -36,7 +36,7 @@ from fabric_client.ticket import Ticket
 # What may wait unsent, on top of the window that the hub grants. A second of full speed; then the caller waits.
 BUFFER_MESSAGES_MAX: Final = 1 << 19
 BUFFER_BYTES_MAX: Final = 64 << 20
-TOPICS_KNOWN_MAX: Final = 10_000  # topics whose check is remembered
+TOPICS_KNOWN_MAX: Final = 1 << 16  # topics whose check is remembered
 RETRY_S: Final = 0.05  # when the hub asks for a repetition without saying when
 _RETRYABLE: Final = frozenset({Code.BUSY, Code.OVERRUN, Code.DISK_FULL, Code.SHUTTING_DOWN, Code.NO_SESSION})
 
@@ -147,12 +147,14 @@ class Publisher:
         """Take over what is in a lane: it is full, or it was closed while someone was entering."""
         if lane is self.lane:
             self.lane = CLOSED_LANE
-        bodies = lane.take()
-        if bodies:
-            assert lane.topic is not None
+        items = lane.take()
+        if items:
             if not self.gather.takes(PLAIN, 0):
                 self.seal()
-            self.gather.extend(lane.topic, bodies)
+            if lane.topic is None:
+                self.gather.extend_mixed(items)
+            else:
+                self.gather.extend(lane.topic, items)
             if len(lane.items) >= lane.limit:
                 self.seal()
 
@@ -160,7 +162,8 @@ class Publisher:
         """Let plain messages like this one, which was gathered, enter the block without ado."""
         gather = self.gather
         if gather.payloads and gather.options == PLAIN and message.cost <= LANE_BODY_MAX + MESSAGE_COST:
-            self.lane = Lane(message.topic, min(LANE_COUNT_MAX, gather.room // message.cost + 1))
+            limit = min(LANE_COUNT_MAX, gather.room // message.cost + 1)
+            self.lane = Lane(None, self._topics, limit) if gather.mixed else Lane(message.topic, (), limit)
 
     def _check_topic(self, topic: str) -> None:
         if topic not in self._topics:

@@ -168,7 +168,7 @@ class Client:
         publisher = self._publisher
         lane = publisher.lane
         if (
-            topic == lane.topic
+            (topic == lane.topic or topic in lane.topics)
             and type(data) is bytes
             and len(data) <= LANE_BODY_MAX
             and key is None
@@ -181,7 +181,7 @@ class Client:
         ):
             # The short cut, without a lock. Look at outgoing.Lane for why nothing gets lost.
             items = lane.items
-            items.append(data)
+            items.append(data if lane.topic is not None else (topic, data))
             if len(items) < lane.limit and publisher.lane is lane:
                 return
             with self._pump.lock:
