@@ -71,15 +71,17 @@ class Hub:
         self._options = options
         self.context = context or zmq.Context(io_threads=options.io_threads)
         self._owns_context = context is None
-        self.journal = Journal.open(path, options.limits, allow_network_fs=options.allow_network_fs)
-        try:
+        with contextlib.ExitStack() as undo:  # a hub that cannot start leaves nothing open: a context would wait for it
+            if self._owns_context:
+                undo.callback(self.context.term)
+            self.journal = Journal.open(path, options.limits, allow_network_fs=options.allow_network_fs)
+            undo.callback(self.journal.close)
             self._router = self._restored()
             self.counters = self._router.counters
             self._port = Port(self.context, self.counters)
+            undo.callback(self._port.close)
             self.binds = [self._port.bind(url) for url in options.binds]
-        except BaseException:
-            self.journal.close()
-            raise
+            undo.pop_all()
         self._scribe = Scribe(self.journal)
         self._poller = zmq.Poller()
         self._port.register(self._poller)
