@@ -38,7 +38,7 @@ from fabric.router.intake import Refusal
 DEFAULT_BIND: Final = "tcp://127.0.0.1:7171"
 ARRIVALS_MAX: Final = 256  # commands taken in one turn, so that timers and confirmations get theirs
 ARRIVAL_BYTES_MAX: Final = 8 << 20
-SPACE_EVERY_S: Final = 1.0
+SPACE_EVERY_S: Final = 0.1  # a quota is overrun by what comes in meanwhile; the disk itself is asked less often
 OUTBOX_POLL_S: Final = 0.005  # a ROUTER does not say which peer can take more, so full ones are tried again
 SWITCH_S: Final = 0.0005  # two threads hand over to each other all the time; Python's 5 ms would be a commit's length
 EXIT_STORAGE: Final = 70

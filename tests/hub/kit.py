@@ -23,9 +23,11 @@ from tests.hub.hostile import PATIENCE_S, ROOT, Peer
 # The child may be given limits before the hub starts, so it is a script and not the command line.
 SCRIPT: Final = """
 import resource, sys
+from fabric.hub import log
 from fabric.hub.hub import Hub, HubOptions, serve
 from fabric.journal.store import Limits
 path, url, options, limits, file_bytes_max = sys.argv[1], sys.argv[2], *map(eval, sys.argv[3:])
+log.set_up("text", "info")
 hub = Hub(path, HubOptions(binds=[url], limits=Limits(**limits), **options))
 if file_bytes_max:
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, file_bytes_max))
@@ -109,6 +111,9 @@ class Talker(Peer):
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", url: str) -> None:
         super().__init__(context, url)
         self._seqs: dict[int, int] = {}  # of confirmed publishes, by rid
+
+    def __enter__(self) -> "Talker":
+        return self
 
     def subscribe(self, *patterns: str, chan: int = 1, credit: int = 1 << 30, **fields: Any) -> dict[str, Any]:
         rid = self.next_rid()
