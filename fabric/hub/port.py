@@ -7,6 +7,7 @@ the router is told not to hand out more to that peer meanwhile.
 import ipaddress
 import os
 import resource
+import socket
 from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final
@@ -60,6 +61,7 @@ class Port:
 
     def bind(self, url: str) -> str:
         """Listen at url, which `check_address` has passed; returns where, with a wildcard port filled in."""
+        require_free(url)
         try:
             self._socket.bind(url)
         except zmq.ZMQError as error:
@@ -170,6 +172,19 @@ def check_address(url: str) -> None:
             f"refusing to listen at {url}: without encryption the hub serves this machine only",
             "bind tcp://127.0.0.1:PORT or ipc://PATH, and reach it from elsewhere through a tunnel",
         )
+
+
+def require_free(url: str) -> None:
+    """Refuse an ipc socket that somebody listens on: ZeroMQ would remove its file and take its place in silence."""
+    path = url.removeprefix("ipc://")
+    if path == url or path.startswith(("@", "*")):
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return  # nobody: there is no file, or it was left by a hub that was killed
+    raise FabricError(f"cannot listen at {url}: somebody does", "is another hub running there? choose another --bind")
 
 
 def raise_descriptor_limit() -> int:

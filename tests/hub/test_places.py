@@ -60,6 +60,20 @@ def test_taken_port_is_refused_with_a_hint(tmp_path: Path) -> None:
         pass
 
 
+def test_socket_of_a_running_hub_is_not_taken_from_it(tmp_path: Path) -> None:
+    with sockets() as folder:
+        url = f"ipc://{folder}/hub"
+        with (
+            Hub(tmp_path / "first", HubOptions(binds=[url])),
+            pytest.raises(FabricError, match="somebody does"),
+        ):
+            Hub(tmp_path / "second", HubOptions(binds=[url]))
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(folder / "hub"))
+        with Hub(tmp_path / "second", HubOptions(binds=[url])):
+            pass  # the file that a killed hub leaves behind is no obstacle
+
+
 def test_second_hub_on_a_journal_is_refused(tmp_path: Path) -> None:
     with (
         Hub(tmp_path / "journal", HubOptions(binds=["tcp://127.0.0.1:*"])),
