@@ -130,10 +130,10 @@ class Trie(Generic[Owner]):
 
     def _find(self, topic: str) -> _Takers[Owner]:
         owners = dict.fromkeys(self._walk(self._root, topic.split("."), 0, set()))
-        takers = self._shared.setdefault(tuple(owners), _Takers(owners))
         if len(self._cache) >= CACHE_MAX:
             self._cache.clear()
-        self._cache[topic] = takers
+            self._shared.clear()
+        takers = self._cache[topic] = self._shared.setdefault(tuple(owners), _Takers(owners))
         return takers
 
     def _walk(self, node: _Node[Owner], words: list[str], at: int, seen: set[tuple[int, int]]) -> Iterator[Owner]:

@@ -159,6 +159,7 @@ def test_remembered_topics_are_bounded_and_answers_stay_right(monkeypatch: pytes
     for i in range(100):
         assert list(trie.match(f"t{i % 20}.x{i}")) == ([i % 20] if i % 20 < 5 else [])
         assert len(trie._cache) <= 8
+        assert len(trie._shared) <= 8
 
 
 def test_many_hashes_cost_little() -> None:
