@@ -200,7 +200,7 @@ class SaveProducer(NamedTuple):
     name: str
     epoch: int
     last_pseq: int
-    recent: tuple[tuple[int, int, int], ...]  # (first pseq, count, first seq), ascending
+    recent: tuple[int, ...]  # flat (count, first seq) runs, oldest first; the last run ends with last_pseq
     seen_us: int
 
 

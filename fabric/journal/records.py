@@ -110,15 +110,12 @@ def decode_group(key: bytes | memoryview, row: bytes | memoryview) -> SaveGroup:
 def encode_producer(producer: SaveProducer) -> tuple[bytes, bytes]:
     key = name_key(producer.name)
     name, epoch, last_pseq, recent, seen_us = producer
-    return key, seal(key, _pack([name, epoch, last_pseq, _flat(recent), seen_us]))
+    return key, seal(key, _pack([name, epoch, last_pseq, array("Q", recent).tobytes(), seen_us]))
 
 
 def decode_producer(key: bytes | memoryview, row: bytes | memoryview) -> SaveProducer:
     name, epoch, last_pseq, recent, seen_us = _unpack(unseal(key, row))
-    numbers = _numbers(recent)
-    return SaveProducer(
-        name, epoch, last_pseq, tuple(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)), seen_us
-    )
+    return SaveProducer(name, epoch, last_pseq, tuple(_numbers(recent)), seen_us)
 
 
 # Ranges may be many, and a group's row is written with every commit: plain 64-bit numbers are the fastest to write.

@@ -19,8 +19,7 @@ SMALL_BLOCK_BYTES: Final = 16 << 10
 JOINED_BYTES_MAX: Final = 256 << 10
 # All that was taken and is not yet on disk, over all sessions. Beyond it publishers hear BUSY and send again.
 PENDING_BYTES_MAX: Final = 48 << 20
-# The unconfirmed publishes of one session: a disk that takes 30 ms for a commit still sees a full pipeline.
-WINDOW_BLOCKS: Final = 128
+# The unconfirmed bytes of one session; less when many publish.
 WINDOW_BYTES: Final = 8 << 20
 WINDOW_BYTES_MIN: Final = 256 << 10
 RETRY_MS: Final = 50
@@ -72,7 +71,7 @@ class Intake:
         if self.refusal is not None:
             raise ProtocolError(self.refusal.code, self.refusal.text, retry_ms=self.refusal.retry_ms)
         size = len(publish.block)
-        if session.inflight_blocks >= 2 * window[0] or session.inflight_bytes >= 2 * window[1]:
+        if session.inflight_blocks >= window[0] or session.inflight_bytes >= 2 * window[1]:  # bytes: FLOW may be late
             raise ProtocolError(Code.OVERRUN, "more unconfirmed publishes than the window allows", retry_ms=RETRY_MS)
         if self.pending_bytes + size > PENDING_BYTES_MAX:
             raise ProtocolError(Code.BUSY, "the disk is behind; send again", retry_ms=RETRY_MS)

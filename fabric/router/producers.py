@@ -8,9 +8,12 @@ from typing import Final
 from fabric.errors import Code, ProtocolError
 from fabric.messages import SaveProducer
 
-# Ranges remembered for each producer. A resend lies within the publish window, so a few windows are plenty; a lone
-# producer needs one range, since its own numbers and the journal's run in step.
-RECENT_MAX: Final = 256
+# The unconfirmed publishes of one session: enough for a full pipeline while the disk takes its time.
+WINDOW_BLOCKS: Final = 64
+# Runs remembered for each producer. What it sends again was unconfirmed, and so is among the last window of blocks.
+# The row is rewritten with each commit; a lone producer needs one run, since its own numbers and the journal's go in
+# step.
+RECENT_MAX: Final = WINDOW_BLOCKS
 
 
 class Producer:
@@ -20,7 +23,7 @@ class Producer:
         self.name = name
         self.epoch = epoch
         self.last_pseq = last_pseq
-        self.recent: list[tuple[int, int, int]] = []  # (first pseq, count, first seq), ascending, not mergeable
+        self.recent: list[int] = []  # flat (count, first seq) runs, oldest first; the last one ends with last_pseq
         self.seen_us = 0
 
     @classmethod
@@ -32,10 +35,7 @@ class Producer:
 
     @property
     def last_seq(self) -> int:
-        if not self.recent:
-            return 0
-        _, count, seq = self.recent[-1]
-        return seq + count - 1
+        return self.recent[-1] + self.recent[-2] - 1 if self.recent else 0
 
     def duplicate_of(self, pseq: int, count: int) -> int | None:
         """The first seq of messages stored before, or None when they are the next in line. Gaps are refused."""
@@ -48,26 +48,30 @@ class Producer:
                 retry_ms=1,
                 expected=self.last_pseq + 1,
             )
-        if pseq + count - 1 <= self.last_pseq:
-            for first, n, seq in reversed(self.recent):
-                if first <= pseq < first + n:
-                    return seq + pseq - first
-        raise ProtocolError(
-            Code.BAD_OPTION,
-            f"producer {self.name!r}: {pseq}..{pseq + count - 1} was stored long ago or in other blocks",
-        )
+        seq = self._seq_of(pseq) if pseq + count - 1 <= self.last_pseq else None
+        if seq is None:
+            raise ProtocolError(
+                Code.BAD_OPTION,
+                f"producer {self.name!r}: {pseq}..{pseq + count - 1} was stored long ago or in other blocks",
+            )
+        return seq
+
+    def _seq_of(self, pseq: int) -> int | None:
+        first = self.last_pseq + 1
+        for at in range(len(self.recent) - 2, -1, -2):
+            first -= self.recent[at]
+            if pseq >= first:
+                return self.recent[at + 1] + pseq - first
+        return None
 
     def stored(self, pseq: int, count: int, seq: int) -> None:
         recent = self.recent
-        if recent:
-            first, n, first_seq = recent[-1]
-            if first + n == pseq and first_seq + n == seq:
-                recent[-1] = (first, n + count, first_seq)
-            else:
-                recent.append((pseq, count, seq))
-                del recent[:-RECENT_MAX]
+        if recent and recent[-1] + recent[-2] == seq:
+            recent[-2] += count
         else:
-            recent.append((pseq, count, seq))
+            recent += (count, seq)
+            if len(recent) > 2 * RECENT_MAX:
+                del recent[:2]
         self.last_pseq = pseq + count - 1
 
     def record(self, now_us: int) -> SaveProducer:

@@ -7,9 +7,9 @@ from fabric import messages as m
 from fabric.block import BLOCK_BYTES_MAX, COUNT_MAX, TOPIC_BYTES_MAX
 from fabric.errors import Code, ProtocolError
 from fabric.router.groups import Out
-from fabric.router.intake import PENDING_BYTES_MAX, WINDOW_BLOCKS, WINDOW_BYTES, WINDOW_BYTES_MIN, Intake
+from fabric.router.intake import PENDING_BYTES_MAX, WINDOW_BYTES, WINDOW_BYTES_MIN, Intake
 from fabric.router.options import bounded, text
-from fabric.router.producers import Producer
+from fabric.router.producers import WINDOW_BLOCKS, Producer
 from fabric.router.sessions import CHANNELS_MAX, HEARTBEAT_MS, SILENT_BEATS, TTL_MS, Session
 
 SESSIONS_MAX: Final = 20_000  # a connection costs about 28 KB inside ZeroMQ

@@ -16,7 +16,7 @@ from fabric.messages import GroupSettings, SaveGroup, SaveProducer
 from tests.journal.sample import Pen, Row, rows_in, start_python
 
 GROUP = SaveGroup("g", GroupSettings(("a.*",)), 9, ((3, 4),))
-PRODUCER = SaveProducer("p", 1, 10, ((1, 10, 1),), 5)
+PRODUCER = SaveProducer("p", 1, 10, (10, 1), 5)
 
 
 def make(path: Path, pen: Pen, blocks: int = 40) -> list[Row]:

@@ -14,7 +14,7 @@ from fabric.messages import Append, DropGroup, GroupSettings, SaveGroup, SavePro
 from tests.journal.sample import Pen, rows_in, run_python
 
 GROUP = SaveGroup("workers", GroupSettings(("a.*", "b.#"), 5_000, 3, 1), 17, ((3, 4), (9, 12)))
-PRODUCER = SaveProducer("meter-7", 2, 40, ((1, 30, 100), (31, 10, 200)), 1_000_000)
+PRODUCER = SaveProducer("meter-7", 2, 40, (30, 100, 10, 200), 1_000_000)
 
 
 def test_a_new_journal_is_empty(tmp_path: Path) -> None:

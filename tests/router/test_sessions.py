@@ -8,7 +8,8 @@ from fabric import messages as m
 from fabric.block import BLOCK_BYTES_MAX, encode
 from fabric.errors import Code
 from fabric.messages import Level, Verdict
-from fabric.router.intake import PENDING_BYTES_MAX, WINDOW_BLOCKS, Refusal
+from fabric.router.intake import PENDING_BYTES_MAX, Refusal
+from fabric.router.producers import WINDOW_BLOCKS
 from fabric.router.sessions import CHANNELS_MAX
 from tests.router.world import World
 
@@ -337,14 +338,14 @@ def test_far_beyond_the_window_is_overrun() -> None:
     w.hello(P, producer={"name": "p"})
     raw = encode("a", [b"x"])
     codes = []
-    for i in range(1, 2 * WINDOW_BLOCKS + 2):
+    for i in range(1, WINDOW_BLOCKS + 2):
         codes += w.say(P, m.Publish(i, i, 0, raw), commit=False)
     assert [error([a]).code for a in codes] == [Code.OVERRUN]
     assert error(codes).fields["retry_ms"] > 0
     w.commit()
     (confirmed,) = (said for said in w.said[P] if isinstance(said, m.PubOk))
-    assert len(confirmed.confirms) == 2 * WINDOW_BLOCKS
-    assert w.pub(P, "a", "x", pseq=2 * WINDOW_BLOCKS + 1)[0] == m.PubOk(0, ((9, 2 * WINDOW_BLOCKS + 1, 1, 0),))
+    assert len(confirmed.confirms) == WINDOW_BLOCKS
+    assert w.pub(P, "a", "x", pseq=WINDOW_BLOCKS + 1)[0] == m.PubOk(0, ((9, WINDOW_BLOCKS + 1, 1, 0),))
 
 
 def test_hub_takes_so_many_bytes_from_all_and_then_is_busy() -> None:
