@@ -51,20 +51,20 @@ def sub(
     url: str,
     connect_timeout: float,
 ) -> int:
-    r"""Receive the messages whose topic matches one of PATTERNS.
+    """Receive the messages whose topic matches one of PATTERNS.
 
     \b
     Examples:
       fabric sub 'orders.#'                                  everything from now on
       fabric sub 'orders.#' --start first --timeout 1s       all that is stored
       fabric sub 'orders.*' --group billing --count 10       take ten from a group
-      fabric sub '#' --start 1h -f '%T %t %v\n' | grep error
+      fabric sub '#' --start 1h -f '%T %t %v\\n' | grep error
       fabric sub '$dlq.billing' --start first -o json --timeout 1s
 
     \b
     Patterns: * is one word, # any number of words, > as the last word one or more.
     Format:   %t topic  %s seq  %v value  %k key  %h headers as JSON  %a attempt
-              %T time   %S size in bytes  %g group  %% percent  \n \t \\ as usual
+              %T time   %S size in bytes  %g group  %% percent  \\n \\t \\\\ as usual
 
     Ctrl-C prints a summary and ends with exit code 0. Exit code 7: nothing came before --timeout; 8: less than --count.
     """
