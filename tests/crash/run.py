@@ -93,8 +93,7 @@ class Stage:
         except subprocess.TimeoutExpired:
             process.kill()
             code = process.wait()
-        # A SIGTERM may come before the hub has set up its handler.
-        if code and not (slot == "hub" and code == -signal.SIGTERM):
+        if code and code != -signal.SIGTERM:  # it had only just begun, and had no handler yet
             self._trouble(slot, code)
 
     def look(self) -> None:

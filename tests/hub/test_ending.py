@@ -12,6 +12,7 @@ from fabric import messages as m
 from fabric.errors import Code
 from fabric.hub.hub import EXIT_STORAGE
 from fabric.journal.store import Journal
+from fabric.router.producers import WINDOW_BLOCKS
 from tests.hub.kit import Child, bodies_on_disk, sockets, talker
 
 LONG_S = 600.0
@@ -127,13 +128,13 @@ def test_failing_journal_ends_the_hub_and_nothing_false_was_confirmed(
 
 
 def test_start_after_a_kill_in_the_midst_of_commits(child: Child, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
-    """Again and again, with many publishes under way each time."""
+    """Again and again, with a window of publishes under way each time."""
     confirmed: dict[int, bytes] = {}
     for life in range(5):
         child.start()
         with talker(context, child.url) as peer:
             assert peer.info("hub")["last_seq"] >= max(confirmed, default=0)
-            bodies = {rid: b"%d.%d" % (life, rid) for rid in range(1, 100)}
+            bodies = {rid: b"%d.%d" % (life, rid) for rid in range(1, WINDOW_BLOCKS + 1)}
             for rid, body in bodies.items():
                 peer.send(m.Publish(rid, 0, 0, b.encode("t", [body])))
             for rid, seq, _, _ in peer.until(m.PubOk).confirms:
