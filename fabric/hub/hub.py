@@ -171,28 +171,29 @@ class Hub:
 
     def turn(self) -> None:
         """One round: what arrived, what time brought, what the disk finished."""
+        ready = self._wait()
         arrivals = self._port.receive(ARRIVALS_MAX, ARRIVAL_BYTES_MAX)
-        if not arrivals:
-            self._wait()
-            arrivals = self._port.receive(ARRIVALS_MAX, ARRIVAL_BYTES_MAX)
         now = time.monotonic()
         out: Out = []
+        self.counters["turns"] += 1
         for peer, frames in arrivals:
             self._take(peer, frames, now, out)
-        self._journal_news(now, out)
+        if self._scribe.wake_fd in ready:
+            self._journal_news(now, out)
         self._router.tick(now, out)
         self._hand_over(now, out)
         self._send(out)
         self._housekeeping(now)
 
-    def _wait(self) -> None:
+    def _wait(self) -> list[object]:
+        """Sleep until something arrives, the journal has news, or a deadline; returns what is ready."""
         deadline = self._router.next_deadline()
         if not self._committing:  # otherwise the journal thread wakes us, and nothing can be committed before
             deadline = min(deadline, self._router.commit_deadline())
         timeout_s = deadline - time.monotonic()
         if self._port.has_outboxes:
             timeout_s = min(timeout_s, OUTBOX_POLL_S)
-        self._poller.poll(max(math.ceil(timeout_s * 1000), 0))
+        return [source for source, _ in self._poller.poll(max(math.ceil(timeout_s * 1000), 0))]
 
     def _take(self, peer: PeerId, frames: list[bytes], now: float, out: Out) -> None:
         try:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
@@ -59,11 +60,9 @@ class Scribe:
         self._work.put(records)
 
     def reports(self) -> list[Report]:
-        """What was finished since the last call."""
-        try:
+        """What was finished since the last call. To be called when `wake_fd` is readable."""
+        with suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
-        except BlockingIOError:
-            return []
         found = []
         while self._reports:
             found.append(self._reports.popleft())

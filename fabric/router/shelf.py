@@ -4,7 +4,6 @@ A live group is served from memory and costs no disk read. The shelf is derived 
 """
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
@@ -14,6 +13,7 @@ from fabric.block import Block
 SHELF_BYTES_MAX: Final = 24 << 20
 # Non-matching blocks looked at in one go, so that a narrow group cannot hold up a turn.
 SCAN_BLOCKS_MAX: Final = 256
+GONE_MAX: Final = 1_024  # places of dropped blocks that may wait to be cleared together
 
 
 class Damaged(Protocol):
@@ -50,47 +50,46 @@ class Found(NamedTuple):
 class Shelf:
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self._blocks: deque[Block] = deque()  # contiguous, ascending, up to the last appended
+        self._blocks: list[Block] = []  # contiguous and ascending up to the last appended; those before _start are gone
+        self._bases: list[int] = []  # base_seq of each
+        self._start = 0
         self._bytes = 0
         self.committed = 0  # last seq on disk; what lies above must not be dropped from memory
 
     def add(self, block: Block) -> None:
         self._blocks.append(block)
+        self._bases.append(block.base_seq)
         self._bytes += len(block.raw)
-        while self._bytes > SHELF_BYTES_MAX and self._blocks[0].last_seq <= self.committed:
-            self._bytes -= len(self._blocks.popleft().raw)
+        while self._bytes > SHELF_BYTES_MAX and self._blocks[self._start].last_seq <= self.committed:
+            self._bytes -= len(self._blocks[self._start].raw)
+            self._blocks[self._start] = block  # lets go of the bytes; the place is cleared with many others
+            self._start += 1
+        if self._start > GONE_MAX and self._start > len(self._blocks) // 2:
+            del self._blocks[: self._start], self._bases[: self._start]
+            self._start = 0
+
+    def _holds(self, seq: int) -> bool:
+        """Whether seq is not before what is in memory."""
+        return self._start < len(self._bases) and seq >= self._bases[self._start]
 
     def at(self, seq: int) -> Block | Damaged | None:
         """The block that holds seq."""
-        blocks = self._blocks
-        if blocks and seq >= blocks[0].base_seq:
-            block = blocks[self._place(seq)]
+        if self._holds(seq):
+            block = self._blocks[bisect_right(self._bases, seq) - 1]
             return block if seq <= block.last_seq else None
         return self.reader.block_at(seq)
 
     def find(self, cursor: int, horizon: int, wanted: Callable[[str], bool]) -> Found:
         """The first block at or after cursor, up to horizon, with a wanted topic."""
-        blocks = self._blocks
-        if not blocks or cursor < blocks[0].base_seq:
+        if not self._holds(cursor):
             block, reached = self.reader.next_block(cursor, wanted)
             return Found(block, cursor, more=False) if block else Found(None, reached, more=reached <= horizon)
-        at = self._place(cursor)
+        blocks, at = self._blocks, bisect_right(self._bases, cursor) - 1
         for i in range(at, min(at + SCAN_BLOCKS_MAX, len(blocks))):
             block = blocks[i]
             if block.base_seq > horizon:
                 return Found(None, cursor, more=False)
-            if block.last_seq >= cursor and any(wanted(topic) for topic in block.topics):
+            if block.last_seq >= cursor and any(map(wanted, block.topics)):
                 return Found(block, cursor, more=False)
             cursor = max(cursor, block.last_seq + 1)
         return Found(None, cursor, more=cursor <= horizon)
-
-    def _place(self, seq: int) -> int:
-        """Index of the block in memory that holds seq, or of the last one before it."""
-        blocks = self._blocks
-        if seq >= blocks[-1].base_seq:  # live groups ask for the newest
-            return len(blocks) - 1
-        return bisect_right(blocks, seq, key=_base_seq) - 1
-
-
-def _base_seq(block: Block) -> int:
-    return block.base_seq
