@@ -222,12 +222,17 @@ def part_latency(bench: Bench) -> Iterator[Figure]:
             yield median_figure(
                 "latency", "so a message takes, in commits, p50", "x", durability, ratios, foreign=foreign
             )
+            own = [one.hub_commit_us for one in paced]
+            yield median_figure(
+                "latency", "one commit of the hub meanwhile, mean", "µs", durability, own, foreign=foreign
+            )
 
 
 class _Paced(NamedTuple):
     p50_us: float
     p99_us: float
     commit_us: float  # median of LMDB's synced commits right before and right after
+    hub_commit_us: float  # mean of the hub's own commits while it was served
     foreign: float
 
 
@@ -236,7 +241,7 @@ def _paced(bench: Bench, size: int, level: str) -> _Paced:
     seconds = messages / PACED_RATE if messages else bench.settings.seconds
     topic = bench.fresh("bench.paced")
     group = bench.declare(topic, level=level)
-    commits = _commits(bench, size)
+    commits, before = _commits(bench, size), bench.counters()
     pace = {"topic": topic, "rate": PACED_RATE, "seconds": seconds, "size": size, "level": level}
     consuming = {"group": group, "total": round(PACED_RATE * seconds)}
     done = run(
@@ -246,9 +251,12 @@ def _paced(bench: Bench, size: int, level: str) -> _Paced:
         ],
         bench.hub,
     )
+    after = bench.counters()
     commits += _commits(bench, size)
     delays = done.results[1]["delays_us"]
-    return _Paced(percentile(delays, 0.5), percentile(delays, 0.99), statistics.median(commits), done.foreign)
+    own_us = (after["commit_us"] - before.get("commit_us", 0)) / (after["commits"] - before.get("commits", 0))
+    p50_us, p99_us = percentile(delays, 0.5), percentile(delays, 0.99)
+    return _Paced(p50_us, p99_us, statistics.median(commits), own_us, done.foreign)
 
 
 def _commits(bench: Bench, size: int) -> list[float]:

@@ -84,7 +84,6 @@ def produce_paced(
             while (now := time.monotonic_ns()) < due:
                 idle_since = now
                 time.sleep(PACE_S)
-                idle_since = time.monotonic_ns()
             stamp = due if due <= idle_since else now
             fab.publish_nowait(topic, STAMP.pack(min(stamp, now)) + padding, **options)  # type: ignore[arg-type]
         fab.flush(STUCK_S)
