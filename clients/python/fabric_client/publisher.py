@@ -162,7 +162,7 @@ class Publisher:
         """Let plain messages like this one, which was gathered, enter the block without ado."""
         gather = self.gather
         if gather.payloads and gather.options == PLAIN and message.cost <= LANE_BODY_MAX + MESSAGE_COST:
-            limit = min(LANE_COUNT_MAX, gather.room // message.cost + 1)
+            limit = max(min(LANE_COUNT_MAX - len(gather.payloads), gather.room // message.cost), 1)
             self.lane = Lane(None, self._topics, limit) if gather.mixed else Lane(message.topic, (), limit)
 
     def _check_topic(self, topic: str) -> None:

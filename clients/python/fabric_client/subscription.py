@@ -17,8 +17,8 @@ from fabric.messages import Verdict
 from fabric_client.errors import Closed
 from fabric_client.message import NEVER, VERDICTS_PER_FRAME, Batch
 
-# Enough to keep the line full while a consumer works through a block. Slow jobs want less, so that work which one
-# worker could not start is not withheld from the others.
+# Enough to keep the line full while a consumer works through a block, and a multiple of a full block, which the hub
+# need not cut then. Slow jobs want less, so that work which one worker could not start is not withheld from others.
 PREFETCH: Final = 8192
 # Not below the largest block, so that bytes alone can never stall a subscription.
 PREFETCH_BYTES: Final = 16 << 20
