@@ -82,6 +82,7 @@ class Scribe:
                     records = self._work.get(timeout=TRIM_EVERY_S)
                 except Empty:
                     self._trim()
+                    self._journal.rest()
                     continue
                 if records is None:
                     return

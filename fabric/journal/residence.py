@@ -19,7 +19,9 @@ class Residence:
     def __init__(self, data_file: Path) -> None:
         self._name = os.fsencode(data_file.resolve())
         self._touched = 0
+        self._rested = True
         libc = ctypes.CDLL(None, use_errno=True)
+        self._malloc_trim = getattr(libc, "malloc_trim", None)  # glibc has it, others may not
         self._madvise = getattr(libc, "madvise", None) if _MAPS.exists() else None
         if self._madvise is not None:
             self._madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -27,9 +29,18 @@ class Residence:
     def touched(self, size: int) -> None:
         """So many bytes of the file were read or written. Called by two threads; a lost count does no harm."""
         self._touched += size
+        self._rested = False
         if self._touched >= RELEASE_EVERY_BYTES:
             self._touched = 0
             self.release()
+
+    def rest(self) -> None:
+        """Nothing was asked for a while: give back also what the allocator keeps of past transactions and blocks."""
+        if not self._rested:
+            self._rested = True
+            self.release()
+            if self._malloc_trim is not None:
+                self._malloc_trim(0)
 
     def release(self) -> None:
         """Unmap what is resident. The map is read-only and shared, so nothing is lost and readers go on unharmed."""

@@ -193,6 +193,11 @@ class Journal:
             raise self._fail("cannot trim the journal", error) from error
         return first_seq
 
+    def rest(self) -> None:
+        """To be called by the journal thread when it has had nothing to do for a while."""
+        self.require_usable()
+        self.residence.rest()
+
     def pressure(self) -> str | None:
         """Why publishes must be refused for now, or None. Acks need not be."""
         self.require_usable()

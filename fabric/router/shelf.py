@@ -13,7 +13,7 @@ from fabric.block import Block
 SHELF_BYTES_MAX: Final = 24 << 20
 # Non-matching blocks looked at in one go, so that a narrow group cannot hold up a turn.
 SCAN_BLOCKS_MAX: Final = 256
-GONE_MAX: Final = 1_024  # places of dropped blocks that may wait to be cleared together
+GONE_MAX: Final = 32  # dropped blocks that wait to be cleared together, since the front of a list is dear to cut
 
 
 class Damaged(Protocol):
@@ -62,9 +62,8 @@ class Shelf:
         self._bytes += len(block.raw)
         while self._bytes > SHELF_BYTES_MAX and self._blocks[self._start].last_seq <= self.committed:
             self._bytes -= len(self._blocks[self._start].raw)
-            self._blocks[self._start] = block  # lets go of the bytes; the place is cleared with many others
             self._start += 1
-        if self._start > GONE_MAX and self._start > len(self._blocks) // 2:
+        if self._start > GONE_MAX:
             del self._blocks[: self._start], self._bases[: self._start]
             self._start = 0
 

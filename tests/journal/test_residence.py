@@ -37,5 +37,7 @@ def test_pages_that_were_read_are_given_back(tmp_path: Path) -> None:
             block, seq = reader.next_block(seq, lambda topic: True)
             assert block is not None
             assert resident_bytes(data_file) < RELEASE_EVERY_BYTES * 3 // 2
+        journal.rest()
+        assert resident_bytes(data_file) < 1 << 20
     finally:
         journal.close()
