@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 from fabric.block import COUNT_MAX, SPARSE, Block, join
 from fabric.errors import Code, ProtocolError
 from fabric.messages import Append, Level, Publish, PubOk, Record, SaveProducer
+from fabric.names import check_topic
 from fabric.router.producers import Producer
 from fabric.router.sessions import Session
-from fabric.router.topics import CACHE_MAX, check_topic
+from fabric.router.topics import CACHE_MAX
 
 # Blocks below this are joined, up to the second figure: LMDB likes rows of 16-256 KB.
 SMALL_BLOCK_BYTES: Final = 16 << 10

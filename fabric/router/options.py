@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from fabric.errors import Code, ProtocolError
 from fabric.messages import GroupSettings, Level
+from fabric.names import canonical, check_topic
 from fabric.router.shelf import Reader
-from fabric.router.topics import canonical, check_topic
 
 LEASE_MS: Final = (100, 30_000, 43_200_000)  # least, default, most
 ATTEMPTS: Final = (1, 5, 1_000)

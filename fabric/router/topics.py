@@ -1,68 +1,15 @@
-"""Topic and pattern grammar, and the trie that finds who wants a topic.
+"""The trie that finds who wants a topic. The grammar of topics and patterns is in `fabric.names`.
 
-A topic is words joined by dots. In a pattern `*` stands for one word, `#` for zero or more, and `>` as the last word
-for one or more. Wildcards do not match a first word that starts with `$`: those topics are the hub's own.
+Wildcards do not match a first word that starts with `$`: those topics are the hub's own.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
-from fabric.block import TOPIC_BYTES_MAX
-from fabric.errors import Code, ProtocolError
-
-WORDS_MAX: Final = 16
 # Topics whose match is remembered. Ten thousand live topics must fit, or every publish walks the trie.
 CACHE_MAX: Final = 65_536
 
-_WORD: Final = re.compile(r"[^.*#>\s\x00-\x1f\x7f-\x9f]+")
-
 Owner = TypeVar("Owner")
-
-
-def check_topic(topic: str) -> None:
-    """Raise unless `topic` is a literal topic name."""
-    words = topic.split(".")
-    if len(words) > WORDS_MAX or len(topic.encode()) > TOPIC_BYTES_MAX:
-        raise ProtocolError(
-            Code.BAD_TOPIC, f"topic {_shown(topic)} is over {WORDS_MAX} words or {TOPIC_BYTES_MAX} bytes"
-        )
-    for word in words:
-        if not _WORD.fullmatch(word):
-            raise ProtocolError(
-                Code.BAD_TOPIC,
-                f"topic {_shown(topic)} has a bad word {_shown(word)}; words are non-empty, without . * # > or spaces",
-            )
-
-
-def canonical(pattern: str) -> str:
-    """The pattern in its one stored spelling: `>` becomes `*.#`, and in a run with `#` the `*` come first."""
-    words = pattern.split(".")
-    if len(words) > WORDS_MAX or len(pattern.encode()) > TOPIC_BYTES_MAX:
-        raise ProtocolError(
-            Code.BAD_PATTERN, f"pattern {_shown(pattern)} is over {WORDS_MAX} words or {TOPIC_BYTES_MAX} bytes"
-        )
-    if words[-1] == ">":
-        words[-1:] = ["*", "#"]
-    out: list[str] = []
-    stars, hash_seen = 0, False
-    for word in [*words, None]:
-        if word == "*":
-            stars += 1
-        elif word == "#":
-            hash_seen = True
-        else:
-            out += ["*"] * stars + (["#"] if hash_seen else [])
-            stars, hash_seen = 0, False
-            if word is not None:
-                if not _WORD.fullmatch(word):
-                    raise ProtocolError(Code.BAD_PATTERN, f"pattern {_shown(pattern)} has a bad word {_shown(word)}")
-                out.append(word)
-    return ".".join(out)
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
 class _Node(Generic[Owner]):

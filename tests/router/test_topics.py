@@ -6,8 +6,9 @@ import pytest
 
 from fabric.block import TOPIC_BYTES_MAX
 from fabric.errors import Code, ProtocolError
+from fabric.names import WORDS_MAX, canonical, check_topic
 from fabric.router import topics
-from fabric.router.topics import WORDS_MAX, Trie, canonical, check_topic
+from fabric.router.topics import Trie
 from tests.router.brute import matches
 from tests.seeds import seeded
 
