@@ -16,11 +16,10 @@ from fabric import wire
 from fabric.bench.crew import Line
 from fabric.block import encode
 from fabric.errors import FabricError
+from fabric.hub.port import is_readable
 
 WINDOW: Final = 64  # unconfirmed messages of each connection, or what the hub allows, whichever is less
 POLL_MS: Final = 30_000
-_EVENTS: Final = int(zmq.EVENTS)
-_POLLIN: Final = int(zmq.POLLIN)
 
 
 class _Speaker:
@@ -111,15 +110,8 @@ def _hear(speaker: _Speaker) -> None:
 
 
 def _answers(socket: "zmq.Socket[bytes]") -> "Iterator[m.ToHub | m.ToClient]":
-    while _is_readable(socket):
+    while is_readable(socket):
         yield wire.decode(socket.recv_multipart())
-
-
-def _is_readable(socket: "zmq.Socket[bytes]") -> bool:
-    """As `socket.poll(0)`, at a fifth of its cost: the load must not outweigh the hub."""
-    events = socket.get(_EVENTS)
-    assert isinstance(events, int)
-    return bool(events & _POLLIN)
 
 
 class GroupMaker(NamedTuple):

@@ -12,7 +12,6 @@ from fabric.bench.crew import Line
 from fabric.errors import FabricError
 
 STAMP: Final = struct.Struct("<q")  # the first bytes of a body: when it was published, in ns
-CHECK_EVERY: Final = 256  # messages between looks at the clock
 IDLE_S: Final = 0.2  # a consumer without messages looks so often whether everything was consumed
 PACE_S: Final = 0.0002
 STUCK_S: Final = 120.0  # nothing came for so long: give up

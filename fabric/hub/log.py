@@ -7,7 +7,6 @@ import time
 from typing import Any, Final
 
 LOGGER: Final = logging.getLogger("fabric")
-FORMATS: Final = ("text", "json")
 
 
 class _Text(logging.Formatter):

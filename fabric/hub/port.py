@@ -81,7 +81,7 @@ class Port:
         arrivals: list[tuple[PeerId, list[bytes]]] = []
         receive, size = self._socket.recv, 0
         try:
-            while len(arrivals) < frames_max and size < bytes_max and self._is_readable():
+            while len(arrivals) < frames_max and size < bytes_max and is_readable(self._socket):
                 # Frames know whether another one follows; asking the socket, as recv_multipart does, costs more.
                 peer = receive(_DONTWAIT, copy=False)
                 frames, last = [], peer
@@ -96,12 +96,6 @@ class Port:
         except zmq.ZMQError as error:
             raise FabricError(f"the socket failed: {error.strerror}") from error
         return arrivals
-
-    def _is_readable(self) -> bool:
-        """Asking is cheaper than being told "nothing there" by an exception."""
-        events = self._socket.get(_EVENTS)
-        assert isinstance(events, int)
-        return bool(events & _POLLIN)
 
     def send(self, sends: Iterable[tuple[PeerId, ToClient]]) -> tuple[list[PeerId], list[PeerId]]:
         """Send without blocking. Returns peers that are full now, and peers that are gone."""
@@ -153,6 +147,13 @@ class Port:
         for url in self.binds:
             if url.startswith("ipc://") and os.path.exists(url[6:]):
                 os.unlink(url[6:])
+
+
+def is_readable(socket: "zmq.Socket[bytes]") -> bool:
+    """Asking is cheaper than being told "nothing there" by an exception, or than a poller for one look."""
+    events = socket.get(_EVENTS)
+    assert isinstance(events, int)
+    return bool(events & _POLLIN)
 
 
 def check_address(url: str) -> None:
