@@ -77,7 +77,8 @@ TOPICS_MAX: Final = 65_535
 TOPIC_BYTES_MAX: Final = 255
 KEY_BYTES_MAX: Final = 255
 ID_BYTES_MAX: Final = 200
-PRIORITY_MAX: Final = 9
+PRIORITY_MAX: Final = 9  # served first
+PRIORITY_DEFAULT: Final = 4
 
 
 def encode(
@@ -87,7 +88,7 @@ def encode(
     keys: Sequence[bytes] | None = None,
     ids: Sequence[bytes] | None = None,
     headers: Sequence[Headers | None] | None = None,
-    priority: int = 0,
+    priority: int = PRIORITY_DEFAULT,
     expires_us: int = 0,
 ) -> bytes:
     """Pack messages into an unstamped block. `topics` is one name for all, or one name for each message."""

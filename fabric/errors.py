@@ -26,6 +26,7 @@ class Code(IntEnum):
     TAKEN_OVER = 205
     # 3xx: publishing
     BAD_TOPIC = 301
+    TOPIC_FULL = 303
     DISK_FULL = 304
     OVERRUN = 305
     SEQUENCE_GAP = 306
@@ -36,6 +37,10 @@ class Code(IntEnum):
     GROUP_MISMATCH = 402
     BAD_ORDINAL = 403
     NOT_FOUND = 404
+    STALE = 405
+    NO_RESPONDERS = 406
+    TIMED_OUT = 407
+    CONFLICT = 409
     # 5xx: the hub
     INTERNAL = 501
     SHUTTING_DOWN = 502

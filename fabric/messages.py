@@ -31,6 +31,19 @@ class Verdict(IntEnum):
     TOUCH = 4  # still at work: extend the lease
 
 
+class Happening(IntEnum):
+    """What delivery events speak of."""
+
+    DELIVER = 0
+    ACK = 1
+    RETRY = 2
+    RELEASE = 3
+    LAPSE = 4
+    LOST = 5  # the consumer's session ended
+    DEAD = 6
+    EXPIRED = 7
+
+
 # Client to hub. Every message has the channel and the request id that its frame carried; rid 0 wants no answer.
 
 
@@ -52,6 +65,7 @@ class Publish(NamedTuple):
     pseq: int  # number of the block's first message in its producer's own sequence; 0: unnumbered
     level: int
     block: bytes
+    options: Mapping[str, Any] = {}  # ttl_ms, delay_ms, at_us, every_ms, cron, name: when it is not simply now
 
 
 class Subscribe(NamedTuple):
@@ -89,6 +103,59 @@ class Fetch(NamedTuple):
 class Info(NamedTuple):
     rid: int
     fields: Mapping[str, Any]
+
+
+class Admin(NamedTuple):
+    rid: int
+    fields: Mapping[str, Any]  # op and what it needs
+
+
+class Get(NamedTuple):
+    """Read messages without a group."""
+
+    rid: int
+    fields: Mapping[str, Any]
+
+
+class Cancel(NamedTuple):
+    """Take back a scheduled publish."""
+
+    rid: int
+    fields: Mapping[str, Any]
+
+
+class Transact(NamedTuple):
+    """The TXN frame: verdicts and a publish in one commit, or neither."""
+
+    rid: int
+    pseq: int
+    settles: tuple[tuple[int, tuple[tuple[int, int, int, Any], ...]], ...]  # (channel, verdicts as in Settle)
+    block: bytes
+
+
+class Ready(NamedTuple):
+    """A consumer has reloaded its local copy."""
+
+    chan: int
+    rid: int
+    refresh: int
+
+
+# Both ways: a request travels from the client that asks to the hub and on to one that answers, its replies back.
+
+
+class Request(NamedTuple):
+    chan: int  # of the answering subscription; 0 on the way to the hub
+    rid: int
+    fields: Mapping[str, Any]
+    block: bytes
+
+
+class Reply(NamedTuple):
+    chan: int  # of the answering subscription; 0 on the way to the client that asked
+    rid: int
+    fields: Mapping[str, Any]  # final: whether it is the last one
+    block: bytes
 
 
 # Hub to client.
@@ -159,8 +226,27 @@ class Gap(NamedTuple):
     reason: str
 
 
-ToHub = Hello | Goodbye | Ping | Publish | Subscribe | Unsubscribe | Credit | Settle | Fetch | Info
-ToClient = Welcome | Pong | Ok | Err | Notice | PubOk | Flow | Deliver | End | Gap
+class Reset(NamedTuple):
+    """Reload the local copy: phase `begin`, and `end` when all up to the target has been delivered and settled."""
+
+    chan: int
+    fields: Mapping[str, Any]  # refresh, phase, target
+
+
+class Got(NamedTuple):
+    """A block that GET found. OK follows when that was all."""
+
+    rid: int
+    seqs: tuple[int, ...]  # flat (first seq, count) runs; empty: contiguous from the block's base_seq
+    block: bytes
+
+
+_Session = Hello | Goodbye | Ping
+_Producing = Publish | Transact | Cancel
+_Consuming = Subscribe | Unsubscribe | Credit | Settle | Fetch | Ready
+_Asking = Info | Admin | Get | Request | Reply
+ToHub = _Session | _Producing | _Consuming | _Asking
+ToClient = Welcome | Pong | Ok | Err | Notice | PubOk | Flow | Deliver | End | Gap | Reset | Got | Request | Reply
 
 
 # What is written down. One turn's records are one transaction.
@@ -173,25 +259,131 @@ class Append(NamedTuple):
 
 
 class GroupSettings(NamedTuple):
-    """What a group is. Fixed when it is created."""
+    """What a group is. Changed by ADMIN only; a SUB that asks for something else is refused."""
 
     patterns: tuple[str, ...]
-    lease_ms: int = 30_000
-    attempts_max: int = 5
+    lease_ms: int = 30_000  # how long a consumer may hold a delivery without a sign of life
+    attempts_max: int = 5  # failures until a message is a dead letter; 0: endless
     level: int = Level.JOURNALED
+    lease_max_ms: int = 3_600_000  # how long at most, touched or not
+    backoff: str = "exponential"  # how the wait grows with each failure: fixed, linear or exponential
+    backoff_ms: int = 500
+    backoff_max_ms: int = 300_000
+    jitter_pct: int = 10  # the wait is longer or shorter by up to this much
+    order: str = "none"  # none; key: one session for each key, in order; strict: one consumer, in order
+    ack: str = "explicit"  # auto: settled when sent
+    on_expire: str = "drop"  # or dead: what expires before it was delivered becomes a dead letter
 
 
 class SaveGroup(NamedTuple):
-    """A group's settings and position: all below `cursor` is settled, except the `open` seqs."""
+    """A group's settings and position: all below `cursor` is settled, except the `open` seqs.
+
+    Messages of a priority that has a lane of its own are counted by the lane's cursor instead.
+    """
 
     name: str
     settings: GroupSettings
     cursor: int
     open: tuple[tuple[int, int], ...]  # (first seq, last seq), ascending
+    lanes: tuple[tuple[int, int], ...] = ()  # (priority, cursor)
+    paused: bool = False
+    refresh: tuple[int, int, int] = (0, 0, 0)  # number of the latest refresh, its target seq, its phase
 
 
 class DropGroup(NamedTuple):
+    """The group goes, and its failures with it."""
+
     name: str
+
+
+class SaveFailure(NamedTuple):
+    """Messages first..last of a group have failed; found by (group, first)."""
+
+    group: str
+    first: int
+    last: int
+    failures: int
+    due_us: int  # not to be delivered again before; 0: at once
+    reason: str
+
+
+class DropFailure(NamedTuple):
+    group: str
+    first: int
+
+
+class TopicSettings(NamedTuple):
+    """What is kept of a topic, and how long its idempotency keys are remembered. 0 means no limit."""
+
+    max_age_ms: int = 0
+    max_msgs: int = 0
+    max_bytes: int = 0
+    on_full: str = "refuse"  # or drop_old
+    keep: str = "limits"  # until_acked: by all groups that want it; last_per_key: the latest of each key
+    dedupe: str = "window"  # slide: a duplicate starts the window anew; until_ack: until all groups have settled it
+    dedupe_ms: int = 600_000
+    queue: bool = False  # made by queue.create, together with the group of the same name
+
+
+class SaveTopic(NamedTuple):
+    name: str
+    settings: TopicSettings
+    floor: int  # messages of this topic below are removed
+    msgs: int  # how many there are at or above the floor,
+    bytes: int  # and the bytes of their payloads
+
+
+class DropTopic(NamedTuple):
+    name: str
+
+
+class SaveSchedule(NamedTuple):
+    """A block that is published when it is due; found by its id."""
+
+    id: int
+    due_us: int
+    block: bytes  # not stamped
+    ttl_ms: int = 0  # from the time it is due
+    every_ms: int = 0  # repeated so often,
+    cron: str = ""  # or by the calendar
+    name: str = ""  # at most one schedule has a name
+
+
+class DropSchedule(NamedTuple):
+    id: int
+    due_us: int
+
+
+class SaveIds(NamedTuple):
+    """A part of the index of idempotency keys; only the index knows what is in it."""
+
+    key: int  # ascending
+    value: bytes
+
+
+class DropIds(NamedTuple):
+    key: int
+
+
+class SaveEvents(NamedTuple):
+    """A block of delivery events; kept by the number of its first event."""
+
+    first: int
+    count: int  # type: ignore[assignment]
+    value: bytes
+
+
+class SaveSetting(NamedTuple):
+    """A setting of the hub as a whole."""
+
+    name: str
+    value: Any  # what msgpack can say
+
+
+class Discard(NamedTuple):
+    """Blocks that retention of single topics has emptied: they are removed, though older ones stay."""
+
+    bases: tuple[int, ...]  # their base_seqs
 
 
 class SaveProducer(NamedTuple):
@@ -204,4 +396,8 @@ class SaveProducer(NamedTuple):
     seen_us: int
 
 
-Record = Append | SaveGroup | DropGroup | SaveProducer
+_Groups = SaveGroup | DropGroup | SaveFailure | DropFailure
+_Topics = SaveTopic | DropTopic | Discard
+_Later = SaveSchedule | DropSchedule
+_Others = SaveProducer | SaveIds | DropIds | SaveEvents | SaveSetting
+Record = Append | _Groups | _Topics | _Later | _Others

@@ -16,10 +16,11 @@ from fabric.errors import Code, ProtocolError
 from fabric.messages import META_BYTES_MAX
 
 VERDICTS_MAX: Final = 65_536
+SETTLES_MAX: Final = 64  # channels of one TXN
 # msgpack allocates an array before it reads it, at every level of nesting: this bounds what a lying frame can cost.
 ARRAY_MAX: Final = VERDICTS_MAX
 DEPTH_MAX: Final = 8  # of lists and maps within a map: what comes in can be walked and shown without fear
-REASON_CHARS_MAX: Final = 1_000  # of a REJECT: it is stored with each message of the range
+REASON_CHARS_MAX: Final = 1_000  # of a RETRY or REJECT: it is stored with each message of the range
 ERROR_CHARS_MAX: Final = 500
 _SHOWN_CHARS_MAX: Final = 60  # of a wrong value, in the text of an error
 FRAME_BYTES_MAX: Final = BLOCK_BYTES_MAX
@@ -45,7 +46,16 @@ class Verb(IntEnum):
     FETCH = 37
     END = 38
     GAP = 39
+    RESET = 40
+    READY = 41
+    GET = 48
+    GOT = 49
     INFO = 50
+    ADMIN = 51
+    CANCEL = 52
+    TXN = 53
+    REQ = 54
+    REP = 55
 
 
 # Looked up by number, since calling an enum is dear where every message passes.
@@ -163,8 +173,15 @@ def _verdict(value: object) -> m.Verdict:
     return verdict
 
 
-def _verdicts(args: list[Any]) -> tuple[tuple[int, int, int, Any], ...]:
-    rows = _list(args[0])
+def _settles(value: object) -> tuple[tuple[int, tuple[tuple[int, int, int, Any], ...]], ...]:
+    rows = [_list(row) for row in _list(value)]
+    if len(rows) > SETTLES_MAX:
+        raise ValueError(f"a TXN settles on at most {SETTLES_MAX} channels")
+    return tuple((_uint(row[0]), _verdicts(row[1])) for row in rows)
+
+
+def _verdicts(value: object) -> tuple[tuple[int, int, int, Any], ...]:
+    rows = _list(value)
     if not 1 <= len(rows) <= VERDICTS_MAX:
         raise ValueError(f"an ACK has 1..{VERDICTS_MAX} verdicts")
     out = []
@@ -176,12 +193,20 @@ def _verdicts(args: list[Any]) -> tuple[tuple[int, int, int, Any], ...]:
     return tuple(out)
 
 
-def _argument(value: object) -> int | str | None:
-    if value is None or (isinstance(value, str) and len(value) <= REASON_CHARS_MAX):
-        return value
-    if isinstance(value, str):
-        raise ValueError(f"a reason is at most {REASON_CHARS_MAX} characters")
+def _argument(value: object) -> Any:
+    """A number, a text, or both in a list: how long to wait, and why."""
+    if isinstance(value, list) and len(value) == 2:
+        wait, reason = value
+        return (None if wait is None else _uint(wait)), _reason(reason)
+    if value is None or isinstance(value, str):
+        return value if value is None else _reason(value)
     return _uint(value)
+
+
+def _reason(value: object) -> str:
+    if len(_text(value)) > REASON_CHARS_MAX:
+        raise ValueError(f"a reason is at most {REASON_CHARS_MAX} characters")
+    return _text(value)
 
 
 def _confirms(args: list[Any]) -> tuple[tuple[int, int, int, int], ...]:
@@ -203,7 +228,12 @@ _ENCODERS: Final[dict[type, Any]] = {
     m.Ok: lambda s: [_pack(Verb.OK, s.chan, s.rid, s.fields)],
     m.Err: lambda s: [_pack(Verb.ERR, s.chan, s.rid, s.code, s.text[:ERROR_CHARS_MAX], s.fields)],
     m.Notice: lambda s: [_pack(Verb.NOTICE, 0, 0, s.kind, s.fields)],
-    m.Publish: lambda s: [_pack(Verb.PUB, 0, s.rid, s.pseq, s.level), s.block],
+    m.Publish: lambda s: [
+        _pack(Verb.PUB, 0, s.rid, s.pseq, s.level, s.options)
+        if s.options
+        else _pack(Verb.PUB, 0, s.rid, s.pseq, s.level),
+        s.block,
+    ],
     m.PubOk: lambda s: [_pack(Verb.PUBOK, 0, 0, s.level, s.confirms)],
     m.Flow: lambda s: [_pack(Verb.FLOW, 0, 0, s.blocks_max, s.bytes_max)],
     m.Subscribe: lambda s: [_pack(Verb.SUB, s.chan, s.rid, s.fields)],
@@ -214,7 +244,16 @@ _ENCODERS: Final[dict[type, Any]] = {
     m.Fetch: lambda s: [_pack(Verb.FETCH, s.chan, s.rid, s.count, s.expires_ms)],
     m.End: lambda s: [_pack(Verb.END, s.chan, s.rid, s.sent)],
     m.Gap: lambda s: [_pack(Verb.GAP, s.chan, 0, s.first_seq, s.last_seq, s.reason)],
+    m.Reset: lambda s: [_pack(Verb.RESET, s.chan, 0, s.fields)],
+    m.Ready: lambda s: [_pack(Verb.READY, s.chan, s.rid, s.refresh)],
+    m.Get: lambda s: [_pack(Verb.GET, 0, s.rid, s.fields)],
+    m.Got: lambda s: [_pack(Verb.GOT, 0, s.rid, s.seqs), s.block],
     m.Info: lambda s: [_pack(Verb.INFO, 0, s.rid, s.fields)],
+    m.Admin: lambda s: [_pack(Verb.ADMIN, 0, s.rid, s.fields)],
+    m.Cancel: lambda s: [_pack(Verb.CANCEL, 0, s.rid, s.fields)],
+    m.Transact: lambda s: [_pack(Verb.TXN, 0, s.rid, s.pseq, s.settles), s.block],
+    m.Request: lambda s: [_pack(Verb.REQ, s.chan, s.rid, s.fields), s.block],
+    m.Reply: lambda s: [_pack(Verb.REP, s.chan, s.rid, s.fields), s.block],
 }
 
 # verb -> (decoder of (chan, rid, args, last frame), whether the command has a block)
@@ -227,7 +266,7 @@ _DECODERS: Final[dict[int, tuple[Any, bool]]] = {
     Verb.OK: (lambda c, r, a, f: m.Ok(c, r, _map(a)), False),
     Verb.ERR: (lambda c, r, a, f: m.Err(c, r, _uint(a[0]), _text(a[1]), _map(a[2:])), False),
     Verb.NOTICE: (lambda c, r, a, f: m.Notice(_text(a[0]), _map(a[1:])), False),
-    Verb.PUB: (lambda c, r, a, f: m.Publish(r, _uint(a[0]), _level(a[1]), f), True),
+    Verb.PUB: (lambda c, r, a, f: m.Publish(r, _uint(a[0]), _level(a[1]), f, _map(a[2:])), True),
     Verb.PUBOK: (lambda c, r, a, f: m.PubOk(_uint(a[0]), _confirms(a)), False),
     Verb.FLOW: (lambda c, r, a, f: m.Flow(_uint(a[0]), _uint(a[1])), False),
     Verb.SUB: (lambda c, r, a, f: m.Subscribe(c, r, _map(a)), False),
@@ -237,9 +276,18 @@ _DECODERS: Final[dict[int, tuple[Any, bool]]] = {
         lambda c, r, a, f: m.Deliver(c, _uint(a[0]), _uint(a[1]), tuple(map(_uint, _list(a[2]))), f),
         True,
     ),
-    Verb.ACK: (lambda c, r, a, f: m.Settle(c, r, _verdicts(a)), False),
+    Verb.ACK: (lambda c, r, a, f: m.Settle(c, r, _verdicts(a[0])), False),
     Verb.FETCH: (lambda c, r, a, f: m.Fetch(c, r, _uint(a[0]), _uint(a[1])), False),
     Verb.END: (lambda c, r, a, f: m.End(c, r, _uint(a[0])), False),
     Verb.GAP: (lambda c, r, a, f: m.Gap(c, _uint(a[0]), _uint(a[1]), _text(a[2])), False),
+    Verb.RESET: (lambda c, r, a, f: m.Reset(c, _map(a)), False),
+    Verb.READY: (lambda c, r, a, f: m.Ready(c, r, _uint(a[0])), False),
+    Verb.GET: (lambda c, r, a, f: m.Get(r, _map(a)), False),
+    Verb.GOT: (lambda c, r, a, f: m.Got(r, tuple(map(_uint, _list(a[0]))), f), True),
     Verb.INFO: (lambda c, r, a, f: m.Info(r, _map(a)), False),
+    Verb.ADMIN: (lambda c, r, a, f: m.Admin(r, _map(a)), False),
+    Verb.CANCEL: (lambda c, r, a, f: m.Cancel(r, _map(a)), False),
+    Verb.TXN: (lambda c, r, a, f: m.Transact(r, _uint(a[0]), _settles(a[1]), f), True),
+    Verb.REQ: (lambda c, r, a, f: m.Request(c, r, _map(a), f), True),
+    Verb.REP: (lambda c, r, a, f: m.Reply(c, r, _map(a), f), True),
 }

@@ -32,8 +32,8 @@ from fabric.hub.scribe import Committed, Failed, Scribe, Trimmed
 from fabric.journal.store import Journal, Limits
 from fabric.messages import PeerId
 from fabric.router.core import Router, Turn
-from fabric.router.groups import Out
 from fabric.router.intake import Refusal
+from fabric.router.ledger import Out
 
 DEFAULT_BIND: Final = "tcp://127.0.0.1:7171"
 ARRIVALS_MAX: Final = 256  # commands taken in one turn, so that timers and confirmations get theirs
@@ -105,6 +105,9 @@ class Hub:
             last_ts_us=state.last_ts_us,
             groups=state.groups,
             producers=state.producers,
+            failures=state.failures,
+            topics=state.topics,
+            settings=state.settings,
             about=about,
         )
         event(
@@ -174,6 +177,7 @@ class Hub:
         ready = self._wait()
         arrivals = self._port.receive(ARRIVALS_MAX, ARRIVAL_BYTES_MAX)
         now = time.monotonic()
+        self._router.clock.set(time.time_ns() // 1000, now)
         out: Out = []
         self.counters["turns"] += 1
         for peer, frames in arrivals:

@@ -31,6 +31,13 @@ class Tables(NamedTuple):
     chunks: "lmdb._Database"
     groups: "lmdb._Database"
     producers: "lmdb._Database"
+    failures: "lmdb._Database"
+    topics: "lmdb._Database"
+    schedule: "lmdb._Database"
+    schedule_ids: "lmdb._Database"
+    ids: "lmdb._Database"
+    events: "lmdb._Database"
+    settings: "lmdb._Database"
 
 
 def open_environment(path: Path, *, map_bytes: int = MAP_BYTES, readonly: bool = False) -> lmdb.Environment:

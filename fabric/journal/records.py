@@ -1,8 +1,9 @@
 """What the journal's rows look like: keys, values, checksums, the format version.
 
-Five tables. `blocks` and `chunks` are keyed by sequence number and only ever grow at the end; `groups`, `producers`
-and `meta` hold a few rows that are written again and again. LMDB keeps no checksum, so every row brings its own: a
-block has two in its head, all others are sealed here, together with their key, so that a row cannot pass for another.
+`blocks` and `chunks` are keyed by sequence number and only ever grow at the end; `groups`, `producers` and `meta` hold
+a few rows that are written again and again; what the other tables hold is in `state`. LMDB keeps no checksum, so every
+row brings its own: a block has two in its head, all others are sealed here, together with their key, so that a row
+cannot pass for another.
 
 To change the format: raise FORMAT, teach `Journal.open` to read the old one, and keep a journal of the old format as
 a test fixture. A program never opens a format newer than its own.
@@ -21,13 +22,15 @@ import msgpack
 from fabric.errors import JournalDamaged
 from fabric.messages import GroupSettings, SaveGroup, SaveProducer
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
+_PAIR: Final = struct.Struct(">QQ")
 _SEQ: Final = struct.Struct(">Q")  # big-endian, so that LMDB's byte order is the order of numbers
 _CRC: Final = struct.Struct("<I")
 SEQ_MAX: Final = (1 << 64) - 1
 
 seq_key = _SEQ.pack
+pair_key = _PAIR.pack
 
 
 def key_seq(key: bytes | memoryview) -> int:
@@ -81,41 +84,44 @@ def decode_format(row: bytes | memoryview) -> int:
 
 
 def encode_meta(meta: Meta) -> bytes:
-    return seal(META_KEY, _pack(list(meta)))
+    return seal(META_KEY, pack(list(meta)))
 
 
 def decode_meta(row: bytes | memoryview) -> Meta:
-    return Meta(*_unpack(unseal(META_KEY, row)))
+    return Meta(*unpack(unseal(META_KEY, row)))
 
 
 def encode_group(group: SaveGroup) -> tuple[bytes, bytes]:
     key = name_key(group.name)
-    patterns, lease_ms, attempts_max, level = group.settings
-    return key, seal(
-        key, _pack([group.name, list(patterns), lease_ms, attempts_max, int(level), group.cursor, _flat(group.open)])
-    )
+    name, settings, cursor, ranges, lanes, paused, refresh = group
+    row = [FORMAT, name, list(settings), cursor, _flat(ranges), _flat(lanes), paused, list(refresh)]
+    return key, seal(key, pack(row))
 
 
-def decode_group(key: bytes | memoryview, row: bytes | memoryview) -> SaveGroup:
-    name, patterns, lease_ms, attempts_max, level, cursor, ranges = _unpack(unseal(key, row))
-    numbers = _numbers(ranges)
-    return SaveGroup(
-        name,
-        GroupSettings(tuple(patterns), lease_ms, attempts_max, level),
-        cursor,
-        tuple(zip(numbers[::2], numbers[1::2], strict=True)),
-    )
+def decode_group(key: bytes | memoryview, raw: bytes | memoryview) -> SaveGroup:
+    row = unpack(unseal(key, raw))
+    if isinstance(row[0], str):  # format 1 had no number in front
+        name, patterns, lease_ms, attempts_max, level, cursor, ranges = row
+        return SaveGroup(name, GroupSettings(tuple(patterns), lease_ms, attempts_max, level), cursor, _pairs(ranges))
+    _, name, settings, cursor, ranges, lanes, paused, refresh = row
+    settings = GroupSettings(tuple(settings[0]), *settings[1:])
+    return SaveGroup(name, settings, cursor, _pairs(ranges), _pairs(lanes), paused, tuple(refresh))
 
 
 def encode_producer(producer: SaveProducer) -> tuple[bytes, bytes]:
     key = name_key(producer.name)
     name, epoch, last_pseq, recent, seen_us = producer
-    return key, seal(key, _pack([name, epoch, last_pseq, array("Q", recent).tobytes(), seen_us]))
+    return key, seal(key, pack([name, epoch, last_pseq, array("Q", recent).tobytes(), seen_us]))
 
 
 def decode_producer(key: bytes | memoryview, row: bytes | memoryview) -> SaveProducer:
-    name, epoch, last_pseq, recent, seen_us = _unpack(unseal(key, row))
+    name, epoch, last_pseq, recent, seen_us = unpack(unseal(key, row))
     return SaveProducer(name, epoch, last_pseq, tuple(_numbers(recent)), seen_us)
+
+
+def _pairs(raw: bytes) -> tuple[tuple[int, int], ...]:
+    numbers = _numbers(raw)
+    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 # Ranges may be many, and a group's row is written with every commit: plain 64-bit numbers are the fastest to write.
@@ -131,12 +137,12 @@ def _numbers(raw: bytes) -> "array[int]":
     return numbers
 
 
-def _pack(value: list[Any]) -> bytes:
+def pack(value: list[Any]) -> bytes:
     packed: bytes = msgpack.packb(value)
     return packed
 
 
-def _unpack(raw: memoryview) -> Any:
+def unpack(raw: memoryview) -> Any:
     """Decode a value whose checksum was right, so whatever fails here was written by a program that is not this one."""
     try:
         return msgpack.unpackb(raw, strict_map_key=False)

@@ -18,7 +18,7 @@ import lmdb
 
 from fabric.block import glance, stamp_of
 from fabric.errors import BlockError, JournalDamaged, JournalError
-from fabric.journal import records
+from fabric.journal import records, state
 from fabric.journal.chunks import Chunk, OpenChunk
 from fabric.journal.directory import DATA_FILE, LockFile, has_data, make_directory, require_local
 from fabric.journal.environment import (
@@ -36,9 +36,10 @@ from fabric.journal.reader import Damaged, Reader, blocks_from
 from fabric.journal.records import SEQ_MAX, Meta, key_seq, seq_key
 from fabric.journal.residence import Residence
 from fabric.journal.retention import Retention
+from fabric.journal.state import put_state
 from fabric.journal.stats import Stats, collect
 from fabric.journal.verify import Finding, verify_in_child
-from fabric.messages import Append, DropGroup, Record, SaveGroup, SaveProducer
+from fabric.messages import Append, Record, SaveFailure, SaveGroup, SaveProducer, SaveSetting, SaveTopic
 
 __all__ = ["Damaged", "Finding", "Journal", "Limits", "Reader", "Restored", "Stats"]
 
@@ -56,6 +57,9 @@ class Restored(NamedTuple):
     last_ts_us: int
     groups: tuple[SaveGroup, ...]
     producers: tuple[SaveProducer, ...]
+    failures: tuple[SaveFailure, ...]
+    topics: tuple[SaveTopic, ...]
+    settings: tuple[SaveSetting, ...]
     was_clean: bool
     findings: tuple[Finding, ...]  # damage in the tail; worth a line in the log
 
@@ -138,8 +142,21 @@ class Journal:
         with lmdb_errors("cannot load the journal"), self.environment.begin(buffers=True) as txn:
             groups = tuple(records.decode_group(key, row) for key, row in txn.cursor(self.tables.groups))
             producers = tuple(records.decode_producer(key, row) for key, row in txn.cursor(self.tables.producers))
-        ends = self.first_seq, self.last_seq, self._last_ts_us
-        return Restored(*ends, groups, producers, self._was_clean, self._findings)
+            failures = tuple(state.failures(txn, self.tables))
+            topics = tuple(state.topics(txn, self.tables))
+            settings = tuple(state.settings(txn, self.tables))
+        return Restored(
+            first_seq=self.first_seq,
+            last_seq=self.last_seq,
+            last_ts_us=self._last_ts_us,
+            groups=groups,
+            producers=producers,
+            failures=failures,
+            topics=topics,
+            settings=settings,
+            was_clean=self._was_clean,
+            findings=self._findings,
+        )
 
     @property
     def first_seq(self) -> int:
@@ -263,25 +280,13 @@ class Journal:
                         filled.append(chunk)
                         chunk = OpenChunk(last_seq + 1)
                 else:
-                    self._put_state(txn, record)
+                    put_state(txn, self.tables, record)
+                    if type(record) is SaveProducer:
+                        self._retention.saw(record)
         self._last_ts_us = last_ts_us
         self._gauge.wrote(written)
         self.residence.touched(written)
         return filled, chunk
-
-    def _put_state(self, txn: Writing, record: Record) -> None:
-        match record:
-            case SaveGroup():
-                key, row = records.encode_group(record)
-                txn.put(key, row, db=self.tables.groups)
-            case DropGroup(name):
-                txn.delete(records.name_key(name), db=self.tables.groups)
-            case SaveProducer():
-                key, row = records.encode_producer(record)
-                txn.put(key, row, db=self.tables.producers)
-                self._retention.saw(record)
-            case _:
-                raise AssertionError(f"not a record: {record!r}")
 
     def _put_chunk(self, txn: Writing, chunk: OpenChunk) -> None:
         key, row = Chunk.of(chunk).encode()

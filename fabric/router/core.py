@@ -2,6 +2,7 @@
 
 The shell drives it so:
 
+    clock.set(wall_us, now)           what time it is
     step(message, peer, now, out)     one command from a peer; what may leave at once goes to `out`
     tick(now, out)                    leases, heartbeats, deliveries
     seal(wall_us, now, out) -> Turn   what must be on disk, and what may be said only after that
@@ -17,9 +18,11 @@ from typing import Any, Final, NamedTuple
 
 from fabric import messages as m
 from fabric.errors import Code, ProtocolError
+from fabric.router.clock import Clock
 from fabric.router.dispatcher import Dispatcher
-from fabric.router.groups import Group, Out
+from fabric.router.groups import Group
 from fabric.router.intake import Batch, Intake, Refusal
+from fabric.router.ledger import Ledger, Out
 from fabric.router.members import Subscription
 from fabric.router.options import group_settings
 from fabric.router.reception import Reception
@@ -53,15 +56,19 @@ class Router:
         last_ts_us: int = 0,
         groups: Iterable[m.SaveGroup] = (),
         producers: Iterable[m.SaveProducer] = (),
+        failures: Iterable[m.SaveFailure] = (),
+        topics: Iterable[m.SaveTopic] = (),
+        settings: Iterable[m.SaveSetting] = (),
         about: dict[str, Any] | None = None,
     ) -> None:
+        self.clock = Clock()
+        self.ledger = Ledger()
         self.intake = Intake(last_seq, last_ts_us, producers)
         self.shelf = Shelf(reader)
         self.shelf.committed = last_seq
         self.dispatcher = Dispatcher(self.shelf, self.intake, first_seq, last_seq)
         self.dispatcher.restore(groups)
         self.reception = Reception(token, self.intake, about or {})
-        self._held: Out = []  # answers that wait for this turn's commit
         self._sealed: deque[_Sealed] = deque()
         self._sweep_at = 0.0
 
@@ -104,7 +111,7 @@ class Router:
             self._sweep_at = now + SWEEP_S
             self._sweep(now, out)
         self.dispatcher.serve(now, out)
-        self.dispatcher.settle_down(now, answers=bool(self._held))
+        self.dispatcher.settle_down(now, answers=bool(self.ledger))
 
     def next_deadline(self) -> float:
         """When `tick` has something to do next, if nothing arrives."""
@@ -123,16 +130,17 @@ class Router:
 
     def seal(self, wall_us: int, now: float, out: Out) -> Turn:
         """Close the turn: what was taken so far becomes one transaction."""
+        self.clock.set(wall_us, now)
         batch = self.intake.seal(wall_us)
         for block in batch.blocks:
             self.shelf.add(block)
             self.counters["messages_in"] += block.count
         if self.dispatcher.hasty_groups:
             self.dispatcher.wake(batch.blocks, received=True)
-        records = batch.records + self.dispatcher.take_rows()
-        sends = self._held + [(session.peer, message) for session, message in batch.confirms]
+        rows, sends = self.ledger.take()
+        records = batch.records + self.dispatcher.take_rows() + rows
+        sends += [(session.peer, message) for session, message in batch.confirms]
         out += [(session.peer, message) for session, message in batch.prompt]
-        self._held = []
         self.dispatcher.appended_seq = self.intake.next_seq - 1
         self._sealed.append(_Sealed(self.dispatcher.appended_seq, batch))
         self.dispatcher.serve(now, out)
@@ -193,7 +201,7 @@ class Router:
             case m.Settle():
                 answer = self.dispatcher.settle(self._channel(session, message.chan), message, now)
                 if message.rid:
-                    self._held.append((session.peer, m.Ok(message.chan, message.rid, answer)))
+                    self.ledger.answer(session.peer, m.Ok(message.chan, message.rid, answer))
             case m.Credit(chan, ordinal_max, bytes_max):
                 sub = self._channel(session, chan)
                 sub.ordinal_max, sub.bytes_max = ordinal_max, bytes_max

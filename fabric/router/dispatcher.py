@@ -13,8 +13,9 @@ from fabric import messages as m
 from fabric.block import Block
 from fabric.errors import Code, ProtocolError
 from fabric.router.delivery import Parcel
-from fabric.router.groups import DeadLetter, Group, Out
+from fabric.router.groups import DeadLetter, Group
 from fabric.router.intake import Intake
+from fabric.router.ledger import Out
 from fabric.router.letters import letters
 from fabric.router.members import UNLIMITED, FetchOrder, Subscription
 from fabric.router.options import start_position
@@ -204,9 +205,9 @@ class Dispatcher:
     def note_all(self) -> None:
         self._dirty.update(dict.fromkeys(group for group in self.groups.values() if group.durable))
 
-    def take_rows(self) -> list[m.SaveGroup]:
+    def take_rows(self) -> list[m.Record]:
         """The rows to write with this turn."""
-        rows = [group.record(self.committed_seq) for group in self._dirty if group.name in self.groups]
+        rows: list[m.Record] = [group.record(self.committed_seq) for group in self._dirty if group.name in self.groups]
         self._dirty, self._dirty_since = {}, 0.0
         return rows
 

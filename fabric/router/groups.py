@@ -9,8 +9,9 @@ from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
 from fabric.block import Block, pick
-from fabric.messages import Deliver, Gap, GroupSettings, Level, PeerId, SaveGroup, ToClient, Verdict
+from fabric.messages import Deliver, Gap, GroupSettings, Level, SaveGroup, Verdict
 from fabric.router.delivery import Backlog, Parcel
+from fabric.router.ledger import Out
 from fabric.router.members import Subscription
 from fabric.router.ranges import Ranges
 from fabric.router.shelf import Shelf
@@ -22,8 +23,6 @@ PARCELS_PER_GO: Final = 64
 # Ranges of open seqs that one group may have. They are one row on disk, rewritten with each commit that settles
 # something; beyond this, a group serves what it has failed so far before it takes anything new.
 OPEN_RANGES_MAX: Final = 4_096
-
-Out = list[tuple[PeerId, ToClient]]
 
 
 class DeadLetter(NamedTuple):

@@ -6,8 +6,8 @@ from typing import Any, Final
 from fabric import messages as m
 from fabric.block import BLOCK_BYTES_MAX, COUNT_MAX, TOPIC_BYTES_MAX
 from fabric.errors import Code, ProtocolError
-from fabric.router.groups import Out
 from fabric.router.intake import PENDING_BYTES_MAX, WINDOW_BYTES, WINDOW_BYTES_MIN, Intake
+from fabric.router.ledger import Out
 from fabric.router.options import bounded, text
 from fabric.router.producers import WINDOW_BLOCKS, Producer
 from fabric.router.sessions import CHANNELS_MAX, HEARTBEAT_MS, SILENT_BEATS, TTL_MS, Session

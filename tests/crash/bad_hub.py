@@ -9,7 +9,7 @@ from fabric.cli import main
 from fabric.journal.store import Journal
 from fabric.messages import Record
 from fabric.router.core import Router, Turn
-from fabric.router.groups import Out
+from fabric.router.ledger import Out
 
 DISK_S: Final = 0.05  # a slow disk, so that a kill is sure to fall between the confirmation and the commit
 

@@ -40,6 +40,16 @@ SAMPLES: list[Any] = [
     m.End(7, 8, 3),
     m.Gap(7, 1, 50, "retention"),
     m.Info(9, {"what": "hub"}),
+    m.Publish(3, 0, 1, BLOCK, {"delay_ms": 100}),
+    m.Transact(4, 7, ((1, ((0, 1, 5, None),)), (2, ((1, 2, 2, 500),))), BLOCK),
+    m.Cancel(5, {"id": 17}),
+    m.Get(6, MAP),
+    m.Got(6, (1, 3), BLOCK),
+    m.Admin(7, MAP),
+    m.Reset(1, MAP),
+    m.Ready(1, 8, 3),
+    m.Request(0, 9, MAP, BLOCK),
+    m.Reply(2, 9, MAP, BLOCK),
 ]
 
 

@@ -21,7 +21,7 @@ def test_a_new_journal_is_empty(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "j")
     restored = journal.load()
     assert restored[:3] == (1, 0, 0)
-    assert restored[3:] == ((), (), True, ())
+    assert restored[3:] == ((), (), (), (), (), True, ())
     assert len(journal.uuid) == 16
     assert journal.epoch == 1
     assert journal.reader().next_block(1, lambda _: True) == (None, 1)
@@ -40,7 +40,7 @@ def test_what_was_committed_is_there_after_reopening_and_goes_on_without_a_gap(t
         before = rows_in(journal)
         journal.close()
         journal = Journal.open(tmp_path / "j")
-        assert journal.load() == (1, pen.seq - 1, pen.ts_us, (GROUP,), (PRODUCER,), True, ())
+        assert journal.load() == (1, pen.seq - 1, pen.ts_us, (GROUP,), (PRODUCER,), (), (), (), True, ())
         assert rows_in(journal) == before
         assert [row.seq for row in before] == list(range(1, pen.seq))
     assert (journal.uuid, journal.epoch) == (identity, 1)

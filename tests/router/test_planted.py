@@ -12,7 +12,8 @@ from fabric.messages import SaveGroup
 from fabric.router import dispatcher, intake
 from fabric.router.core import Router, Turn
 from fabric.router.delivery import Backlog, Parcel
-from fabric.router.groups import Group, Out
+from fabric.router.groups import Group
+from fabric.router.ledger import Out
 from fabric.router.members import Subscription
 from fabric.router.producers import Producer
 from fabric.router.ranges import Ranges

@@ -268,7 +268,7 @@ class Life(World):
             applied += last - first + 1 - len(late)
             stale |= late
         self.do(m.Settle(chan, 7, tuple(rows)), client)
-        answer = self.router._held[-1][1]  # it waits for the commit
+        answer = self.router.ledger._sends[-1][1]  # it waits for the commit
         assert isinstance(answer, m.Ok)
         assert answer.fields["applied"] == applied
         assert {o for a, b in answer.fields["stale"] for o in range(a, b + 1)} == stale

@@ -1,0 +1,107 @@
+"""State rows: what became of messages and what was decided about them, beside the messages themselves.
+
+    groups        name -> settings and position           failures   (group, first seq) -> how often, due, why
+    producers     name -> how far it got                  topics     name -> settings, floor, how much there is
+    schedule      (due, id) -> block                      schedule_ids   id -> due; name -> id
+    ids           number -> part of the index of keys     events     number of the first -> block of events
+    settings      name -> value
+
+Each record that is not a block is one row here, written or removed in the transaction of its turn.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fabric.journal import records
+from fabric.journal.environment import Reading, Tables, Writing
+from fabric.journal.records import name_key, pack, pair_key, seal, seq_key, unpack, unseal
+from fabric.messages import (
+    DropFailure,
+    DropGroup,
+    DropIds,
+    DropSchedule,
+    DropTopic,
+    Record,
+    SaveEvents,
+    SaveFailure,
+    SaveGroup,
+    SaveIds,
+    SaveProducer,
+    SaveSchedule,
+    SaveSetting,
+    SaveTopic,
+    TopicSettings,
+)
+
+if TYPE_CHECKING:
+    import lmdb
+
+
+def put_state(txn: Writing, tables: Tables, record: Record) -> None:
+    """Write down one record that is not a block."""
+    match record:
+        case SaveGroup():
+            key, row = records.encode_group(record)
+            txn.put(key, row, db=tables.groups)
+        case DropGroup(name):
+            txn.delete(name_key(name), db=tables.groups)
+            _drop_failures(txn, tables, name)
+        case SaveFailure(group, first):
+            _put(txn, tables.failures, _failure_key(group, first), list(record))
+        case DropFailure(group, first):
+            txn.delete(_failure_key(group, first), db=tables.failures)
+        case SaveProducer():
+            key, row = records.encode_producer(record)
+            txn.put(key, row, db=tables.producers)
+        case SaveTopic(name, settings, floor, msgs, size):
+            _put(txn, tables.topics, name_key(name), [name, list(settings), floor, msgs, size])
+        case DropTopic(name):
+            txn.delete(name_key(name), db=tables.topics)
+        case SaveSchedule(number, due_us):
+            _put(txn, tables.schedule, pair_key(due_us, number), list(record))
+            _put(txn, tables.schedule_ids, seq_key(number), [due_us])
+        case DropSchedule(number, due_us):
+            txn.delete(pair_key(due_us, number), db=tables.schedule)
+            txn.delete(seq_key(number), db=tables.schedule_ids)
+        case SaveIds(number, value):
+            txn.put(seq_key(number), seal(seq_key(number), value), db=tables.ids)
+        case DropIds(number):
+            txn.delete(seq_key(number), db=tables.ids)
+        case SaveEvents(first, _, value):
+            txn.put(seq_key(first), seal(seq_key(first), value), append=True, db=tables.events)
+        case SaveSetting(name, value):
+            _put(txn, tables.settings, name_key(name), [name, value])
+        case _:
+            raise AssertionError(f"not a record: {record!r}")
+
+
+def failures(txn: Reading, tables: Tables) -> Iterator[SaveFailure]:
+    for key, row in txn.cursor(tables.failures):
+        yield SaveFailure(*unpack(unseal(key, row)))
+
+
+def topics(txn: Reading, tables: Tables) -> Iterator[SaveTopic]:
+    for key, row in txn.cursor(tables.topics):
+        name, settings, floor, msgs, size = unpack(unseal(key, row))
+        yield SaveTopic(name, TopicSettings(*settings), floor, msgs, size)
+
+
+def settings(txn: Reading, tables: Tables) -> Iterator[SaveSetting]:
+    for key, row in txn.cursor(tables.settings):
+        yield SaveSetting(*unpack(unseal(key, row)))
+
+
+def _failure_key(group: str, first: int) -> bytes:
+    return name_key(group) + seq_key(first)
+
+
+def _put(txn: Writing, table: "lmdb._Database", key: bytes, row: list[object]) -> None:
+    txn.put(key, seal(key, pack(row)), db=table)
+
+
+def _drop_failures(txn: Writing, tables: Tables, group: str) -> None:
+    prefix = name_key(group)
+    cursor = txn.cursor(tables.failures)
+    found = cursor.set_range(prefix)
+    while found and bytes(cursor.key()).startswith(prefix):
+        found = cursor.delete() and bool(cursor.key())

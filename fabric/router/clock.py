@@ -1,0 +1,23 @@
+"""Two clocks. `now` only ever goes forward and measures waits; the wall's time is what people and files speak of.
+
+The shell says what time it is; nothing in the core asks. Between two such moments the wall's time is counted on from
+`now`, so that all decisions of one turn agree.
+"""
+
+
+class Clock:
+    __slots__ = ("_offset_us",)
+
+    def __init__(self) -> None:
+        self._offset_us = 0
+
+    def set(self, wall_us: int, now: float) -> None:
+        """It is wall_us now. It may be less than before: people set clocks."""
+        self._offset_us = wall_us - int(now * 1e6)
+
+    def wall_us(self, now: float) -> int:
+        return int(now * 1e6) + self._offset_us
+
+    def when(self, wall_us: int) -> float:
+        """The `now` at which the wall will show that time, if nobody sets it."""
+        return (wall_us - self._offset_us) / 1e6
