@@ -11,6 +11,9 @@ from fabric.block import TOPIC_BYTES_MAX
 from fabric.errors import Code, ProtocolError
 
 WORDS_MAX: Final = 16
+DEAD: Final = "$dlq."  # dead letters of a group are in this topic and its name,
+DEAD_ALIAS: Final = ".DLQ"  # which may also be written with this ending
+REDRIVE: Final = "$redrive."  # what a group gets once more; nobody else wants this topic and its name
 _WORD: Final = re.compile(r"[^.*#>\s\x00-\x1f\x7f-\x9f]+")
 
 
@@ -45,6 +48,22 @@ def canonical(pattern: str) -> str:
                     raise ProtocolError(Code.BAD_PATTERN, f"pattern {_shown(pattern)} has a bad word {_shown(word)}")
                 out.append(word)
     return ".".join(out)
+
+
+def unaliased(name: str) -> str:
+    """A topic or pattern as it is stored: `<group>.DLQ` is another way to write `$dlq.<group>`.
+
+    It is only a way to ask. Were it the topic itself, a group that wants `orders.#` would be given its own dead
+    letters again.
+    """
+    if name.endswith(DEAD_ALIAS) and len(name) > len(DEAD_ALIAS) and not name.startswith("$"):
+        return DEAD + name.removesuffix(DEAD_ALIAS)
+    return name
+
+
+def dead_letter_group(name: str) -> str:
+    """The group whose dead letters are meant by its name, by `<group>.DLQ` or by `$dlq.<group>`."""
+    return unaliased(name).removeprefix(DEAD)
 
 
 def _words(name: str, what: str, code: Code) -> list[str]:
