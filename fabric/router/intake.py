@@ -4,14 +4,14 @@ A publish gets its seq when it arrives; blocks are sealed when the shell has roo
 in between is one turn: its small blocks become one journal block, so singles are stored and scanned like batches.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from fabric.block import COUNT_MAX, SPARSE, Block, join
 from fabric.errors import Code, ProtocolError
 from fabric.messages import Append, Level, Publish, PubOk, Record, SaveProducer
 from fabric.names import check_topic
-from fabric.router.producers import Producer
+from fabric.router.producers import SCHEDULED, Producer
 from fabric.router.sessions import Session
 from fabric.router.topics import CACHE_MAX
 
@@ -62,13 +62,29 @@ class Intake:
         self._confirms: dict[tuple[Session, int], list[tuple[int, int, int, int]]] = {}
         self._taken: dict[Session, tuple[int, int]] = {}
         self._dirty: dict[Producer, None] = {}
+        self._held = 0  # bytes that wait for the disk and are not in the entries
         self._known_topics: set[str] = set()
+        self.watch: Callable[[Block, int], None] = _ignore  # told of each block of the hub's own topics, and its seq
 
     def __bool__(self) -> bool:
-        return bool(self._entries or self._confirms)
+        return bool(self._entries or self._confirms or self._held)
 
     def accept(self, session: Session, publish: Publish, window: tuple[int, int]) -> Block | None:
         """Take a publish and give it its seqs; None when it is a duplicate. Raises when it is refused."""
+        block, first = self.examine(session, publish, window)
+        if first is not None:
+            if first >= SCHEDULED:
+                raise ProtocolError(Code.BAD_OPTION, f"pseq {publish.pseq} was a delayed publish; resend it as it was")
+            self._confirm(session, publish, (publish.rid, first, 0, block.count))
+            return None
+        self.take(session, publish, block, self.next_seq)
+        self._confirm(session, publish, (publish.rid, self.next_seq, block.count, 0))
+        self.hasty |= publish.level == Level.RECEIVED
+        self.append(block)
+        return block
+
+    def examine(self, session: Session, publish: Publish, window: tuple[int, int]) -> tuple[Block, int | None]:
+        """The checks of every publish. With the block comes the first seq of a duplicate by pseq; None: it is new."""
         if self.refusal is not None:
             raise ProtocolError(self.refusal.code, self.refusal.text, retry_ms=self.refusal.retry_ms)
         size = len(publish.block)
@@ -85,24 +101,28 @@ class Intake:
             raise ProtocolError(Code.BAD_BLOCK, "a published block is not sparse")
         if not self._known_topics.issuperset(block.topics):
             self._learn(block.topics)
-        producer = session.producer
+        if not publish.pseq:
+            return block, None
+        if session.producer is None:
+            raise ProtocolError(Code.BAD_OPTION, "a numbered publish needs a producer in HELLO")
+        return block, session.producer.duplicate_of(publish.pseq, block.count)
+
+    def take(self, session: Session, publish: Publish, block: Block, place: int) -> None:
+        """Count an examined publish as stored at a place: its first seq, or SCHEDULED + the number of its schedule."""
         if publish.pseq:
-            if producer is None:
-                raise ProtocolError(Code.BAD_OPTION, "a numbered publish needs a producer in HELLO")
-            first = producer.duplicate_of(publish.pseq, block.count)
-            if first is not None:
-                self._confirm(session, publish, (publish.rid, first, 0, block.count))
-                return None
-            producer.stored(publish.pseq, block.count, self.next_seq)
-            self._dirty[producer] = None
-        self._confirm(session, publish, (publish.rid, self.next_seq, block.count, 0))
+            assert session.producer is not None
+            session.producer.stored(publish.pseq, block.count, place)
+            self._dirty[session.producer] = None
+        size = len(publish.block)
         session.inflight_blocks += 1
         session.inflight_bytes += size
         blocks, taken = self._taken.get(session, (0, 0))
         self._taken[session] = (blocks + 1, taken + size)
-        self.hasty |= publish.level == Level.RECEIVED
-        self.append(block)
-        return block
+
+    def hold(self, size: int) -> None:
+        """So many bytes that are not blocks of this turn wait for the disk with it."""
+        self._held += size
+        self.pending_bytes += size
 
     def _confirm(self, session: Session, publish: Publish, row: tuple[int, int, int, int]) -> None:
         if publish.rid:
@@ -110,6 +130,8 @@ class Intake:
 
     def append(self, block: Block) -> None:
         """Take a block that has passed the checks, or that the hub made itself."""
+        if block.topics[0][0] == "$":
+            self.watch(block, self.next_seq)
         self._entries.append(_Entry(block, self.next_seq))
         self.next_seq += block.count
         self.pending_bytes += len(block.raw)
@@ -135,7 +157,8 @@ class Intake:
             target = prompt if level == Level.RECEIVED else confirms
             target.append((session, PubOk(level, tuple(rows))))
         taken = [(session, *counts) for session, counts in self._taken.items()]
-        size = sum(len(entry.block.raw) for entry in self._entries)
+        size = sum(len(entry.block.raw) for entry in self._entries) + self._held
+        self._held = 0
         self._entries, self._confirms, self._taken, self._dirty = [], {}, {}, {}
         self.hasty = False
         return Batch(blocks, records, confirms, prompt, taken, size)
@@ -167,3 +190,7 @@ def _sealed(run: list[_Entry], ts_us: int) -> Block:
     if len(run) == 1:
         return run[0].block.stamped(run[0].base_seq, ts_us)
     return Block(join([entry.block for entry in run])).stamped(run[0].base_seq, ts_us)
+
+
+def _ignore(block: Block, base_seq: int) -> None:
+    pass

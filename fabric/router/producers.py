@@ -14,6 +14,8 @@ WINDOW_BLOCKS: Final = 64
 # The row is rewritten with each commit; a lone producer needs one run, since its own numbers and the journal's go in
 # step.
 RECENT_MAX: Final = WINDOW_BLOCKS
+# Delayed publishes have no seq yet: in place of it stands this and the number of the schedule.
+SCHEDULED: Final = 1 << 63
 
 
 class Producer:
@@ -35,7 +37,11 @@ class Producer:
 
     @property
     def last_seq(self) -> int:
-        return self.recent[-1] + self.recent[-2] - 1 if self.recent else 0
+        """Of the last message that has one."""
+        for at in range(len(self.recent) - 2, -1, -2):
+            if self.recent[at + 1] < SCHEDULED:
+                return self.recent[at + 1] + self.recent[at] - 1
+        return 0
 
     def duplicate_of(self, pseq: int, count: int) -> int | None:
         """The first seq of messages stored before, or None when they are the next in line. Gaps are refused."""
