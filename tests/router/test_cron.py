@@ -117,9 +117,11 @@ def field(rng: random.Random, least: int, most: int) -> tuple[str, set[int]]:
 def test_random_calendars_agree_with_a_loop_over_minutes() -> None:
     rng = seeded("cron")
     for _ in range(60):
-        fields = [field(rng, *span) for span in ((0, 59), (0, 23), (1, 28), (1, 12), (0, 7))]
+        fields = [field(rng, *span) for span in ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))]
         minutes, hours, days, months, weekdays = (values for _, values in fields)
         text = " ".join(part for part, _ in fields)
+        if not any(day <= (31, 28)[month == 2] - (month in (4, 6, 9, 11)) for month in months for day in days):
+            continue  # the 31st of April, or leap years alone: tested above
         both = fields[2][0] != "*" and fields[4][0] != "*"
 
         def fits(moment: datetime, minutes: set[int] = minutes, hours: set[int] = hours) -> bool:
