@@ -33,7 +33,7 @@ def column(items: Sequence[bytes]) -> bytes:
     return b"".join((offsets.tobytes(), *items, bytes(-(4 * len(offsets) + offsets[-1]) % 8)))
 
 
-def column_end(raw: bytes, pos: int, n: int) -> int:
+def column_end(raw: bytes | memoryview, pos: int, n: int) -> int:
     """Where the section after this column starts; never past the end of the block."""
     start = pos + 4 * (n + 1)
     if start > len(raw):

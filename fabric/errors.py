@@ -6,6 +6,7 @@ the hub goes on. The world is wrong (disk full, port taken): a `FabricError` tha
 """
 
 from enum import IntEnum
+from typing import Any
 
 
 class Code(IntEnum):
@@ -61,7 +62,7 @@ class ProtocolError(FabricError):
     With a `retry_ms` above zero the same request may be sent again after that time.
     """
 
-    def __init__(self, code: Code, message: str, **fields: int | str) -> None:
+    def __init__(self, code: Code, message: str, **fields: Any) -> None:
         super().__init__(message)
         self.code = code
         self.fields = fields

@@ -23,7 +23,7 @@ class Room(NamedTuple):
     not_even: tuple[str, ...] = ()
 
 
-FLOOR: Final = ("fabric.errors", "fabric.messages", "fabric.columns", "fabric.block", "fabric.names")
+FLOOR: Final = ("fabric.errors", "fabric.messages", "fabric.columns", "fabric.block", "fabric.names", "fabric.events")
 CLOCKS_AND_THE_LIKE: Final = (
     *("time", "datetime", "threading", "asyncio", "concurrent", "multiprocessing", "queue", "logging"),
     *("random", "secrets", "uuid", "os", "io", "pathlib", "socket", "select", "selectors", "subprocess", "signal"),
@@ -37,6 +37,7 @@ ROOMS: Final = {
     "fabric.messages": Room(),
     "fabric.columns": Room(("fabric.errors",), (), CLOCKS_AND_THE_LIKE),
     "fabric.block": Room(("fabric.errors", "fabric.columns"), (), CLOCKS_AND_THE_LIKE),
+    "fabric.events": Room(("fabric.errors", "fabric.columns"), (), CLOCKS_AND_THE_LIKE),
     "fabric.names": Room(("fabric.errors", "fabric.block"), (), CLOCKS_AND_THE_LIKE),
     "fabric.wire": Room(FLOOR, ("msgpack",), CLOCKS_AND_THE_LIKE),
     "fabric.router": Room((*FLOOR, "fabric.router"), (), CLOCKS_AND_THE_LIKE),

@@ -6,14 +6,16 @@ The shell says what time it is; nothing in the core asks. Between two such momen
 
 
 class Clock:
-    __slots__ = ("_offset_us",)
+    __slots__ = ("_offset_us", "told_us")
 
     def __init__(self) -> None:
         self._offset_us = 0
+        self.told_us = 0  # what the wall showed when it was last set
 
     def set(self, wall_us: int, now: float) -> None:
         """It is wall_us now. It may be less than before: people set clocks."""
         self._offset_us = wall_us - int(now * 1e6)
+        self.told_us = wall_us
 
     def wall_us(self, now: float) -> int:
         return int(now * 1e6) + self._offset_us

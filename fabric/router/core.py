@@ -20,14 +20,18 @@ from fabric import messages as m
 from fabric.errors import Code, ProtocolError
 from fabric.router.clock import Clock
 from fabric.router.dispatcher import Dispatcher
+from fabric.router.events import Events
 from fabric.router.groups import Group
 from fabric.router.intake import Batch, Intake, Refusal
 from fabric.router.ledger import Ledger, Out
 from fabric.router.members import Subscription
 from fabric.router.options import group_settings
 from fabric.router.reception import Reception
+from fabric.router.requests import Requests
+from fabric.router.schedule import Schedules
 from fabric.router.sessions import CHANNELS_MAX, Session
 from fabric.router.shelf import Reader, Shelf
+from fabric.router.transactions import Transactions
 
 SWEEP_S: Final = 0.5
 CHANNEL_MAX: Final = 65_535
@@ -69,6 +73,10 @@ class Router:
         self.dispatcher = Dispatcher(self.shelf, self.intake, first_seq, last_seq)
         self.dispatcher.restore(groups)
         self.reception = Reception(token, self.intake, about or {})
+        self.transactions = Transactions(self.intake, self.dispatcher, self.ledger)
+        self.requests = Requests(self.counters)
+        self.events: Events | None = None  # None: they were never switched on
+        self.schedules = Schedules(reader.schedules, self.intake, self.ledger, self.clock, self.counters)
         self._sealed: deque[_Sealed] = deque()
         self._sweep_at = 0.0
 
@@ -95,6 +103,7 @@ class Router:
             if session.suspect:
                 session.suspect = False
                 self.dispatcher.stir_all(session)
+                self.requests.stir(session)
             self._handle(message, session, now, out)
         except ProtocolError as error:
             self.refuse(error, peer, chan, rid, out)
@@ -110,19 +119,28 @@ class Router:
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
             self._sweep(now, out)
+        self.requests.tick(now, out)
+        self.schedules.tick(now)
         self.dispatcher.serve(now, out)
         self.dispatcher.settle_down(now, answers=bool(self.ledger))
+        if self.events is not None:
+            self.events.settle_down(now)
 
     def next_deadline(self) -> float:
         """When `tick` has something to do next, if nothing arrives."""
-        return 0.0 if self.dispatcher.busy else min(self._sweep_at, self.dispatcher.timers.next())
+        if self.dispatcher.busy:
+            return 0.0
+        return min(
+            self._sweep_at, self.dispatcher.timers.next(), self.requests.next_deadline(), self.schedules.next_deadline()
+        )
 
     def commit_deadline(self) -> float:
         """When settled deliveries have waited long enough for a commit; never, when there are none."""
-        return self.dispatcher.commit_deadline()
+        deadline = self.dispatcher.commit_deadline()
+        return deadline if self.events is None else min(deadline, self.events.commit_deadline())
 
     def wants_commit(self, now: float) -> bool:
-        return bool(self.intake) or now >= self.dispatcher.commit_deadline()
+        return bool(self.intake) or now >= self.commit_deadline()
 
     def wants_seal(self) -> bool:
         """True when something waits that level `received` promised to pass on at once."""
@@ -137,8 +155,11 @@ class Router:
             self.counters["messages_in"] += block.count
         if self.dispatcher.hasty_groups:
             self.dispatcher.wake(batch.blocks, received=True)
+        self.schedules.seal()
         rows, sends = self.ledger.take()
         records = batch.records + self.dispatcher.take_rows() + rows
+        if self.events is not None:
+            records += self.events.take()
         sends += [(session.peer, message) for session, message in batch.confirms]
         out += [(session.peer, message) for session, message in batch.prompt]
         self.dispatcher.appended_seq = self.intake.next_seq - 1
@@ -149,6 +170,7 @@ class Router:
     def committed(self, now: float, out: Out) -> None:
         """The oldest sealed turn is on disk: groups may have its messages."""
         last_seq, batch = self._sealed.popleft()
+        self.schedules.committed()
         self.dispatcher.committed_seq = self.shelf.committed = last_seq
         self.intake.pending_bytes -= batch.size
         for session, blocks, size in batch.taken:
@@ -168,27 +190,36 @@ class Router:
             session.blocked = blocked
             if not blocked:
                 self.dispatcher.stir_all(session)
+                self.requests.stir(session)
 
     def peer_gone(self, peer: m.PeerId) -> None:
         """The connection is gone. The session stays for its time to live, so that the client can resume it."""
         session = self.reception.find(peer)
         if session is not None:
             session.suspect = True
+            self.requests.disconnect(session)
+
+    def set_events(self, enabled: bool) -> None:
+        """Note what happens to deliveries from now on, or no more."""
+        if enabled and self.events is None:
+            self.events = Events(self.clock, self.shelf.reader.next_event())
+        self.dispatcher.events = self.events if enabled else None
 
     def refuse_publishes(self, refusal: Refusal | None) -> None:
         self.intake.refusal = refusal
 
     def drain(self, refusal: Refusal, out: Out) -> None:
         """Take no more publishes, deliver nothing new, tell every client, and write down where all groups are."""
-        self.dispatcher.draining = True
+        self.dispatcher.draining = self.requests.draining = True
         self.intake.refusal = refusal
         for session in self.reception.sessions.values():
             out.append((session.peer, m.Notice("drain", {"reason": refusal.text})))
         self.dispatcher.note_all()
 
     def outstanding(self) -> int:
-        """Deliveries that were sent and not settled."""
-        return sum(member.outstanding for group in self.groups.values() for member in group.members)
+        """Deliveries that were sent and not settled, and requests without an answer."""
+        held = sum(member.outstanding for group in self.groups.values() for member in group.members)
+        return held + len(self.requests)
 
     # Commands.
 
@@ -212,6 +243,17 @@ class Router:
                 self.dispatcher.fetch(self._channel(session, message.chan), message, now)
             case m.Subscribe():
                 self._subscribe(message, session, out)
+            case m.Request():
+                self.requests.ask(session, message, now, out)
+            case m.Reply():
+                self.requests.reply(session, message, out)
+            case m.Cancel(rid, fields):
+                self.ledger.answer(session.peer, self.schedules.cancel(rid, fields))
+            case m.Transact():
+                self.transactions.transact(session, message, self.reception.window, now)
+            case m.Unsubscribe(chan, rid) if chan in self.requests.services.of(session):
+                self.requests.leave(self.requests.services.of(session)[chan], "has unsubscribed")
+                out.append((session.peer, m.Ok(chan, rid, {})))
             case m.Unsubscribe(chan, rid):
                 self._leave(self._channel(session, chan), lost=False)
                 out.append((session.peer, m.Ok(chan, rid, {})))
@@ -231,6 +273,7 @@ class Router:
             return
         self.counters["sessions_resumed"] += 1
         seen = {chan: ordinal for chan, ordinal in resumed if chan in session.channels}
+        self.requests.forsake(session, "has lost its connection")
         for sub in list(session.channels.values()):
             if sub.chan not in seen or not sub.group.durable:
                 self._leave(sub, lost=True)
@@ -248,10 +291,14 @@ class Router:
 
     def _subscribe(self, message: m.Subscribe, session: Session, out: Out) -> None:
         chan, fields = message.chan, message.fields
-        if not 1 <= chan <= CHANNEL_MAX or chan in session.channels or len(session.channels) >= CHANNELS_MAX:
+        taken = session.channels.keys() | self.requests.services.of(session).keys()
+        if not 1 <= chan <= CHANNEL_MAX or chan in taken or len(taken) >= CHANNELS_MAX:
             raise ProtocolError(
                 Code.BAD_OPTION, f"channel {chan}: use a free one in 1..{CHANNEL_MAX}, at most {CHANNELS_MAX} at once"
             )
+        if fields.get("respond", False) is not False:
+            self.requests.serve(session, message, out)
+            return
         name = fields.get("group")
         existing = self.groups.get(name) if isinstance(name, str) else None
         settings = group_settings(fields, existing.settings if existing else None, durable=name is not None)
@@ -277,6 +324,7 @@ class Router:
     def _end(self, session: Session, *, lost: bool) -> None:
         for sub in list(session.channels.values()):
             self._leave(sub, lost=lost)
+        self.requests.end(session, "was lost" if lost else "said goodbye")
         self.reception.dismiss(session)
         self.counters["sessions_lost" if lost else "sessions_closed"] += 1
 

@@ -5,7 +5,7 @@ in between is one turn: its small blocks become one journal block, so singles ar
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fabric.block import COUNT_MAX, SPARSE, Block, join
 from fabric.errors import Code, ProtocolError
@@ -62,6 +62,7 @@ class Intake:
         self._confirms: dict[tuple[Session, int], list[tuple[int, int, int, int]]] = {}
         self._taken: dict[Session, tuple[int, int]] = {}
         self._dirty: dict[Producer, None] = {}
+        self.confirmed: tuple[Any, ...] = ()  # the latest row of a confirmation, for those who answer themselves
         self._held = 0  # bytes that wait for the disk and are not in the entries
         self._known_topics: set[str] = set()
         self.watch: Callable[[Block, int], None] = _ignore  # told of each block of the hub's own topics, and its seq
@@ -125,6 +126,7 @@ class Intake:
         self.pending_bytes += size
 
     def _confirm(self, session: Session, publish: Publish, row: tuple[int, int, int, int]) -> None:
+        self.confirmed = row
         if publish.rid:
             self._confirms.setdefault((session, publish.level), []).append(row)
 

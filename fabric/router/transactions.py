@@ -1,0 +1,106 @@
+"""TXN: verdicts on deliveries and a publish that follows from them, in one commit or not at all.
+
+Everything is checked before anything is changed: the publish passes the checks of every publish, each ordinal must be
+open, and only then are both applied, in the same turn and so in the same transaction on disk. A consumer that
+processes and produces this way does it exactly once within the fabric: if the lease was lost meanwhile, its work is
+refused together with its verdict; if only the answer was lost, the resend is recognised by its pseq.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any
+
+from fabric import messages as m
+from fabric.errors import Code, ProtocolError
+from fabric.router.dispatcher import Dispatcher
+from fabric.router.intake import Intake
+from fabric.router.ledger import Ledger
+from fabric.router.members import Subscription
+from fabric.router.ranges import Ranges
+from fabric.router.sessions import Session
+
+_Verdicts = tuple[tuple[int, int, int, Any], ...]
+
+
+class Transactions:
+    def __init__(self, intake: Intake, dispatcher: Dispatcher, ledger: Ledger) -> None:
+        self._intake = intake
+        self._dispatcher = dispatcher
+        self._ledger = ledger
+
+    def transact(self, session: Session, message: m.Transact, window: tuple[int, int], now: float) -> None:
+        """Do all of it, or raise and do nothing. The answer waits for the commit."""
+        publish = m.Publish(0, message.pseq, m.Level.JOURNALED, message.block)
+        _, first_seq = self._intake.examine(session, publish, window)
+        is_resend = first_seq is not None
+        work = [] if is_resend else self._checked(session, message)
+        self._intake.accept(session, publish, window)
+        _, first, stored, dups, *dup_rows = self._intake.confirmed
+        applied = sum(
+            self._dispatcher.settle(sub, m.Settle(sub.chan, 0, _in_safe_order(verdicts)), now)["applied"]
+            for sub, verdicts in work
+        )
+        counters = self._dispatcher.counters
+        counters["transactions"] += 1
+        counters["duplicates"] += is_resend
+        if message.rid:
+            answer: dict[str, Any] = {"first_seq": first, "stored": stored, "dups": dups, "applied": applied}
+            if dup_rows:
+                answer["dup_rows"] = dup_rows[0]
+            self._ledger.answer(session.peer, m.Ok(0, message.rid, answer))
+
+    def _checked(self, session: Session, message: m.Transact) -> list[tuple[Subscription, _Verdicts]]:
+        """The subscriptions and what to apply to them, when every ordinal is open."""
+        gathered: dict[int, _Verdicts] = {}
+        for chan, verdicts in message.settles:
+            gathered[chan] = gathered.get(chan, ()) + verdicts
+        work = []
+        for chan, verdicts in gathered.items():
+            sub = session.channels.get(chan)
+            if sub is None:
+                raise ProtocolError(Code.NOT_FOUND, f"no subscription on channel {chan}")
+            _require_open(sub, verdicts)
+            work.append((sub, verdicts))
+        return work
+
+
+def _require_open(sub: Subscription, verdicts: _Verdicts) -> None:
+    spans = sorted((first, last) for _, first, last, _ in verdicts)
+    for (_, end), (start, _) in pairwise(spans):
+        if start <= end:
+            raise ProtocolError(Code.BAD_OPTION, f"channel {sub.chan}: ordinal {start} has two verdicts")
+    if spans[-1][1] > sub.sent:
+        raise ProtocolError(Code.BAD_ORDINAL, f"ordinal {spans[-1][1]} was never sent; the last one was {sub.sent}")
+    stale = [pair for first, last in spans for pair in _stale(sub, first, last)]
+    if stale:
+        raise ProtocolError(
+            Code.STALE,
+            f"channel {sub.chan}: ordinals {_shown(stale)} are not yours any more; nothing was done",
+            chan=sub.chan,
+            ordinals=[list(pair) for pair in stale],
+        )
+
+
+def _stale(sub: Subscription, first: int, last: int) -> Ranges:
+    """Ordinals of first..last that were settled or lost before."""
+    stale = Ranges([(first, last)])
+    for parcel in sub.parcels_in(first, last):
+        for a, b in parcel.open:
+            stale.remove(a, b)
+    return stale
+
+
+def _in_safe_order(verdicts: _Verdicts) -> _Verdicts:
+    """What settles comes first, what gives back comes last and backwards.
+
+    In an ordered group giving back a message takes back those after it, and no verdict of ours may meet that.
+    """
+    back = {m.Verdict.RETRY, m.Verdict.RELEASE}
+    settling = [row for row in verdicts if row[0] not in back]
+    return (*settling, *sorted((row for row in verdicts if row[0] in back), key=itemgetter(1), reverse=True))
+
+
+def _shown(ranges: Sequence[tuple[int, int]]) -> str:
+    shown = ", ".join(f"{a}..{b}" if a < b else str(a) for a, b in ranges[:4])
+    return shown if len(ranges) <= 4 else f"{shown}, …"
