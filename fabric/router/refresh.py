@@ -1,0 +1,174 @@
+"""Refresh: the consumers of a group reload their local copies, and everyone can see how far that is.
+
+                 RESET begin                  all up to the target is settled             all have said READY
+    (asked for) ------------> SYNCING ------------------------------> ENDED ---------------------> READY
+                                 '------ DEGRADED: not ready in time; it goes on nevertheless ------^
+                                                                     RESET end
+
+A refresh seeks the group back and remembers, as its target, what was the last message then. What is published
+meanwhile has higher seqs and so comes after it: a copy that was dropped at `begin` is complete at `end`, and only
+then to be used again. Number, target and phase are part of the group's row, so a refresh goes on after a restart.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import Any, Final
+
+from fabric import messages as m
+from fabric.errors import Code, ProtocolError
+from fabric.router.dispatcher import Dispatcher
+from fabric.router.groups import Group
+from fabric.router.ledger import Ledger, Out
+from fabric.router.members import Subscription
+from fabric.router.options import bounded
+from fabric.router.shelf import Shelf
+from fabric.router.timers import NEVER
+
+TIMEOUT_MS: Final = (1_000, 600_000, 86_400_000)  # least, default, most
+FIELDS: Final = ("op", "group", "from", "timeout_ms")
+
+
+class Phase(IntEnum):
+    NONE = 0  # there was never one
+    SYNCING = 1  # messages up to the target are on their way
+    ENDED = 2  # they are settled; consumers have to say READY
+    READY = 3
+    DEGRADED = 4  # not ready in time
+
+
+class _Refresh:
+    """One that is not ready yet."""
+
+    __slots__ = ("deadline", "group", "has_ended", "ready", "timeout_s")
+
+    def __init__(self, group: Group, timeout_s: float, *, has_ended: bool) -> None:
+        self.group = group
+        self.timeout_s = timeout_s
+        self.deadline: float | None = None  # None: the next tick sets it
+        self.has_ended = has_ended
+        self.ready: set[Subscription] = set()
+
+    @property
+    def number(self) -> int:
+        return self.group.refresh[0]
+
+    @property
+    def target(self) -> int:
+        return self.group.refresh[1]
+
+    @property
+    def is_at_target(self) -> bool:
+        return self.group.floor >= self.target
+
+    @property
+    def is_ready(self) -> bool:
+        """All members have said READY, and there is one."""
+        members = self.group.members
+        return bool(members) and all(sub in self.ready for sub in members)
+
+
+class Refreshes:
+    def __init__(self, dispatcher: Dispatcher, shelf: Shelf, ledger: Ledger, say: Callable[..., None]) -> None:
+        self._dispatcher = dispatcher
+        self._shelf = shelf
+        self._ledger = ledger
+        self._say = say  # an advisory
+        self._running: dict[Group, _Refresh] = {}
+        for group in dispatcher.groups.values():
+            if getattr(group, "refresh", (0, 0, 0))[2] in (Phase.SYNCING, Phase.ENDED, Phase.DEGRADED):
+                has_ended = group.refresh[2] == Phase.ENDED
+                self._running[group] = _Refresh(group, TIMEOUT_MS[1] / 1000, has_ended=has_ended)
+
+    def begin(self, group: Group, fields: Mapping[str, Any], now: float, out: Out) -> dict[str, Any]:
+        """ADMIN group.refresh: start a new one, in place of one that is still running."""
+        if unknown := [name for name in fields if name not in FIELDS]:
+            raise ProtocolError(Code.BAD_OPTION, f"group.refresh knows {', '.join(FIELDS)}, not {unknown[0]!r}")
+        if not group.durable:
+            raise ProtocolError(Code.NOT_FOUND, "only a group with a name can be refreshed")
+        timeout_s = bounded(fields, "timeout_ms", *TIMEOUT_MS) / 1000
+        dispatcher = self._dispatcher
+        target = dispatcher.commons.committed_seq
+        start = fields.get("from", "first")
+        to = dispatcher.position(group, start, "from")
+        number = group.refresh[0] + 1
+        for sub in group.members:  # before anything is delivered again
+            out.append((sub.session.peer, _reset(sub, number, "begin", target)))
+        dispatcher.seek(group, to)
+        refresh = self._running[group] = _Refresh(group, timeout_s, has_ended=False)
+        refresh.deadline = now + timeout_s
+        self._move(group, (number, target, Phase.SYNCING))
+        return {"group": group.name, "refresh": number, "target": target, "cursor": to.cursor}
+
+    def joined(self, sub: Subscription, out: Out) -> None:
+        """A new member hears where the refresh is."""
+        refresh = self._running.get(sub.group)
+        if refresh is not None:
+            phase = "end" if refresh.has_ended else "begin"
+            out.append((sub.session.peer, _reset(sub, refresh.number, phase, refresh.target)))
+
+    def ready(self, sub: Subscription, message: m.Ready) -> None:
+        """A consumer has its copy in use again."""
+        group = sub.group
+        number, _, phase = group.refresh
+        if message.refresh != number or not number:
+            if message.refresh > number or not message.refresh:
+                raise ProtocolError(Code.NOT_FOUND, f"group {group.name!r} has no refresh {message.refresh}")
+            raise ProtocolError(Code.STALE, f"refresh {message.refresh} is over; the latest one is {number}")
+        refresh = self._running.get(group)
+        if refresh is not None:
+            if not refresh.has_ended:
+                raise ProtocolError(Code.CONFLICT, f"refresh {number} has not ended yet: wait for RESET end")
+            refresh.ready.add(sub)
+            self._look(refresh)
+            phase = group.refresh[2]
+        if message.rid:
+            answer = {"refresh": number, "phase": Phase(phase).name.lower()}
+            self._ledger.answer(sub.session.peer, m.Ok(sub.chan, message.rid, answer))
+
+    # Time.
+
+    def tick(self, now: float, out: Out) -> None:
+        for group, refresh in list(self._running.items()):
+            if self._dispatcher.groups.get(group.name) is not group:
+                del self._running[group]
+                continue
+            if not refresh.has_ended and refresh.is_at_target:
+                self._end(refresh, out)
+            self._look(refresh)
+            if refresh.deadline is None:
+                refresh.deadline = now + refresh.timeout_s
+            if group in self._running and now >= refresh.deadline:
+                refresh.deadline = NEVER
+                if group.refresh[2] != Phase.DEGRADED:
+                    self._move(group, (*group.refresh[:2], Phase.DEGRADED))
+
+    def next_deadline(self) -> float:
+        if not self._running:
+            return NEVER
+        return min(refresh.deadline or 0.0 for refresh in self._running.values())
+
+    def _end(self, refresh: _Refresh, out: Out) -> None:
+        refresh.has_ended = True
+        group = refresh.group
+        for sub in group.members:
+            out.append((sub.session.peer, _reset(sub, refresh.number, "end", refresh.target)))
+        self._move(group, (refresh.number, refresh.target, Phase.ENDED))
+
+    def _look(self, refresh: _Refresh) -> None:
+        """Whether everyone is ready by now; members come and go."""
+        if refresh.has_ended and refresh.is_ready:
+            del self._running[refresh.group]
+            self._move(refresh.group, (refresh.number, refresh.target, Phase.READY))
+
+    def _move(self, group: Group, state: tuple[int, int, int]) -> None:
+        group.refresh = state
+        group.dirty = True
+        self._dispatcher._note(group)
+        number, target, phase = state
+        self._say(
+            "$sys.group.refresh", group=group.name, refresh=number, target=target, phase=Phase(phase).name.lower()
+        )
+
+
+def _reset(sub: Subscription, number: int, phase: str, target: int) -> m.Reset:
+    return m.Reset(sub.chan, {"refresh": number, "phase": phase, "target": target})
