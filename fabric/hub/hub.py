@@ -109,6 +109,8 @@ class Hub:
             topics=state.topics,
             settings=state.settings,
             about=about,
+            wall_us=time.time_ns() // 1000,
+            now=time.monotonic(),
         )
         event(
             logging.INFO,

@@ -6,10 +6,11 @@ The shell says what time it is; nothing in the core asks. Between two such momen
 
 
 class Clock:
-    __slots__ = ("_offset_us", "told_us")
+    __slots__ = ("_offset_us", "now", "told_us")
 
     def __init__(self) -> None:
         self._offset_us = 0
+        self.now = 0.0  # of the command or the tick that is being looked at
         self.told_us = 0  # what the wall showed when it was last set
 
     def set(self, wall_us: int, now: float) -> None:

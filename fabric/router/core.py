@@ -17,19 +17,29 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from fabric import messages as m
+from fabric.block import PRIORITY_DEFAULT
 from fabric.errors import Code, ProtocolError
+from fabric.router import admin
+from fabric.router.advice import Advice
 from fabric.router.clock import Clock
-from fabric.router.dispatcher import Dispatcher
+from fabric.router.commons import Commons
+from fabric.router.deadletters import DeadLetters
+from fabric.router.dispatcher import PRIORITIES, Dispatcher
 from fabric.router.events import Events
 from fabric.router.groups import Group
+from fabric.router.handing import send_again
+from fabric.router.info import info
 from fabric.router.intake import Batch, Intake, Refusal
 from fabric.router.ledger import Ledger, Out
 from fabric.router.members import Subscription
-from fabric.router.options import group_settings
+from fabric.router.options import CONCURRENCY, bounded, group_settings
+from fabric.router.reading import Reading
 from fabric.router.reception import Reception
+from fabric.router.refresh import Refreshes
 from fabric.router.requests import Requests
 from fabric.router.schedule import Schedules
 from fabric.router.sessions import CHANNELS_MAX, Session
+from fabric.router.settings import HubSettings
 from fabric.router.shelf import Reader, Shelf
 from fabric.router.transactions import Transactions
 
@@ -64,19 +74,33 @@ class Router:
         topics: Iterable[m.SaveTopic] = (),
         settings: Iterable[m.SaveSetting] = (),
         about: dict[str, Any] | None = None,
+        wall_us: int = 0,
+        now: float = 0.0,
     ) -> None:
         self.clock = Clock()
+        self.clock.set(wall_us or int(now * 1e6), now)
         self.ledger = Ledger()
         self.intake = Intake(last_seq, last_ts_us, producers)
         self.shelf = Shelf(reader)
         self.shelf.committed = last_seq
-        self.dispatcher = Dispatcher(self.shelf, self.intake, first_seq, last_seq)
-        self.dispatcher.restore(groups)
+        saved = list(settings)
+        self.settings = HubSettings(saved)
+        self.commons = Commons(self.shelf, self.clock, last_seq)
+        self.dispatcher = Dispatcher(self.commons, self.intake, self.ledger, first_seq)
+        priorities = next((setting.value for setting in saved if setting.name == PRIORITIES), ())
+        self.dispatcher.restore(groups, failures, priorities, now)
         self.reception = Reception(token, self.intake, about or {})
         self.transactions = Transactions(self.intake, self.dispatcher, self.ledger)
         self.requests = Requests(self.counters)
         self.events: Events | None = None  # None: they were never switched on
         self.schedules = Schedules(reader.schedules, self.intake, self.ledger, self.clock, self.counters)
+        self.advice = Advice(self.commons.trie, self.counters)
+        self.dead_letters = DeadLetters(saved, first_seq, self.advice.say)
+        self.intake.watch = self.dead_letters.appended
+        self.reading = Reading(self.shelf, self.dead_letters)
+        self.refreshes = Refreshes(self.dispatcher, self.shelf, self.ledger, self.advice.say)
+        self.settings.watch("advisories", self.advice.enable)
+        self.settings.watch("events", self.set_events)
         self._sealed: deque[_Sealed] = deque()
         self._sweep_at = 0.0
 
@@ -93,6 +117,7 @@ class Router:
 
     def step(self, message: m.ToHub | m.ToClient, peer: m.PeerId, now: float, out: Out) -> None:
         """Take one command. A wrong one is answered with an error and changes nothing."""
+        self.clock.now = now
         chan, rid = getattr(message, "chan", 0), getattr(message, "rid", 0)
         try:
             if isinstance(message, m.Hello):
@@ -115,6 +140,7 @@ class Router:
 
     def tick(self, now: float, out: Out) -> None:
         """Let time pass: leases lapse, silent sessions end, groups hand out."""
+        self.clock.now = now
         self.dispatcher.tick(now, out)
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
@@ -122,16 +148,24 @@ class Router:
         self.requests.tick(now, out)
         self.schedules.tick(now)
         self.dispatcher.serve(now, out)
+        self.refreshes.tick(now, out)
         self.dispatcher.settle_down(now, answers=bool(self.ledger))
         if self.events is not None:
             self.events.settle_down(now)
+        if self.advice:
+            self.advice.flush(self.clock.wall_us(now), out)
+        self.reading.spent = 0
 
     def next_deadline(self) -> float:
         """When `tick` has something to do next, if nothing arrives."""
         if self.dispatcher.busy:
             return 0.0
         return min(
-            self._sweep_at, self.dispatcher.timers.next(), self.requests.next_deadline(), self.schedules.next_deadline()
+            self._sweep_at,
+            self.dispatcher.timers.next(),
+            self.requests.next_deadline(),
+            self.refreshes.next_deadline(),
+            self.schedules.next_deadline(),
         )
 
     def commit_deadline(self) -> float:
@@ -152,6 +186,8 @@ class Router:
         batch = self.intake.seal(wall_us)
         for block in batch.blocks:
             self.shelf.add(block)
+            if block.priority != PRIORITY_DEFAULT and block.priority not in self.dispatcher.priorities:
+                self.dispatcher.use_priority(block.priority, block.base_seq)
             self.counters["messages_in"] += block.count
         if self.dispatcher.hasty_groups:
             self.dispatcher.wake(batch.blocks, received=True)
@@ -160,10 +196,12 @@ class Router:
         records = batch.records + self.dispatcher.take_rows() + rows
         if self.events is not None:
             records += self.events.take()
+        if self.dead_letters:
+            records += self.dead_letters.take_rows()
         sends += [(session.peer, message) for session, message in batch.confirms]
         out += [(session.peer, message) for session, message in batch.prompt]
-        self.dispatcher.appended_seq = self.intake.next_seq - 1
-        self._sealed.append(_Sealed(self.dispatcher.appended_seq, batch))
+        self.commons.appended_seq = self.intake.next_seq - 1
+        self._sealed.append(_Sealed(self.commons.appended_seq, batch))
         self.dispatcher.serve(now, out)
         return Turn(records, sends)
 
@@ -171,7 +209,7 @@ class Router:
         """The oldest sealed turn is on disk: groups may have its messages."""
         last_seq, batch = self._sealed.popleft()
         self.schedules.committed()
-        self.dispatcher.committed_seq = self.shelf.committed = last_seq
+        self.commons.committed_seq = self.shelf.committed = last_seq
         self.intake.pending_bytes -= batch.size
         for session, blocks, size in batch.taken:
             session.inflight_blocks -= blocks
@@ -182,6 +220,7 @@ class Router:
     def trimmed(self, first_seq: int, out: Out) -> None:
         """Retention moved the start of the journal."""
         self.dispatcher.trimmed(first_seq, out)
+        self.dead_letters.trimmed(first_seq)
 
     def block_peer(self, peer: m.PeerId, blocked: bool) -> None:
         """The connection cannot take more now, or can again."""
@@ -203,7 +242,7 @@ class Router:
         """Note what happens to deliveries from now on, or no more."""
         if enabled and self.events is None:
             self.events = Events(self.clock, self.shelf.reader.next_event())
-        self.dispatcher.events = self.events if enabled else None
+        self.commons.events = self.events if enabled else None
 
     def refuse_publishes(self, refusal: Refusal | None) -> None:
         self.intake.refusal = refusal
@@ -227,7 +266,11 @@ class Router:
         match message:
             case m.Publish():
                 self.counters["publishes"] += 1
-                if self.intake.accept(session, message, self.reception.window) is None:
+                if message.options:
+                    taken = self.schedules.publish(session, message, self.reception.window, now)
+                else:
+                    taken = self.intake.accept(session, message, self.reception.window)
+                if taken is None:
                     self.counters["duplicates"] += 1
             case m.Settle():
                 answer = self.dispatcher.settle(self._channel(session, message.chan), message, now)
@@ -247,21 +290,29 @@ class Router:
                 self.requests.ask(session, message, now, out)
             case m.Reply():
                 self.requests.reply(session, message, out)
-            case m.Cancel(rid, fields):
-                self.ledger.answer(session.peer, self.schedules.cancel(rid, fields))
+            case m.Cancel():
+                self.schedules.cancel(session, message)
+            case m.Ready():
+                self.refreshes.ready(self._channel(session, message.chan), message)
             case m.Transact():
                 self.transactions.transact(session, message, self.reception.window, now)
             case m.Unsubscribe(chan, rid) if chan in self.requests.services.of(session):
                 self.requests.leave(self.requests.services.of(session)[chan], "has unsubscribed")
                 out.append((session.peer, m.Ok(chan, rid, {})))
             case m.Unsubscribe(chan, rid):
-                self._leave(self._channel(session, chan), lost=False)
+                self.leave(self._channel(session, chan), lost=False)
                 out.append((session.peer, m.Ok(chan, rid, {})))
             case m.Goodbye(rid):
-                self._end(session, lost=False)
+                self.end(session, lost=False)
                 out.append((session.peer, m.Ok(0, rid, {})))
             case m.Info(rid, fields):
-                out.append((session.peer, m.Ok(0, rid, self.info(str(fields.get("what", "hub"))))))
+                out.append((session.peer, m.Ok(0, rid, info(self, fields))))
+            case m.Get(rid, fields):
+                frames, found = self.reading.get(rid, fields, self.dispatcher.first_seq, self.clock.wall_us(now))
+                out += [(session.peer, frame) for frame in frames]
+                out.append((session.peer, m.Ok(0, rid, found)))
+            case m.Admin():
+                admin.handle(self, message, session, now, out)
             case _:
                 raise ProtocolError(Code.UNKNOWN_VERB, f"{type(message).__name__} is not for the hub")
 
@@ -276,7 +327,7 @@ class Router:
         self.requests.forsake(session, "has lost its connection")
         for sub in list(session.channels.values()):
             if sub.chan not in seen or not sub.group.durable:
-                self._leave(sub, lost=True)
+                self.leave(sub, lost=True)
         fields = {**welcome.fields, "subs": sorted(session.channels)}
         out.append((peer, m.Welcome(welcome.rid, fields)))
         for sub in session.channels.values():
@@ -287,7 +338,7 @@ class Router:
         """Deliver again, under the same ordinals, what a lost connection swallowed."""
         for parcel in sub.parcels:
             if parcel.first > seen:
-                out += sub.group.again(parcel, self.shelf)
+                out += send_again(sub.group, parcel)
 
     def _subscribe(self, message: m.Subscribe, session: Session, out: Out) -> None:
         chan, fields = message.chan, message.fields
@@ -305,28 +356,34 @@ class Router:
         credit = fields.get("credit", [0, 0])
         if not (isinstance(credit, list) and len(credit) == 2 and all(type(c) is int and c >= 0 for c in credit)):
             raise ProtocolError(Code.BAD_OPTION, f"credit is [messages, bytes], not {credit!r}")
+        concurrency = bounded(fields, "concurrency", *CONCURRENCY)
         group = existing or self.dispatcher.create(name, settings, fields.get("start"))
-        sub = session.channels[chan] = Subscription(session, chan, group, credit[0], credit[1])
+        sub = session.channels[chan] = Subscription(session, chan, group, credit[0], credit[1], concurrency)
         self.dispatcher.join(sub)
         answer = {
             "group": group.name,
-            "cursor": group.position(self.dispatcher.committed_seq),
+            "cursor": group.position(),
             "floor": group.floor,
             "created": existing is None,
             "lease_ms": group.settings.lease_ms,
         }
         out.append((session.peer, m.Ok(chan, message.rid, answer)))
+        self.refreshes.joined(sub, out)
 
-    def _leave(self, sub: Subscription, *, lost: bool) -> None:
+    def leave(self, sub: Subscription, *, lost: bool) -> None:
+        """End a subscription."""
         del sub.session.channels[sub.chan]
         self.dispatcher.leave(sub, lost=lost)
 
-    def _end(self, session: Session, *, lost: bool) -> None:
+    def end(self, session: Session, *, lost: bool) -> None:
+        """End a session and all its subscriptions."""
         for sub in list(session.channels.values()):
-            self._leave(sub, lost=lost)
+            self.leave(sub, lost=lost)
         self.requests.end(session, "was lost" if lost else "said goodbye")
         self.reception.dismiss(session)
         self.counters["sessions_lost" if lost else "sessions_closed"] += 1
+        if lost:
+            self.advice.say("$sys.session.lost", session=session.number, client=session.client)
 
     def _channel(self, session: Session, chan: int) -> Subscription:
         try:
@@ -336,26 +393,6 @@ class Router:
 
     def _sweep(self, now: float, out: Out) -> None:
         for session in self.reception.silent(now):
-            self._end(session, lost=True)
+            self.end(session, lost=True)
         self.reception.forget_producers()
         self.reception.adjust_window(out)
-
-    def info(self, what: str) -> dict[str, Any]:
-        """Answers for INFO."""
-        match what:
-            case "hub":
-                return {
-                    "first_seq": self.dispatcher.first_seq,
-                    "last_seq": self.dispatcher.committed_seq,
-                    "groups": len(self.groups),
-                    "sessions": len(self.reception.sessions),
-                    "pending_bytes": self.intake.pending_bytes,
-                    "refusing": self.intake.refusal.text if self.intake.refusal else "",
-                }
-            case "counters":
-                return dict(self.counters)
-            case "groups":
-                return {"groups": [g.describe(self.dispatcher.committed_seq) for g in self.groups.values()]}
-            case "sessions":
-                return {"sessions": [s.describe() for s in self.reception.sessions.values()]}
-        raise ProtocolError(Code.NOT_FOUND, f"INFO knows hub, groups, sessions and counters, not {what!r}")

@@ -12,38 +12,41 @@ from typing import Any, Final
 from fabric import messages as m
 from fabric.block import Block
 from fabric.errors import Code, ProtocolError
-from fabric.router.delivery import Parcel
-from fabric.router.groups import DeadLetter, Group
+from fabric.router import settling
+from fabric.router.commons import Commons
+from fabric.router.delivery import Backlog, Parcel
+from fabric.router.groups import Group
+from fabric.router.handing import hand_out
 from fabric.router.intake import Intake
-from fabric.router.ledger import Out
+from fabric.router.keyed import hand_out_by_key
+from fabric.router.ledger import Ledger, Out
 from fabric.router.letters import letters
 from fabric.router.members import UNLIMITED, FetchOrder, Subscription
-from fabric.router.options import start_position
+from fabric.router.positions import Ends, Position, find_position
 from fabric.router.sessions import Session
-from fabric.router.shelf import Shelf
 from fabric.router.timers import NEVER, Timers
-from fabric.router.topics import Trie
 
 # Settled deliveries may wait this long for a commit of their own; a publish takes them along sooner.
 LAZY_S: Final = 0.005
 GROUPS_MAX: Final = 10_000
+DEAD_LETTERS: Final = "$dlq."
+PRIORITIES: Final = "priorities"  # a setting of the hub: those that were ever used
 
 _Timed = Parcel | Group | Subscription
 
 
 class Dispatcher:
-    def __init__(self, shelf: Shelf, intake: Intake, first_seq: int, last_seq: int) -> None:
+    def __init__(self, commons: Commons, intake: Intake, ledger: Ledger, first_seq: int) -> None:
         self.counters: Counter[str] = Counter()
         self.groups: dict[str, Group] = {}
+        self.commons = commons
         self.first_seq = first_seq
-        self.committed_seq = last_seq  # on disk
-        self.appended_seq = last_seq  # sealed, and on disk soon; what groups of level `received` may have
         self.draining = False
         self.hasty_groups = 0  # how many are of level `received`
         self.timers: Timers[_Timed] = Timers(_is_pending)
-        self._shelf = shelf
+        self.priorities: dict[int, None] = {}  # those that were ever used, besides the default
         self._intake = intake
-        self._trie: Trie[Group] = Trie()
+        self._ledger = ledger
         self._stirred: dict[Group, None] = {}
         self._dirty: dict[Group, None] = {}
         self._dirty_since = 0.0  # 0: nothing is dirty, or `settle_down` has not seen it yet
@@ -51,52 +54,109 @@ class Dispatcher:
 
     # Groups and members.
 
-    def restore(self, saved: Iterable[m.SaveGroup]) -> None:
+    def restore(
+        self, saved: Iterable[m.SaveGroup], failures: Iterable[m.SaveFailure], priorities: Iterable[int], now: float
+    ) -> None:
+        self.priorities = dict.fromkeys(priorities)
+        failed: dict[str, list[m.SaveFailure]] = {}
+        for failure in failures:
+            failed.setdefault(failure.group, []).append(failure)
         for row in saved:
-            self._enrol(Group.restore(row))
+            group = Group.restore(row, failed.get(row.name, ()), self.commons, now)
+            self._enrol(group)
+            group.trimmed(self.first_seq, [])
+            self._note(group)
+            self._set_alarm(group)
 
     def create(self, name: str | None, settings: m.GroupSettings, start: Any) -> Group:
         """A new group; without a name it is ephemeral, and ends with its only member."""
         if len(self.groups) >= GROUPS_MAX:
             raise ProtocolError(Code.BUSY, f"a hub has at most {GROUPS_MAX} groups", retry_ms=1000)
-        durable, next_seq = name is not None, self._intake.next_seq
-        group = Group(name or f"$sub.{next(self._ids)}", settings, next_seq, durable=durable)
+        durable = name is not None
+        name = name or f"$sub.{next(self._ids)}"
+        group = Group(name, settings, self._intake.next_seq, self.commons, durable=durable)
         self._enrol(group)
         try:
-            start = start if start is not None else "first" if durable else "new"
-            group.cursor = start_position(start, self.first_seq, next_seq, group.wants, self._shelf.reader)
+            group.move(self.position(group, start if start is not None else "first" if durable else "new", "start"))
         except ProtocolError:
             self._strike(group)
             raise
-        group.dirty = durable
         self._note(group)
         return group
 
+    def position(self, group: Group, wish: Any, field: str) -> Position:
+        """The position that someone asks for, as this group sees it."""
+        ends = Ends(self.first_seq, self.commons.committed_seq, self._intake.next_seq)
+        return find_position(wish, ends, group.wants, self.commons.shelf.reader, field)
+
+    def seek(self, group: Group, to: Position) -> None:
+        """Begin again elsewhere: all leases end, all failures are forgotten."""
+        settling.take_back_all(group, "the group was moved")
+        group.move(to)
+        self._note(group)
+        self.stir(group)
+
+    def pause(self, group: Group, paused: bool) -> None:
+        group.paused, group.dirty = paused, group.durable
+        self._note(group)
+        self.stir(group)
+
+    def update(self, group: Group, settings: m.GroupSettings) -> None:
+        """Other settings from now on. New patterns apply to whatever was not delivered yet."""
+        self._strike(group)
+        group.settings, group.dirty = settings, True
+        self._enrol(group)
+        for lane in group.lanes:
+            lane.cursor, lane.live = lane.position(group.horizon), False
+        self._note(group)
+        self.stir(group)
+
+    def delete(self, group: Group) -> None:
+        """The group is no more; its consumers have been told before."""
+        self._strike(group)
+        self._dirty.pop(group, None)
+        group.durable = False  # whatever is still said about it changes nothing on disk
+        self._ledger.write(m.DropGroup(group.name))
+
+    def is_settled(self, topic: str, seq: int) -> bool:
+        """Whether all durable groups that want a topic are done with a message."""
+        return all(group.has_settled(seq) for group in self.commons.trie.match(topic) if group.durable)
+
     def join(self, sub: Subscription) -> None:
         sub.group.members.append(sub)
+        sub.group.tell_gaps(sub)
         self.stir(sub.group)
 
     def leave(self, sub: Subscription, *, lost: bool) -> None:
         sub.fetch = None
-        sub.group.leave(sub, lost=lost)
+        now = self.commons.clock.now
+        settling.leave(sub.group, sub, now, lost=lost)
         if sub.group.durable:
-            self.stir(sub.group)
-        else:
+            self._follow_up(sub.group, now)
+        elif sub.group.name in self.groups:
             self._strike(sub.group)
+
+    def use_priority(self, priority: int, seq: int) -> None:
+        """A priority is used for the first time, by the block at seq: every group counts it apart from here on."""
+        self.priorities[priority] = None
+        self._ledger.write(m.SaveSetting(PRIORITIES, list(self.priorities)))
+        for group in self.groups.values():
+            group.add_lane(priority, seq)
 
     def _enrol(self, group: Group) -> None:
         self.groups[group.name] = group
-        group.trie = self._trie
         self.hasty_groups += group.received
-        for pattern in group.settings.patterns:
-            self._trie.add(pattern, group)
+        for priority in self.priorities:
+            group.add_lane(priority, group.cursor)
+        for pattern in group.patterns:
+            self.commons.trie.add(pattern, group)
 
     def _strike(self, group: Group) -> None:
         del self.groups[group.name]
         self._stirred.pop(group, None)
         self.hasty_groups -= group.received
-        for pattern in group.settings.patterns:
-            self._trie.remove(pattern, group)
+        for pattern in group.patterns:
+            self.commons.trie.remove(pattern, group)
 
     # Handing out.
 
@@ -115,10 +175,10 @@ class Dispatcher:
     def wake(self, blocks: list[Block], *, received: bool) -> None:
         """Tell the groups of a level that there are blocks for them."""
         for block in blocks:
-            for owners in self._trie.match_all(block.topics):
+            for owners in self.commons.trie.match_all(block.topics):
                 for group in owners:
                     if group.received == received:
-                        group.wake(block.base_seq)
+                        group.wake(block.base_seq, block.priority)
                         if group.members:
                             self.stir(group)
 
@@ -128,9 +188,19 @@ class Dispatcher:
             self._stirred.clear()
         stirred, self._stirred = self._stirred, {}
         for group in stirred:
-            horizon = self.appended_seq if group.received else self.committed_seq
+            if group.mail:
+                out += group.mail
+                group.mail = []
+            if group.paused or not group.members:
+                continue
             sent = len(out)
-            leased, more = group.dispatch(self._shelf, horizon, now + group.settings.lease_ms / 1000, out)
+            if group.keys is not None:
+                leased, more = hand_out_by_key(group, group.keys, now, out)
+            else:
+                leased, more = hand_out(group, now, out)
+            if group.dead or group.dirty:
+                self._bury(group, now)
+                self._note(group)
             for parcel in leased:
                 self.timers.set(parcel.deadline, parcel)
             if more:
@@ -166,23 +236,37 @@ class Dispatcher:
             raise ProtocolError(Code.BAD_ORDINAL, f"ordinal {highest} was never sent; the last one was {sub.sent}")
         group, stale, applied = sub.group, [], 0
         for verdict, first, last, arg in message.verdicts:
-            late, dead = group.settle(sub, verdict, first, last, arg, now)
+            late = settling.settle(group, sub, verdict, first, last, arg, now)
             stale += [list(pair) for pair in late]
             applied += last - first + 1 - late.size()
-            self._bury(group, dead)
         self.counters["settled"] += applied
         if stale:
             self.counters["stale_verdicts"] += 1
+        self._follow_up(group, now)
+        return {"applied": applied, "stale": stale}
+
+    def _follow_up(self, group: Group, now: float) -> None:
+        """Something was settled or came back: bury the dead, remember the row, look at the group again."""
+        if group.dead:
+            self._bury(group, now)
         self._note(group)
         self.stir(group)
         self._set_alarm(group)
-        return {"applied": applied, "stale": stale}
 
-    def _bury(self, group: Group, dead: list[DeadLetter]) -> None:
+    def _bury(self, group: Group, now: float) -> None:
         """Dead letters are appended in the turn that settles them: on disk, it is one or the other."""
+        dead, group.dead = group.dead, []
         for letter in dead:
-            block = self._shelf.at(letter.first)  # a letter comes from one delivery, and so from one block
-            if isinstance(block, Block):
+            block = self.commons.shelf.at(letter.first)  # a letter comes from one delivery, and so from one block
+            if isinstance(block, Block) and block.topics[0].startswith(DEAD_LETTERS):
+                if letter.reason != settling.REJECTED:  # dead letters have none of their own: they are tried for ever
+                    due = now + group.settings.backoff_max_ms / 1000
+                    group.pending.put(
+                        Backlog(-block.priority, letter.first, letter.last, letter.attempts + 1, failures=0), due
+                    )
+                    continue
+                self.counters["dead_letters_discarded"] += letter.last - letter.first + 1
+            elif isinstance(block, Block):
                 for raw in letters(group.name, letter, block, letter.first, letter.last):
                     self._intake.append(Block(raw))
                 self.counters["dead_letters"] += letter.last - letter.first + 1
@@ -207,7 +291,11 @@ class Dispatcher:
 
     def take_rows(self) -> list[m.Record]:
         """The rows to write with this turn."""
-        rows: list[m.Record] = [group.record(self.committed_seq) for group in self._dirty if group.name in self.groups]
+        rows: list[m.Record] = []
+        for group in self._dirty:
+            if group.durable:
+                rows.append(group.record())
+                rows += group.failures.take_records()
         self._dirty, self._dirty_since = {}, 0.0
         return rows
 
@@ -231,11 +319,9 @@ class Dispatcher:
             if what.open and what.deadline > now:
                 self.timers.set(what.deadline, what)
             elif what.open:
-                group = what.sub.group
                 self.counters["lapsed"] += what.open.size()
-                self._bury(group, group.lapse(what))
-                self._note(group)
-                self.stir(group)
+                settling.lapse(what.sub.group, what, now)
+                self._follow_up(what.sub.group, now)
         elif isinstance(what, Group):
             what.alarm = NEVER
             if what.due(now):
@@ -247,13 +333,14 @@ class Dispatcher:
 
     def _set_alarm(self, group: Group) -> None:
         """See to it that what waits in a group is looked at when it is due; a timer that is set already will do."""
-        if group.waiting and group.waiting[0][0] < group.alarm:
-            group.alarm = group.waiting[0][0]
-            self.timers.set(group.alarm, group)
+        due = group.next_due()
+        if due < group.alarm:
+            group.alarm = due
+            self.timers.set(due, group)
 
 
 def _is_pending(what: _Timed) -> bool:
     """Whether a timer still has something to do."""
     if isinstance(what, Parcel):
         return bool(what.open)
-    return bool(what.waiting) if isinstance(what, Group) else what.fetch is not None
+    return what.next_due() < NEVER if isinstance(what, Group) else what.fetch is not None

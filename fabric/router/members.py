@@ -27,9 +27,11 @@ class Subscription:
     """Credit is cumulative: the client names the highest ordinal and the most bytes that it will take."""
 
     __slots__ = (
+        "alone",
         "bytes_max",
         "bytes_sent",
         "chan",
+        "concurrency",
         "fetch",
         "group",
         "ordinal_max",
@@ -39,7 +41,15 @@ class Subscription:
         "session",
     )
 
-    def __init__(self, session: "Session", chan: int, group: "Group", ordinal_max: int, bytes_max: int) -> None:
+    def __init__(
+        self,
+        session: "Session",
+        chan: int,
+        group: "Group",
+        ordinal_max: int,
+        bytes_max: int,
+        concurrency: int = 1,
+    ) -> None:
         self.session = session
         self.chan = chan
         self.group = group
@@ -49,11 +59,15 @@ class Subscription:
         self.bytes_sent = 0
         self.outstanding = 0  # ordinals given out and not settled
         self.parcels: list[Parcel] = []  # ascending by first ordinal
+        self.concurrency = concurrency  # handlers that can be at work at once
+        self.alone: Parcel | None = None  # a suspect; nothing else is sent until it is settled
         self.fetch: FetchOrder | None = None
 
     def room(self) -> int:
         """How many messages may be sent now, by ordinal credit; 0 also when bytes or the connection forbid."""
-        if self.bytes_sent >= self.bytes_max and (self.outstanding or not self.group.durable):
+        if self.alone is not None:
+            return 0
+        if self.bytes_sent >= self.bytes_max and (self.outstanding or not self.group.leases):
             return 0  # where nothing is acked, nothing is ever outstanding, and the bytes alone decide
         return self.ordinal_max - self.sent if self.session.reachable else 0
 
@@ -72,7 +86,19 @@ class Subscription:
                 found.append(parcel)
         return found
 
+    def started(self) -> int:
+        """The last ordinal that a handler can have begun: they begin in order, so many at once as the client said."""
+        left = self.concurrency
+        for parcel in self.parcels:
+            for first, last in parcel.open:
+                if last - first + 1 >= left:
+                    return first + left - 1
+                left -= last - first + 1
+        return self.sent
+
     def forget(self, parcel: Parcel) -> None:
+        if self.alone is parcel:
+            self.alone = None
         at = bisect_right(self.parcels, parcel.first, key=_first_ordinal) - 1
         assert self.parcels[at] is parcel
         del self.parcels[at]

@@ -1,15 +1,30 @@
 """Reading what clients ask for: every field is checked, and an error names the field, the value and what is allowed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from fabric.errors import Code, ProtocolError
 from fabric.messages import GroupSettings, Level
-from fabric.names import canonical, check_topic
-from fabric.router.shelf import Reader
+from fabric.names import canonical, check_topic, unaliased
 
-LEASE_MS: Final = (100, 30_000, 43_200_000)  # least, default, most
-ATTEMPTS: Final = (1, 5, 1_000)
+# Least, default, most.
+LEASE_MS: Final = (100, 30_000, 43_200_000)
+LEASE_MAX_MS: Final = (100, 3_600_000, 604_800_000)
+ATTEMPTS: Final = (0, 5, 1_000)
+BACKOFF_MS: Final = (0, 500, 86_400_000)
+BACKOFF_MAX_MS: Final = (0, 300_000, 604_800_000)
+JITTER_PCT: Final = (0, 10, 100)
+CONCURRENCY: Final = (1, 1, 65_536)
+
+CHOICES: Final = {
+    "level": ("journaled", "received"),
+    "backoff": ("fixed", "linear", "exponential"),
+    "order": ("none", "key", "strict"),
+    "ack": ("explicit", "auto"),
+    "on_expire": ("drop", "dead"),
+}
+# What cannot be changed while a group lives: its position would mean something else.
+FIXED: Final = ("level", "order")
 PATTERNS_MAX: Final = 64
 GROUP_CHARS_MAX: Final = 128
 
@@ -31,39 +46,86 @@ def text(fields: Mapping[str, Any], name: str, default: str, chars_max: int) -> 
     return value
 
 
+def choice(fields: Mapping[str, Any], name: str, default: str) -> str:
+    """One of the words that a setting knows."""
+    value = fields.get(name)
+    if value is None:
+        return default
+    if value not in CHOICES[name]:
+        raise ProtocolError(Code.BAD_OPTION, f"{name} is one of {', '.join(CHOICES[name])}, not {value!r:.60}")
+    return str(value)
+
+
+def group_name(fields: Mapping[str, Any]) -> str:
+    """The name of a durable group, checked."""
+    name = text(fields, "group", "", GROUP_CHARS_MAX)
+    if not name or name.startswith("$"):
+        raise ProtocolError(Code.BAD_OPTION, f"group {name!r}: a name is not empty and does not start with $")
+    try:
+        check_topic(f"$dlq.{name}")
+    except ProtocolError as error:
+        raise ProtocolError(Code.BAD_OPTION, f"group: its dead letters would need a bad topic: {error}") from None
+    return name
+
+
 def group_settings(fields: Mapping[str, Any], existing: GroupSettings | None, *, durable: bool) -> GroupSettings:
     """The settings that SUB asks for; those of the existing group where it is silent. A difference is refused."""
-    if durable:
-        name = text(fields, "group", "", GROUP_CHARS_MAX)
-        if not name or name.startswith("$"):
-            raise ProtocolError(Code.BAD_OPTION, f"group {name!r}: a name is not empty and does not start with $")
-        try:
-            check_topic(f"$dlq.{name}")
-        except ProtocolError as error:
-            raise ProtocolError(Code.BAD_OPTION, f"group: its dead letters would need a bad topic: {error}") from None
-    patterns = _patterns(fields.get("patterns"))
-    if existing is None and not patterns:
+    name = group_name(fields) if durable else ""
+    if existing is None and not fields.get("patterns"):
         raise ProtocolError(Code.BAD_OPTION, "patterns is missing: a new group needs at least one")
-    base = existing or GroupSettings(patterns)
-    level = fields.get("level", Level(base.level).name.lower())
-    if level not in ("journaled", "received"):
-        raise ProtocolError(Code.BAD_OPTION, f"level is 'journaled' or 'received', not {level!r}")
+    asked = _asked(fields, existing or GroupSettings(()))
+    if existing is not None:
+        _require_same(name, existing, asked)
+    return asked
+
+
+def changed_settings(fields: Mapping[str, Any], existing: GroupSettings) -> GroupSettings:
+    """The settings of a group after ADMIN has changed some."""
+    asked = _asked(fields, existing)
+    for field in FIXED:
+        if getattr(asked, field) != getattr(existing, field):
+            raise ProtocolError(
+                Code.BAD_OPTION, f"{field} cannot be changed while the group lives: delete it and create it anew"
+            )
+    return asked
+
+
+def _asked(fields: Mapping[str, Any], base: GroupSettings) -> GroupSettings:
     asked = GroupSettings(
-        patterns=patterns or base.patterns,
+        patterns=_patterns(fields.get("patterns")) or base.patterns,
         lease_ms=bounded(fields, "lease_ms", LEASE_MS[0], base.lease_ms, LEASE_MS[2]),
         attempts_max=bounded(fields, "attempts_max", ATTEMPTS[0], base.attempts_max, ATTEMPTS[2]),
-        level=Level[level.upper()],
+        level=Level[choice(fields, "level", Level(base.level).name.lower()).upper()],
+        lease_max_ms=bounded(fields, "lease_max_ms", LEASE_MAX_MS[0], base.lease_max_ms, LEASE_MAX_MS[2]),
+        backoff=choice(fields, "backoff", base.backoff),
+        backoff_ms=bounded(fields, "backoff_ms", BACKOFF_MS[0], base.backoff_ms, BACKOFF_MS[2]),
+        backoff_max_ms=bounded(fields, "backoff_max_ms", BACKOFF_MAX_MS[0], base.backoff_max_ms, BACKOFF_MAX_MS[2]),
+        jitter_pct=bounded(fields, "jitter_pct", JITTER_PCT[0], base.jitter_pct, JITTER_PCT[2]),
+        order=choice(fields, "order", base.order),
+        ack=choice(fields, "ack", base.ack),
+        on_expire=choice(fields, "on_expire", base.on_expire),
     )
-    for field, have, want in zip(GroupSettings._fields, base, asked, strict=True):
-        if existing is not None and have != want:
+    if asked.lease_max_ms < asked.lease_ms:
+        if fields.get("lease_max_ms") is not None:
+            raise ProtocolError(
+                Code.BAD_OPTION, f"lease_max_ms is at least lease_ms ({asked.lease_ms}), not {asked.lease_max_ms}"
+            )
+        asked = asked._replace(lease_max_ms=asked.lease_ms)
+    if asked.order != "none" and asked.ack != "explicit":
+        raise ProtocolError(Code.BAD_OPTION, f"order {asked.order!r} needs ack 'explicit', not {asked.ack!r}")
+    return asked
+
+
+def _require_same(name: str, existing: GroupSettings, asked: GroupSettings) -> None:
+    for field, have, want in zip(GroupSettings._fields, existing, asked, strict=True):
+        if have != want:
             raise ProtocolError(
                 Code.GROUP_MISMATCH,
-                f"group {fields['group']!r} exists with {field} {have!r}, not {want!r}",
+                f"group {name!r} exists with {field} {have!r}, not {want!r}",
                 field=field,
                 have=str(have),
                 want=str(want),
             )
-    return asked
 
 
 def _patterns(value: Any) -> tuple[str, ...]:
@@ -71,23 +133,4 @@ def _patterns(value: Any) -> tuple[str, ...]:
         return ()
     if not isinstance(value, list) or len(value) > PATTERNS_MAX or not all(isinstance(p, str) for p in value):
         raise ProtocolError(Code.BAD_OPTION, f"patterns is a list of at most {PATTERNS_MAX} texts")
-    return tuple(dict.fromkeys(canonical(pattern) for pattern in value))
-
-
-def start_position(start: Any, first_seq: int, next_seq: int, wanted: Callable[[str], bool], reader: Reader) -> int:
-    """The seq at which a new group begins."""
-    match start:
-        case "first":
-            return first_seq
-        case "new":
-            return next_seq
-        case "last":
-            found = reader.last_match(wanted)
-            return next_seq if found is None else found
-        case {"seq": int(seq)} if seq >= 0:
-            return min(max(seq, first_seq), next_seq)
-        case {"time_us": int(time_us)}:
-            return max(reader.seek_time(time_us), first_seq)
-    raise ProtocolError(
-        Code.BAD_OPTION, f"start is 'first', 'new', 'last', {{seq: n}} or {{time_us: t}}, not {start!r}"
-    )
+    return tuple(dict.fromkeys(canonical(unaliased(pattern)) for pattern in value))

@@ -34,6 +34,10 @@ class Ranges:
     def first(self) -> int:
         return self._firsts[0]
 
+    def holds(self, number: int) -> bool:
+        at = bisect_left(self._lasts, number)
+        return at < len(self._firsts) and self._firsts[at] <= number
+
     def size(self) -> int:
         """How many integers there are."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)

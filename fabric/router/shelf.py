@@ -4,10 +4,11 @@ A live group is served from memory and costs no disk read. The shelf is derived 
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from fabric.block import Block
+from fabric.router.upcoming import StoredSchedules
 
 # Memory for the latest blocks. Enough for what is in flight to the disk plus consumers a second or so behind.
 SHELF_BYTES_MAX: Final = 24 << 20
@@ -30,13 +31,25 @@ class Damaged(Protocol):
 class Reader(Protocol):
     """Committed blocks on disk."""
 
+    @property
+    def schedules(self) -> StoredSchedules: ...
     def block_at(self, seq: int) -> Block | Damaged | None: ...
     def next_block(self, seq: int, wanted: Callable[[str], bool]) -> tuple[Block | Damaged | None, int]:
         """The first block at or after seq with a wanted topic, and the seq at which to go on."""
         ...
 
     def seek_time(self, ts_us: int) -> int: ...
-    def last_match(self, wanted: Callable[[str], bool]) -> int | None: ...
+    def latest_per_key(self, wanted: Callable[[str], bool]) -> Iterator[list[int]]:
+        """The seqs of the latest message of each key of each wanted topic, some at a time."""
+        ...
+
+    def next_event(self) -> int:
+        """The number that the next delivery event gets."""
+        ...
+
+    def last_match(self, wanted: Callable[[str], bool], before: int | None = None) -> int | None:
+        """The seq of the last message with a wanted topic; of those whose block begins before a seq, when given."""
+        ...
 
 
 class Found(NamedTuple):
@@ -54,6 +67,8 @@ class Shelf:
         self._bases: list[int] = []  # base_seq of each
         self._start = 0
         self._bytes = 0
+        self.removed: dict[str, int] = {}  # topic -> its messages with a seq below were removed
+        self.superseded: Callable[[Block, int], bool] | None = None  # whether a later message has the key of a place
         self.committed = 0  # last seq on disk; what lies above must not be dropped from memory
 
     def add(self, block: Block) -> None:

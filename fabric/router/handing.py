@@ -1,0 +1,227 @@
+"""Handing out: which member is next, how much it gets, and the DELIVER that says so.
+
+Least loaded first, in turn among equals; shares shrink when many idle members wait, so that four jobs and four idle
+workers means one each. Order by key has its own way of dealing, in `keyed`, out of the same parts.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from fabric.block import Block, pick
+from fabric.messages import Deliver, Gap, Happening
+from fabric.router.delivery import Parcel
+from fabric.router.groups import REDRIVE, Group
+from fabric.router.lanes import REMOVED, STREAK_MAX, Runs, Work, next_work, redelivery
+from fabric.router.ledger import Out
+from fabric.router.letters import revived
+from fabric.router.members import Subscription
+
+# Parcels handed out by one group in one go; then others get their turn.
+PARCELS_PER_GO: Final = 64
+
+
+def hand_out(group: Group, now: float, out: Out) -> tuple[list[Parcel], bool]:
+    """Hand out what there is to whoever has room. Returns new leases, and whether there is more to do."""
+    leased: list[Parcel] = []
+    horizon, wall_us = group.horizon, group.commons.clock.wall_us(now)
+    for _ in range(PARCELS_PER_GO):
+        if group.pending.suspects or group.strict:
+            if group.strict and group.pending.waiting:  # all behind it wait with it
+                return leased, False
+            parcel = hand_out_suspect(group, now, wall_us, out)
+            if parcel is not None:
+                leased.append(parcel)
+                continue
+            if group.strict and group.pending.suspects and not overtaken(group):
+                return leased, False
+        member, eligible = choose(group)
+        if member is None:
+            return leased, False
+        work, searching = next_work(group, horizon, wall_us, out)
+        if work is None:
+            return leased, searching
+        count, ahead = work_ahead(group, work, horizon)
+        bytes_each = len(work.block.raw) // work.block.count
+        if not member.fitting(bytes_each):  # someone who holds more may have more bytes left
+            member, eligible = choose(group, bytes_each)
+            if member is None:  # they will fit when something is acked
+                put_back(group, work)
+                return leased, False
+        share = -(-(count + ahead) // eligible)
+        take = min(share, member.room(), member.fitting(bytes_each), count)
+        if len(group.lanes) > 1:
+            take = _keep_count(group, take)
+        parcel = _send(group, member, work, take, now, out)
+        if parcel is not None:
+            leased.append(parcel)
+    return leased, True
+
+
+def work_ahead(group: Group, work: Work, horizon: int) -> tuple[int, int]:
+    """How many messages the work has, and about how many there are after it."""
+    count = sum(b - a for a, b in work.runs)
+    return count, max(horizon - work.block.last_seq, 0) if work.backlog is None else len(group.pending.ready)
+
+
+def choose(group: Group, bytes_each: int = 0) -> tuple[Subscription | None, int]:
+    """The member with the fewest outstanding, the next in turn among equals; and how many have room."""
+    members, reserved = group.members, group.reserved
+    if group.strict:  # those who joined later take over when the first one leaves
+        first = members[0] if members else None
+        return (first, 1) if first and first.room() > 0 and first.fitting(bytes_each or 1) else (None, 0)
+    best, eligible, n = -1, 0, len(members)
+    for i in range(group.turn, group.turn + n):
+        member = members[i % n]
+        if member.room() > 0 and member is not reserved and (not bytes_each or member.fitting(bytes_each)):
+            eligible += 1
+            if best < 0 or member.outstanding < members[best].outstanding:
+                best = i % n
+    if best < 0:
+        return None, 0
+    group.turn = (best + 1) % n
+    return members[best], eligible
+
+
+def hand_out_suspect(group: Group, now: float, wall_us: int, out: Out) -> Parcel | None:
+    """Deliver a message that has failed repeatedly, alone, to a member that holds nothing else."""
+    pending = group.pending
+    while pending.suspects:
+        if (group.strict or group.keys) and overtaken(group):
+            return None  # in order
+        member = _idle_member(group)
+        if member is None:
+            return None
+        suspect = pending.take_suspect()
+        work, keys = redelivery(group, suspect, wall_us, out), group.keys
+        if work is None:
+            if keys is not None:
+                keys.drop_suspect(suspect.first)
+            continue
+        if keys is not None and not keys.vouch(suspect.first, member):
+            continue
+        names = [keys.names(work.block)[work.runs[0][0]]] if keys is not None else None
+        group.reserved = None
+        member.alone = post(group, member, work, work.runs, now, out, names)
+        return member.alone
+    group.reserved = None
+    return None
+
+
+def overtaken(group: Group) -> bool:
+    """Whether something is ready that comes before the first suspect."""
+    pending = group.pending
+    return bool(pending.ready) and pending.ready[0].first < pending.suspects[0].first
+
+
+def _idle_member(group: Group) -> Subscription | None:
+    """A member that holds nothing. When there is none, one is kept free from now on."""
+    members = group.members[:1] if group.strict else group.members
+    for member in members:
+        if member.outstanding == 0 and member.room() > 0:
+            return member
+    reachable = [member for member in members if member.session.reachable and member.alone is None]
+    if group.reserved not in reachable:
+        group.reserved = min(reachable, key=lambda member: member.outstanding, default=None)
+    return None
+
+
+def _keep_count(group: Group, take: int) -> int:
+    """Count what goes out in a row, so that lower priorities are not starved."""
+    if group.streak >= STREAK_MAX:
+        group.streak = 0
+        return 1
+    take = min(take, STREAK_MAX - group.streak)
+    group.streak += take
+    return take
+
+
+def _send(group: Group, member: Subscription, work: Work, take: int, now: float, out: Out) -> Parcel | None:
+    block, base = work.block, work.block.base_seq
+    runs, rest = split(work.runs, take)
+    if work.lane is not None:
+        work.lane.cursor = base + rest[0][0] if rest else block.last_seq + 1
+        if group.leases:
+            group.open.add(base + runs[0][0], base + runs[-1][1] - 1)
+    elif rest and work.backlog is not None:
+        group.pending.put(work.backlog._replace(first=base + rest[0][0]))
+        group.close(base + runs[-1][1], base + rest[0][0] - 1)  # what lies between is nobody's
+    return post(group, member, work, runs, now, out)
+
+
+def post(
+    group: Group,
+    member: Subscription,
+    work: Work,
+    runs: Runs,
+    now: float,
+    out: Out,
+    keys: Sequence[bytes] | None = None,
+) -> Parcel | None:
+    """The DELIVER of some messages of a block, and the lease on them."""
+    block, base = work.block, work.block.base_seq
+    seqs = [(base + a, base + b - 1) for a, b in runs]
+    raw = letter_of(block, runs)
+    first_ordinal, count = member.sent + 1, sum(b - a for a, b in runs)
+    member.sent += count
+    member.bytes_sent += len(raw)
+    out.append((member.session.peer, Deliver(member.chan, first_ordinal, work.attempt, flat(seqs), raw)))
+    if group.commons.events is not None:
+        note(group, Happening.DELIVER, member, work.attempt, seqs)
+    if not group.leases:
+        if work.backlog is not None:
+            for a, b in seqs:
+                group.close(a, b)
+        group.dirty = group.durable
+        return None
+    settings = group.settings
+    leased = (now + settings.lease_ms / 1000, now + settings.lease_max_ms / 1000)
+    parcel = Parcel(member, first_ordinal, seqs, (-block.priority, work.attempt, work.failures), leased, keys)
+    member.parcels.append(parcel)
+    member.outstanding += count
+    return parcel
+
+
+def letter_of(block: Block, runs: Runs) -> bytes:
+    """The block that a consumer gets; what was put back for a group gets the topic back that it had."""
+    raw = pick(block, runs)
+    return revived(raw) if block.topics[0].startswith(REDRIVE) else raw
+
+
+def put_back(group: Group, work: Work) -> None:
+    if work.backlog is not None:
+        group.pending.put(work.backlog)
+
+
+def send_again(group: Group, parcel: Parcel) -> Out:
+    """The same delivery once more, for a client that came back without having seen it."""
+    block = group.commons.shelf.at(parcel.runs[0][0])
+    peer, chan = parcel.sub.session.peer, parcel.sub.chan
+    if not isinstance(block, Block):
+        return [(peer, Gap(chan, parcel.runs[0][0], parcel.runs[-1][1], REMOVED))]
+    places = [(a - block.base_seq, b - block.base_seq + 1) for a, b in parcel.runs]
+    return [(peer, Deliver(chan, parcel.first, parcel.attempt, flat(parcel.runs), letter_of(block, places)))]
+
+
+def note(group: Group, kind: Happening, sub: Subscription, attempt: int, seqs: Sequence[tuple[int, int]]) -> None:
+    """Write down what happened to deliveries, for those who want to know."""
+    if group.commons.events is not None:
+        for a, b in seqs:
+            group.commons.events.note(kind, group.name, sub.session.client, attempt, a, b)
+
+
+def flat(runs: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """Runs as DELIVER writes them: nothing when there is one, since the block's base_seq says it."""
+    return () if len(runs) == 1 else tuple(n for a, b in runs for n in (a, b - a + 1))
+
+
+def split(runs: Sequence[tuple[int, int]], take: int) -> tuple[Runs, Runs]:
+    """The first `take` places of the runs, and the rest."""
+    taken: Runs = []
+    for i, (a, b) in enumerate(runs):
+        if b - a > take:
+            if take:
+                taken.append((a, a + take))
+            return taken, [(a + take, b), *runs[i + 1 :]]
+        taken.append((a, b))
+        take -= b - a
+    return taken, []

@@ -1,0 +1,202 @@
+"""Handing out in the order of keys: each message goes to whoever holds its key, or waits behind the key's lock."""
+
+from itertools import groupby
+
+from fabric.block import Block
+from fabric.router.delivery import Parcel
+from fabric.router.groups import Group
+from fabric.router.handing import PARCELS_PER_GO, choose, hand_out_suspect, post, work_ahead
+from fabric.router.keys import PARKED_MAX, Held, Keys, Lock
+from fabric.router.lanes import Runs, Work, fit, next_work
+from fabric.router.ledger import Out
+from fabric.router.members import Subscription
+from fabric.router.pending import SUSPECT_FAILURES
+
+
+def hand_out_by_key(group: Group, keys: Keys, now: float, out: Out) -> tuple[list[Parcel], bool]:
+    """Hand out what there is to whoever has room. Returns new leases, and whether there is more to do."""
+    leased: list[Parcel] = []
+    horizon, wall_us = group.horizon, group.commons.clock.wall_us(now)
+    for _ in range(PARCELS_PER_GO):
+        if group.pending.suspects:
+            parcel = hand_out_suspect(group, now, wall_us, out)
+            if parcel is not None:
+                leased.append(parcel)
+                continue
+        moved = [parcel for member in group.members for parcel in _unpark(group, keys, member, now, wall_us, out)]
+        leased += moved
+        if moved:
+            continue
+        if keys.parked >= PARKED_MAX:
+            return leased, False
+        member, eligible = choose(group)
+        if member is None:
+            return leased, False
+        work, searching = next_work(group, horizon, wall_us, out)
+        if work is None:
+            return leased, searching
+        count, ahead = work_ahead(group, work, horizon)
+        deal = _Deal(group, keys, member, work)
+        leased += deal.hand_out(-(-(count + ahead) // eligible), now, out)
+        if deal.stuck:
+            return leased, False
+    return leased, True
+
+
+class _Deal:
+    """One block, message by message: to the holder of its key, to the member whose turn it is, or behind a lock."""
+
+    def __init__(self, group: Group, keys: Keys, member: Subscription, work: Work) -> None:
+        self._group = group
+        self._keys = keys
+        self._member = member
+        self._work = work
+        self._bytes_each = len(work.block.raw) // work.block.count
+        self._rooms: dict[Subscription, int] = {}
+        self._hands: dict[Subscription, list[int]] = {}
+        self.stuck = False  # not even the first message could go anywhere
+
+    def hand_out(self, share: int, now: float, out: Out) -> list[Parcel]:
+        work, base = self._work, self._work.block.base_seq
+        self._rooms[self._member] = min(share, self._room(self._member))
+        stop = self._deal()
+        self.stuck = stop == work.runs[0][0]
+        self._move_on(stop)
+        names = self._keys.names(work.block)
+        parcels = []
+        for member, places in self._hands.items():
+            parcel = post(self._group, member, work, runs_of(places), now, out, [names[place] for place in places])
+            assert parcel is not None, f"seq {base} was not leased"
+            parcels.append(parcel)
+        return parcels
+
+    def _deal(self) -> int:
+        """Say for each message where it goes; returns the place at which this ended."""
+        work, keys, rooms, hands = self._work, self._keys, self._rooms, self._hands
+        names, locks, default = keys.names(work.block), keys.locks, self._member
+        for a, b in work.runs:
+            for place in range(a, b):
+                member, key = default, names[place]
+                lock = locks.get(key) if key else None
+                if lock is not None:
+                    owner = lock.owner
+                    if lock.parked or owner is None or lock.inflight >= lock.limit or not self._has_room(owner):
+                        keys.park(lock, Held(work.block.base_seq + place, work.attempt, work.failures, 0.0))
+                        continue
+                    member = owner
+                elif rooms[default] <= 0:
+                    return place
+                elif key:
+                    lock = locks[key] = Lock(key)
+                    lock.owner = default
+                if lock is not None:
+                    lock.inflight += 1
+                rooms[member] -= 1
+                hand = hands.get(member)
+                if hand is None:
+                    hand = hands[member] = []
+                hand.append(place)
+        return work.runs[-1][1]
+
+    def _has_room(self, member: Subscription) -> bool:
+        room = self._rooms.get(member)
+        if room is None:
+            room = self._rooms[member] = self._room(member)
+        return room > 0
+
+    def _room(self, member: Subscription) -> int:
+        if member is self._group.reserved:
+            return 0
+        return min(member.room(), member.fitting(self._bytes_each))
+
+    def _move_on(self, stop: int) -> None:
+        """What was dealt is open, in flight or parked; the rest stays where it came from."""
+        group, work, base = self._group, self._work, self._work.block.base_seq
+        dealt = [(a, min(b, stop)) for a, b in work.runs if a < stop]
+        if work.lane is not None:
+            for a, b in dealt:
+                group.open.add(base + a, base + b - 1)
+            work.lane.cursor = base + stop if stop < work.runs[-1][1] else work.block.last_seq + 1
+        elif work.backlog is not None:
+            if stop < work.runs[-1][1]:
+                group.pending.put(work.backlog._replace(first=base + stop))
+            for (_, a), (b, _) in zip(dealt, [*dealt[1:], (stop, stop)], strict=True):
+                group.close(base + a, base + b - 1)  # what lies between is nobody's
+
+
+def _unpark(group: Group, keys: Keys, member: Subscription, now: float, wall_us: int, out: Out) -> list[Parcel]:
+    """Give a member what waits behind locks that it holds, or that nobody holds."""
+    room = 0 if member is group.reserved else member.room()
+    taken: list[tuple[Held, Lock]] = []
+    for source in (member, None):
+        locks = keys.movable.get(source)
+        while locks and len(taken) < room:
+            lock = next(iter(locks))
+            while len(taken) < room and lock.inflight < lock.limit and _may_go(lock):
+                taken.append((keys.unpark(lock), lock))
+            lock.owner = member
+            keys.sort_out(lock)
+        if locks is not None and not locks:
+            keys.movable.pop(source, None)
+    taken.sort()
+    parcels: list[Parcel] = []
+    for _, part in groupby(taken, key=lambda one: one[0][1:3]):
+        parcels += _post_parked(group, keys, member, list(part), now, wall_us, out)
+    return parcels
+
+
+def _may_go(lock: Lock) -> bool:
+    return bool(lock.parked) and not lock.parked[0].due and lock.parked[0].failures < SUSPECT_FAILURES
+
+
+def _post_parked(
+    group: Group,
+    keys: Keys,
+    member: Subscription,
+    taken: list[tuple[Held, Lock]],
+    now: float,
+    wall_us: int,
+    out: Out,
+) -> list[Parcel]:
+    """Deliver messages that have left their locks, block by block; what cannot go is parked again, or settled."""
+    parcels: list[Parcel] = []
+    while taken:
+        seq, attempt, failures, _ = taken[0][0]
+        block = group.commons.shelf.at(seq)
+        if not isinstance(block, Block):
+            why = "removed by retention" if block is None else block.why
+            group.lost(seq, seq, why, out)
+            keys.done([taken.pop(0)[1].key])
+            continue
+        here = [one for one in taken if one[0].seq <= block.last_seq]
+        taken = taken[len(here) :]
+        fits = member.fitting(len(block.raw) // block.count)
+        for held, lock in reversed(here[fits:]):
+            keys.come_back(lock.key, held, failed=False)
+        places = []
+        for held, lock in here[:fits]:
+            if fit(group, block, held.seq, held.seq, wall_us, out):
+                places.append(held.seq - block.base_seq)
+            else:
+                group.close(held.seq, held.seq)
+                keys.done([lock.key])
+        if places:
+            names = keys.names(block)
+            work = Work(block, [], attempt, failures, None, None)
+            parcel = post(group, member, work, runs_of(places), now, out, [names[place] for place in places])
+            assert parcel is not None
+            parcels.append(parcel)
+    return parcels
+
+
+def runs_of(places: list[int]) -> Runs:
+    """Ascending places as runs."""
+    runs: Runs = []
+    start = last = places[0]
+    for place in places[1:]:
+        if place != last + 1:
+            runs.append((start, last + 1))
+            start = place
+        last = place
+    runs.append((start, last + 1))
+    return runs

@@ -1,0 +1,213 @@
+"""Lanes: one cursor into the journal for each priority that is in use.
+
+A group reads the journal once for each priority, and serves the most urgent lane that has something. Most hubs know
+one priority and their groups one lane, the base lane, which takes whatever has no lane of its own.
+"""
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from fabric.block import Block
+from fabric.messages import Happening
+from fabric.router.delivery import Backlog, DeadLetter
+from fabric.router.ledger import Out
+from fabric.router.shelf import SCAN_BLOCKS_MAX, Shelf
+
+if TYPE_CHECKING:
+    from fabric.router.groups import Group
+
+# After so many messages of higher priorities in a row, one of the lowest that waits gets its turn.
+STREAK_MAX: Final = 64
+REMOVED: Final = "removed by retention"
+
+Runs = list[tuple[int, int]]
+
+
+class Lane:
+    __slots__ = ("cursor", "live", "priority")
+
+    def __init__(self, priority: int, cursor: int) -> None:
+        self.priority = priority
+        self.cursor = cursor  # all of this lane below were considered
+        self.live = False  # nothing wanted lies between the cursor and the horizon
+
+    def position(self, horizon: int) -> int:
+        """The first seq that was not considered yet. A live lane has considered all there is."""
+        return max(self.cursor, horizon + 1) if self.live else self.cursor
+
+
+class Work(NamedTuple):
+    """What can be handed out next: runs of places (start..stop-1) in one block."""
+
+    block: Block
+    runs: Runs
+    attempt: int
+    failures: int
+    lane: Lane | None  # where it comes from: a cursor,
+    backlog: Backlog | None  # or an earlier delivery
+
+
+def next_work(group: "Group", horizon: int, wall_us: int, out: Out) -> tuple[Work | None, bool]:
+    """What the group hands out next, and whether to ask again soon when there is nothing yet."""
+    pending = group.pending
+    if len(group.lanes) == 1:
+        while pending.ready:
+            backlog = pending.take(pending.ready[0].rank)
+            work = backlog and redelivery(group, backlog, wall_us, out)
+            if work:
+                return work, False
+        return _search(group, group.base, horizon, wall_us, out)
+    starving = group.streak >= STREAK_MAX
+    for lane in reversed(group.lanes) if starving else group.lanes:
+        while (backlog := pending.take(-lane.priority)) is not None:
+            if (work := redelivery(group, backlog, wall_us, out)) is not None:
+                return work, False
+        if not lane.live:
+            work, searching = _search(group, lane, horizon, wall_us, out)
+            if work is not None or searching:
+                return work, searching
+    return None, False
+
+
+def _search(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) -> tuple[Work | None, bool]:
+    """The next block for a lane."""
+    if not group.has_room_for_new:
+        return None, False
+    shelf = group.commons.shelf
+    for _ in range(SCAN_BLOCKS_MAX):
+        if lane.cursor > horizon:
+            break
+        block, cursor, more = shelf.find(lane.cursor, horizon, group.wants)
+        lane.cursor = max(lane.cursor, cursor)
+        if block is None:
+            lane.live = lane.cursor > horizon
+            return None, more
+        if not isinstance(block, Block):
+            if lane is group.base:
+                group.lost(max(block.first_seq, lane.cursor), block.last_seq, block.why, out)
+            lane.cursor = block.last_seq + 1
+            continue
+        if block.base_seq > horizon:
+            break
+        if group.takes(lane, block.priority):
+            runs = fit(group, block, lane.cursor, block.last_seq, wall_us, out)
+            if runs:
+                return Work(block, runs, 1, 0, lane, None), False
+        lane.cursor = block.last_seq + 1
+    else:
+        return None, True
+    lane.live = True
+    return None, False
+
+
+def redelivery(group: "Group", backlog: Backlog, wall_us: int, out: Out) -> Work | None:
+    """Work out of an earlier delivery; None when nothing is left of it."""
+    rank, first, last, attempt, failures = backlog
+    shelf = group.commons.shelf
+    block = shelf.at(first)
+    if not isinstance(block, Block):
+        end = min(last, _end_of_gap(shelf, first, last) if block is None else block.last_seq)
+        group.lost(first, end, REMOVED if block is None else block.why, out)
+        if end < last:
+            group.pending.put(backlog._replace(first=end + 1))
+        return None
+    if last > block.last_seq:
+        group.pending.put(backlog._replace(first=block.last_seq + 1))
+        last = block.last_seq
+    if len(group.lanes) > 1 and rank != -block.priority:  # restored, so its rank was a guess
+        group.pending.put(Backlog(-block.priority, first, last, attempt, failures))
+        return None
+    runs = fit(group, block, first, last, wall_us, out)
+    if not runs:  # a restored range may hold messages that were never this group's
+        group.close(first, last)
+        return None
+    start, end = block.base_seq + runs[0][0], block.base_seq + runs[-1][1] - 1
+    group.close(first, start - 1)  # nor are these
+    group.close(end + 1, last)
+    return Work(block, runs, attempt, failures, None, backlog._replace(first=start, last=end))
+
+
+def fit(group: "Group", block: Block, first: int, last: int, wall_us: int, out: Out) -> Runs:
+    """Places in the block, within seqs first..last, of messages that the group wants and may still have."""
+    runs = wanted_runs(group, block, first, last)
+    if not runs:
+        return runs
+    if block.expires_us and block.expires_us <= wall_us:
+        _expire(group, block, runs)
+        return []
+    shelf = group.commons.shelf
+    if shelf.removed and not shelf.removed.keys().isdisjoint(block.topics):
+        runs = _without_removed(group, block, runs, out)
+    if shelf.superseded is not None:
+        superseded = shelf.superseded
+        runs = _kept(runs, [not superseded(block, place) for a, b in runs for place in range(a, b)])
+    return runs
+
+
+def wanted_runs(group: "Group", block: Block, first: int, last: int) -> Runs:
+    """Places in the block, within seqs first..last, of messages that the group wants."""
+    start, stop = max(first - block.base_seq, 0), min(last - block.base_seq + 1, block.count)
+    assert start < stop
+    takers = group.commons.trie.match_all(block.topics)
+    if all(group in owners for owners in takers):
+        return [(start, stop)]
+    if not any(group in owners for owners in takers):
+        return []
+    wanted = [group.wants(topic) for topic in block.topics]
+    return _kept([(start, stop)], [wanted[topic] for topic in block.topic_idx()[start:stop]])
+
+
+def _kept(runs: Runs, keep: list[bool]) -> Runs:
+    """What is left of the runs when only some places are kept."""
+    if all(keep):
+        return runs
+    left: Runs = []
+    flags = iter(keep)
+    for a, b in runs:
+        at = -1
+        for place in range(a, b):
+            if next(flags):
+                if at < 0:
+                    at = place
+            elif at >= 0:
+                left.append((at, place))
+                at = -1
+        if at >= 0:
+            left.append((at, b))
+    return left
+
+
+def _without_removed(group: "Group", block: Block, runs: Runs, out: Out) -> Runs:
+    """The runs without messages that retention of their topic took; the group's consumers are told."""
+    removed, base = group.commons.shelf.removed, block.base_seq
+    floors = [removed.get(topic, 0) for topic in block.topics]
+    places = block.topic_idx()
+    keep = [base + place >= floors[places[place]] for a, b in runs for place in range(a, b)]
+    for a, b in _kept(runs, [not kept for kept in keep]) if not all(keep) else ():
+        group.lost(base + a, base + b - 1, REMOVED, out)
+    return _kept(runs, keep)
+
+
+def _expire(group: "Group", block: Block, runs: Runs) -> None:
+    """What is past its time is never delivered."""
+    events = group.commons.events
+    for a, b in runs:
+        first, last = block.base_seq + a, block.base_seq + b - 1
+        group.expired += b - a
+        if events is not None:
+            events.note(Happening.EXPIRED, group.name, "", 0, first, last)
+        if group.durable and group.settings.on_expire == "dead":
+            group.dead.append(DeadLetter(first, last, 0, "expired"))
+        group.close(first, last)
+    group.dirty = group.durable
+
+
+def _end_of_gap(shelf: Shelf, first: int, last: int) -> int:
+    """Where the messages end that retention removed from `first` on; `last` if there is nothing after them."""
+    block, _ = shelf.reader.next_block(first, _any_topic)
+    if block is None:
+        return last
+    return (block.base_seq if isinstance(block, Block) else block.first_seq) - 1
+
+
+def _any_topic(topic: str) -> bool:
+    return True

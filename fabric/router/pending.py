@@ -1,0 +1,69 @@
+"""What a group has delivered before and must deliver again: now, later, or with care.
+
+`ready` goes out before anything new of the same priority, lowest seq first. `waiting` is ready when it is due.
+`suspects` have failed more than once: each goes out alone, to a consumer that holds nothing else, so that whoever it
+takes down with it is known to be its victim, and no innocent message is counted along with it.
+"""
+
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from fabric.router.delivery import Backlog
+from fabric.router.timers import NEVER
+
+SUSPECT_FAILURES: Final = 2
+
+
+class Pending:
+    __slots__ = ("ready", "suspects", "waiting")
+
+    def __init__(self) -> None:
+        self.ready: list[Backlog] = []  # a heap
+        self.waiting: list[tuple[float, Backlog]] = []  # a heap, by due time
+        self.suspects: list[Backlog] = []  # a heap
+
+    def __len__(self) -> int:
+        return len(self.ready) + len(self.waiting) + len(self.suspects)
+
+    def put(self, backlog: Backlog, due: float = 0.0) -> None:
+        """To be delivered again, not before `due`."""
+        if due:
+            heappush(self.waiting, (due, backlog))
+        else:
+            heappush(self.suspects if backlog.failures >= SUSPECT_FAILURES else self.ready, backlog)
+
+    def take(self, rank: int) -> Backlog | None:
+        """The first that is ready of that rank, whatever else is ready."""
+        ready = self.ready
+        if not ready:
+            return None
+        if ready[0].rank == rank:
+            return heappop(ready)
+        found = min((backlog for backlog in ready if backlog.rank == rank), default=None)
+        if found is not None:
+            ready.remove(found)
+            heapify(ready)
+        return found
+
+    def take_suspect(self) -> Backlog:
+        """The first message of the first suspects; the others stay."""
+        backlog = heappop(self.suspects)
+        if backlog.first < backlog.last:
+            heappush(self.suspects, backlog._replace(first=backlog.first + 1))
+        return backlog._replace(last=backlog.first)
+
+    def next_due(self) -> float:
+        return self.waiting[0][0] if self.waiting else NEVER
+
+    def due(self, now: float) -> list[Backlog]:
+        """Move what has waited long enough; returns it."""
+        moved = []
+        while self.waiting and self.waiting[0][0] <= now:
+            moved.append(heappop(self.waiting)[1])
+            self.put(moved[-1])
+        return moved
+
+    def clear(self) -> None:
+        self.ready.clear()
+        self.waiting.clear()
+        self.suspects.clear()

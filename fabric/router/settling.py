@@ -1,0 +1,243 @@
+"""Settling: what consumers say about their deliveries, and what happens when they say nothing.
+
+One policy for all failures. A `retry`, a lapsed lease and a lost consumer count alike and wait alike; what a consumer
+had only in its buffer counts for nothing and waits for nothing. On the last failure a message becomes a dead letter at
+once, in the turn that settles it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from fabric.messages import Happening, Notice, Verdict
+from fabric.router.backoff import wait_ms
+from fabric.router.delivery import Backlog, DeadLetter, Parcel
+from fabric.router.groups import Group
+from fabric.router.handing import note
+from fabric.router.keys import Held
+from fabric.router.members import Subscription
+from fabric.router.ranges import Ranges
+
+RETRIES_SPENT: Final = "retries spent"
+LEASE_LAPSED: Final = "lease lapsed"
+CONSUMER_LOST: Final = "consumer lost"
+REJECTED: Final = "rejected"
+
+Span = tuple[int, int]
+
+
+class _Why(NamedTuple):
+    """Why deliveries failed: what is written down, and how long the consumer wishes to wait."""
+
+    reason: str
+    error: str = ""
+    delay_ms: int | None = None  # None: as the group's settings say
+
+
+def settle(group: Group, sub: Subscription, verdict: int, first: int, last: int, arg: Any, now: float) -> Ranges:
+    """Apply a verdict to ordinals. Returns those that are stale: they are someone else's by now, or settled."""
+    stale = Ranges([(first, last)])
+    for parcel in sub.parcels_in(first, last):
+        if verdict == Verdict.TOUCH:
+            lease_ms = arg if type(arg) is int else group.settings.lease_ms
+            parcel.deadline = min(max(parcel.deadline, now + lease_ms / 1000), parcel.ends)
+            taken = [(max(a, first), min(b, last)) for a, b in parcel.open if a <= last and b >= first]
+        else:
+            taken = parcel.open.remove(first, last)
+        for a, b in taken:
+            stale.remove(a, b)
+            if verdict != Verdict.TOUCH:
+                sub.outstanding -= b - a + 1
+                _judge(group, parcel, (a, b), verdict, arg, now)
+        _finish(group, parcel)
+    return stale
+
+
+def _judge(group: Group, parcel: Parcel, ordinals: Span, verdict: int, arg: Any, now: float) -> None:
+    seqs = parcel.seqs(*ordinals)
+    if verdict == Verdict.ACK:
+        for a, b in seqs:
+            group.close(a, b)
+        if parcel.keys is not None:
+            _keys_done(group, parcel, ordinals)
+        if group.commons.events is not None:
+            note(group, Happening.ACK, parcel.sub, parcel.attempt, seqs)
+    elif verdict == Verdict.REJECT:
+        _give_up(group, parcel, ordinals, REJECTED, arg if isinstance(arg, str) else "")
+    elif verdict == Verdict.RELEASE:
+        note(group, Happening.RELEASE, parcel.sub, parcel.attempt, seqs)
+        _come_back(group, parcel, [ordinals], parcel.attempt)
+        _take_back_later(group, parcel, [ordinals])
+    else:
+        delay_ms, error = arg if isinstance(arg, tuple) else (arg, "")
+        if isinstance(delay_ms, str):
+            delay_ms, error = None, delay_ms
+        note(group, Happening.RETRY, parcel.sub, parcel.attempt, seqs)
+        _fail(group, parcel, [ordinals], _Why(RETRIES_SPENT, error, delay_ms), now)
+        _take_back_later(group, parcel, [ordinals])
+
+
+def lapse(group: Group, parcel: Parcel, now: float) -> None:
+    """The lease ran out: what was begun has failed, and all its ordinals are stale from now on."""
+    sub = parcel.sub
+    begun, rest = _revoke(group, parcel, sub.started())
+    lost = [*begun, *rest]
+    note(group, Happening.LAPSE, sub, parcel.attempt, [pair for span in lost for pair in parcel.seqs(*span)])
+    _fail(group, parcel, begun, _Why(LEASE_LAPSED), now)
+    _come_back(group, parcel, rest, parcel.attempt + 1)
+    _take_back_later(group, parcel, lost)
+    _tell_lost(group, sub, lost, LEASE_LAPSED)
+    if group.strict and len(group.members) > 1 and group.members[0] is sub:
+        group.members.append(group.members.pop(0))  # someone else may do better
+
+
+def leave(group: Group, sub: Subscription, now: float, *, lost: bool) -> None:
+    """A member goes. If it was lost, what it can have begun has failed; all else is ready again."""
+    started = sub.started() if lost else 0
+    for parcel in list(sub.parcels):
+        begun, rest = _revoke(group, parcel, started)
+        if lost:
+            seqs = [pair for span in (*begun, *rest) for pair in parcel.seqs(*span)]
+            note(group, Happening.LOST, sub, parcel.attempt, seqs)
+        _fail(group, parcel, begun, _Why(CONSUMER_LOST), now)
+        _come_back(group, parcel, rest, parcel.attempt + lost)
+    group.members.remove(sub)
+    group.turn = 0
+    if group.keys is not None:
+        group.keys.movable.pop(sub, None)
+    if group.reserved is sub:
+        group.reserved = None
+
+
+def take_back_all(group: Group, why: str) -> None:
+    """Nobody holds anything any more; nothing is counted, and nothing is ready again either."""
+    for sub in group.members:
+        ordinals = [span for parcel in sub.parcels for span in parcel.open]
+        for parcel in list(sub.parcels):
+            _revoke(group, parcel, 0)
+        _tell_lost(group, sub, ordinals, why)
+
+
+# Parts of the above.
+
+
+def _fail(group: Group, parcel: Parcel, ordinals: Sequence[Span], why: _Why, now: float) -> None:
+    """These deliveries count as failures: again later, or never again."""
+    if not ordinals:
+        return
+    failures, settings = parcel.failures + 1, group.settings
+    if settings.attempts_max and failures >= settings.attempts_max:
+        for span in ordinals:
+            _give_up(group, parcel, span, why.reason, why.error)
+        return
+    for span in ordinals:
+        for a, b in parcel.seqs(*span):
+            delay = why.delay_ms
+            if delay is None:
+                delay = wait_ms(settings, failures, f"{group.name} {a}")
+            due = now + delay / 1000 if delay else 0.0
+            group.failures.note(a, b, failures, group.commons.clock.wall_us(due) if due else 0, why.error or why.reason)
+            group.dirty = group.durable
+            _put_back(group, parcel, (a, b), (parcel.attempt + 1, failures), due, failed=True)
+
+
+def _come_back(group: Group, parcel: Parcel, ordinals: Iterable[Span], attempt: int) -> None:
+    """These deliveries were not begun: they are ready again, and nothing is counted."""
+    for span in ordinals:
+        for seqs in parcel.seqs(*span):
+            _put_back(group, parcel, seqs, (attempt, parcel.failures), 0.0, failed=False)
+
+
+def _put_back(group: Group, parcel: Parcel, seqs: Span, counts: tuple[int, int], due: float, *, failed: bool) -> None:
+    first, last = seqs
+    attempt, failures = counts
+    if parcel.keys is None or group.keys is None:
+        group.pending.put(Backlog(parcel.rank, first, last, attempt, failures), due)
+        return
+    start = parcel.ordinal_of(first)
+    for _, seq, key in parcel.each(start, start + last - first):
+        if key:
+            group.keys.come_back(key, Held(seq, attempt, failures, due), failed=failed)
+        else:
+            group.pending.put(Backlog(parcel.rank, seq, seq, attempt, failures), due)
+
+
+def _give_up(group: Group, parcel: Parcel, ordinals: Span, reason: str, error: str) -> None:
+    """To the dead letters, in this turn."""
+    seqs = parcel.seqs(*ordinals)
+    group.dead += [DeadLetter(a, b, parcel.attempt, reason, error) for a, b in seqs]
+    note(group, Happening.DEAD, parcel.sub, parcel.attempt, seqs)
+    if parcel.keys is not None:
+        _keys_done(group, parcel, ordinals)
+
+
+def _keys_done(group: Group, parcel: Parcel, ordinals: Span) -> None:
+    assert parcel.keys is not None
+    assert group.keys is not None
+    first = parcel.first
+    group.keys.done(parcel.keys[ordinals[0] - first : ordinals[1] - first + 1])
+
+
+def _take_back_later(group: Group, parcel: Parcel, ordinals: Sequence[Span]) -> None:
+    """In groups that keep an order, whatever comes after a message that comes back must come after it again."""
+    if not ordinals:
+        return
+    if group.strict:
+        first = min(a for span in ordinals for a, _ in parcel.seqs(*span))
+        _take_back(group, parcel.sub, lambda other: other.open_after(first))
+    elif parcel.keys is not None:
+        firsts: dict[bytes, int] = {}
+        for span in ordinals:
+            for _, seq, key in parcel.each(*span):
+                if key:
+                    firsts.setdefault(key, seq)
+        if firsts:
+            _take_back(group, parcel.sub, lambda other: _later_of_keys(other, firsts))
+
+
+def _later_of_keys(parcel: Parcel, firsts: dict[bytes, int]) -> list[Span]:
+    """Open ordinals of messages whose key comes back with an earlier one."""
+    found = []
+    for span in parcel.open:
+        for ordinal, seq, key in parcel.each(*span):
+            if firsts.get(key, seq) < seq:
+                found.append((ordinal, ordinal))
+    return found
+
+
+def _take_back(group: Group, sub: Subscription, which: Callable[[Parcel], list[Span]]) -> None:
+    """Take back what was sent ahead; nothing of it is counted."""
+    lost: list[Span] = []
+    for parcel in list(sub.parcels):
+        taken = which(parcel)
+        for a, b in taken:
+            parcel.open.remove(a, b)
+            sub.outstanding -= b - a + 1
+        _come_back(group, parcel, taken, parcel.attempt + 1)
+        _finish(group, parcel)
+        lost += taken
+    _tell_lost(group, sub, lost, "an earlier message comes first")
+
+
+def _tell_lost(group: Group, sub: Subscription, ordinals: Iterable[Span], why: str) -> None:
+    """Tell a consumer which deliveries are not its own any more."""
+    spans = [list(span) for span in Ranges(ordinals)]
+    if spans:
+        fields = {"chan": sub.chan, "ordinals": spans, "why": why}
+        group.mail.append((sub.session.peer, Notice("lease_lost", fields)))
+
+
+def _revoke(group: Group, parcel: Parcel, started: int) -> tuple[list[Span], list[Span]]:
+    """End a lease. Returns the ordinals up to `started` that were open, and those after it."""
+    taken, parcel.open = parcel.open, Ranges()
+    parcel.sub.outstanding -= taken.size()
+    begun = taken.remove(parcel.first, started)
+    _finish(group, parcel)
+    return begun, list(taken)
+
+
+def _finish(group: Group, parcel: Parcel) -> None:
+    if not parcel.open and not parcel.done:
+        parcel.done = True
+        parcel.sub.forget(parcel)
+        for a, b in parcel.gaps:
+            group.close(a, b)
