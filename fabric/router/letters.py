@@ -1,57 +1,169 @@
-"""Dead letters: what a group gives up is written once more, under `$dlq.<group>`, with the reason in its headers."""
+"""Dead letters as bytes: what a group gives up, what it is given once more, and what its consumers then see.
 
-from collections.abc import Iterator
-from typing import Any, Final
+    original --letters--> topic $dlq.<group>, with what happened in its headers
+    letter   --redriven--> topic $redrive.<group>, which that group alone wants; it has a new seq and no failures
+    redriven --revived--> on its way to a consumer: the original topic and headers, and `fabric-redriven`
 
-from fabric.block import Block, encode
+Headers that start with `fabric-` are the hub's. Which letters there are is in `deadletters`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from fabric.block import IDS, KEYS, SPARSE, Block, encode, stamp
+from fabric.columns import HeaderValue
 from fabric.errors import BlockError
-from fabric.router.groups import DeadLetter
+from fabric.names import DEAD, REDRIVE
+
+if TYPE_CHECKING:
+    from fabric.router.delivery import DeadLetter
 
 # Rejecting a large block must not hold up the hub by a block for each message, nor make one that is too large.
 LETTERS_PER_BLOCK: Final = 256
+# A message that died so often is parked: only who names it by its seq can have it tried again.
+HOPS_MAX: Final = 3
+
+REASON: Final = "fabric-reason"
+ERROR: Final = "fabric-error"
+GROUP: Final = "fabric-group"
+TOPIC: Final = "fabric-topic"
+SEQ: Final = "fabric-seq"
+ATTEMPTS: Final = "fabric-attempts"
+TIME: Final = "fabric-time"
+HOPS: Final = "fabric-hops"
+REDRIVEN: Final = "fabric-redriven"
+OMITTED: Final = "fabric-omitted"
+# What is true of one death only, and what a redriven message carries in secret so that it can be revived, or die again.
+_OF_A_DEATH: Final = (REASON, ERROR, GROUP, ATTEMPTS)
+_CARRIED: Final = (TOPIC, SEQ, TIME, HOPS)
+_FLAGS_AT: Final = 5  # in the head of a block
+
+Notes = dict[str, HeaderValue]
 
 
-def letters(group: str, letter: DeadLetter, block: Block, first: int, last: int) -> Iterator[bytes]:
+class _Part(NamedTuple):
+    """Messages on their way into one block."""
+
+    topic: str
+    priority: int
+    payloads: Sequence[bytes]
+    keys: Sequence[bytes] | None
+    ids: Sequence[bytes] | None
+    headers: Sequence[Notes]
+
+    def encoded(self) -> bytes:
+        return encode(
+            self.topic, self.payloads, keys=self.keys, ids=self.ids, headers=self.headers, priority=self.priority
+        )
+
+    def alone(self, at: int) -> "_Part":
+        keys, ids = self.keys and self.keys[at : at + 1], self.ids and self.ids[at : at + 1]
+        return _Part(self.topic, self.priority, self.payloads[at : at + 1], keys, ids, self.headers[at : at + 1])
+
+
+# Out of messages, letters.
+
+
+def letters(group: str, letter: "DeadLetter", block: Block, first: int, last: int) -> Iterator[bytes]:
     """The messages first..last of a block as unstamped blocks of dead letters."""
-    places = range(first - block.base_seq, last - block.base_seq + 1)
-    topics, headers, keys, payloads = block.topic_names(), block.headers(), block.keys(), block.payloads()
-    about = [_about(group, letter, topics[at], block.base_seq + at) for at in places]
-    for start in range(0, len(places), LETTERS_PER_BLOCK):
-        part = places[start : start + LETTERS_PER_BLOCK]
-        notes = about[start : start + LETTERS_PER_BLOCK]
+    topics, headers, payloads = block.topic_names(), block.headers(), block.payloads()
+    keys, ids = _columns(block)
+    for start in range(first - block.base_seq, last - block.base_seq + 1, LETTERS_PER_BLOCK):
+        places = slice(start, min(start + LETTERS_PER_BLOCK, last - block.base_seq + 1))
+        about = [
+            _about(group, letter, topics[at], headers[at], block.base_seq + at, block.ts_us)
+            for at in range(places.start, places.stop)
+        ]
+        marked = [{**have, **note} for have, note in zip(headers[places], about, strict=True)]
+        part = _Part(DEAD + group, block.priority, payloads[places], keys and keys[places], ids and ids[places], marked)
         try:
-            yield _encode(
-                group,
-                block,
-                [payloads[at] for at in part],
-                [keys[at] for at in part],
-                [{**headers[at], **note} for at, note in zip(part, notes, strict=True)],
-            )
+            yield part.encoded()
         except BlockError:  # together they are too large
-            for at, note in zip(part, notes, strict=True):
-                yield _alone(group, block, payloads[at], keys[at], headers[at], note)
+            for at, note in enumerate(about):
+                yield _alone(part.alone(at), note)
 
 
-def _about(group: str, letter: DeadLetter, topic: str, seq: int) -> dict[str, Any]:
-    return {
-        "fabric-reason": letter.reason,
-        "fabric-group": group,
-        "fabric-topic": topic,
-        "fabric-seq": str(seq),
-        "fabric-attempts": str(letter.attempts),
+def _about(group: str, letter: "DeadLetter", topic: str, headers: Notes, seq: int, ts_us: int) -> Notes:
+    """What is said of one death. A message that had been redriven is still the one that was published first."""
+    notes: Notes = {
+        REASON: letter.reason,
+        GROUP: group,
+        TOPIC: topic,
+        SEQ: str(seq),
+        ATTEMPTS: str(letter.attempts),
+        TIME: str(ts_us),
+        HOPS: str(number(headers, HOPS) + 1),
     }
+    if error := getattr(letter, "error", ""):
+        notes[ERROR] = error
+    if topic.startswith(REDRIVE):
+        notes |= {name: headers[name] for name in (TOPIC, SEQ, TIME) if name in headers}
+    return notes
 
 
-def _alone(
-    group: str, block: Block, payload: bytes, key: bytes, headers: dict[str, Any], note: dict[str, Any]
-) -> bytes:
+def _alone(part: _Part, note: Notes) -> bytes:
     try:
-        return _encode(group, block, [payload], [key], [{**headers, **note}])
+        return part.encoded()
     except BlockError:
         # The message fills a block by itself, so there is no room for a reason. The letter points to it.
-        omitted = {"fabric-omitted": f"body of {len(payload)} bytes and its headers; read them at fabric-seq"}
-        return _encode(group, block, [b""], [key], [{**note, **omitted}])
+        size = len(part.payloads[0])
+        note = {**note, OMITTED: f"body of {size} bytes and its headers; read them at {SEQ}"}
+        return part._replace(payloads=[b""], headers=[note]).encoded()
 
 
-def _encode(group: str, block: Block, payloads: list[bytes], keys: list[bytes], headers: list[dict[str, Any]]) -> bytes:
-    return encode(f"$dlq.{group}", payloads, keys=keys, headers=headers, priority=block.priority)
+# Out of letters, messages.
+
+
+def redriven(group: str, block: Block, places: Sequence[int]) -> bytes:
+    """Letters at some places of a block as an unstamped block for the group they came from."""
+    headers, payloads = block.headers(), block.payloads()
+    keys, ids = _columns(block)
+    part = _Part(
+        REDRIVE + group,
+        block.priority,
+        [payloads[at] for at in places],
+        keys and [keys[at] for at in places],
+        ids and [ids[at] for at in places],
+        [_once_more(headers[at]) for at in places],
+    )
+    return part.encoded()
+
+
+def _once_more(headers: Notes) -> Notes:
+    kept = {name: value for name, value in headers.items() if name not in _OF_A_DEATH}
+    return {**kept, REDRIVEN: str(number(headers, REDRIVEN) + 1)}
+
+
+def revived(raw: bytes) -> bytes:
+    """A stamped block as a consumer should see it: redriven messages have their own topic and headers again."""
+    block = Block(raw)
+    if not any(topic.startswith(REDRIVE) for topic in block.topics):
+        return raw
+    topics, headers = block.topic_names(), block.headers()
+    for at, topic in enumerate(topics):
+        if topic.startswith(REDRIVE):
+            topics[at] = str(headers[at].get(TOPIC, topic))
+            headers[at] = {name: value for name, value in headers[at].items() if name not in _CARRIED}
+    keys, ids = _columns(block)
+    made = encode(
+        topics[0] if len(set(topics)) == 1 else topics,
+        block.payloads(),
+        keys=keys,
+        ids=ids,
+        headers=headers,
+        priority=block.priority,
+        expires_us=block.expires_us,
+    )
+    if block.flags & SPARSE:
+        made = made[:_FLAGS_AT] + bytes([made[_FLAGS_AT] | SPARSE]) + made[_FLAGS_AT + 1 :]
+    return stamp(made, block.base_seq, block.ts_us)
+
+
+def number(headers: Notes, name: str) -> int:
+    """A count in a header; 0 when it is absent, or was put there by somebody who cannot count."""
+    value = headers.get(name, "")
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19 else 0
+
+
+def _columns(block: Block) -> tuple[list[bytes] | None, list[bytes] | None]:
+    return (block.keys() if block.flags & KEYS else None), (block.ids() if block.flags & IDS else None)

@@ -1,6 +1,7 @@
 """Who is here: HELLO, sessions by connection and by secret, liveness, and the publish window they share."""
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any, Final
 
 from fabric import messages as m
@@ -28,6 +29,7 @@ class Reception:
         self._about = about  # hub version, journal uuid and epoch: the same in every WELCOME
         self.sessions: dict[bytes, Session] = {}
         self._by_peer: dict[m.PeerId, Session] = {}
+        self._numbers = count(1)
         self.window = (WINDOW_BLOCKS, WINDOW_BYTES)
 
     def find(self, peer: m.PeerId) -> Session | None:
@@ -65,6 +67,7 @@ class Reception:
         hb_ms = bounded(fields, "hb_ms", *HEARTBEAT_MS)
         ttl_ms = bounded(fields, "ttl_ms", *TTL_MS)
         session = Session(self._token(), peer, client, hb_ms / 1000, ttl_ms / 1000, now)
+        session.number = next(self._numbers)
         self.sessions[session.id] = self._by_peer[peer] = session
         return session
 

@@ -22,6 +22,7 @@ class Session:
         "inflight_blocks",
         "inflight_bytes",
         "last_seen",
+        "number",
         "peer",
         "producer",
         "producer_epoch",
@@ -31,6 +32,7 @@ class Session:
 
     def __init__(self, session_id: bytes, peer: PeerId, client: str, hb_s: float, ttl_s: float, now: float) -> None:
         self.id = session_id
+        self.number = 0  # what people call it; the id is a secret
         self.peer: PeerId = peer
         self.client = client
         self.hb_s = hb_s

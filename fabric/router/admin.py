@@ -1,0 +1,97 @@
+"""ADMIN: what is changed by command and not by use. One table of operations; each is a small function of its noun.
+
+A command is done or refused as a whole, and answered when it is on disk. A field that an operation does not know is
+refused, because a misspelt setting must not pass for one that was made.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from fabric import messages as m
+from fabric.errors import Code, ProtocolError
+from fabric.router import admin_groups, admin_letters
+from fabric.router.ledger import Out
+from fabric.router.sessions import Session
+
+if TYPE_CHECKING:
+    from fabric.router.core import Router
+
+Fields = Mapping[str, Any]
+Operation = Callable[["Router", Fields, float, Out], dict[str, Any]]
+
+
+def handle(router: "Router", message: m.Admin, session: Session, now: float, out: Out) -> None:
+    """Do what is asked and let the answer wait for the disk; raises when it cannot be done."""
+    op = message.fields.get("op")
+    fields = {name: value for name, value in message.fields.items() if name != "op"}
+    if isinstance(op, str) and op.startswith(_OF_TOPICS) and hasattr(router, "topics"):
+        answer = router.topics.admin(op, fields)
+    else:
+        operation, allowed = OPERATIONS.get(op, (None, ())) if isinstance(op, str) else (None, ())
+        if operation is None:
+            raise ProtocolError(Code.NOT_FOUND, f"ADMIN has no op {op!r}; it has {', '.join(OPERATIONS)}")
+        refuse_unknown(str(op), fields, allowed)
+        answer = operation(router, fields, now, out)
+    for row in router.dead_letters.take_rows():
+        router.ledger.write(row)
+    router.counters["admin"] += 1
+    if message.rid:
+        router.ledger.answer(session.peer, m.Ok(0, message.rid, answer))
+
+
+def refuse_unknown(op: str, fields: Fields, allowed: tuple[str, ...]) -> None:
+    """Raise when a field is not one of those allowed; ALL of them are when the operation looks itself."""
+    unknown = sorted(set(fields) - set(allowed)) if allowed != ALL else []
+    if unknown:
+        raise ProtocolError(
+            Code.BAD_OPTION, f"{op} does not know {', '.join(unknown)}; it knows {', '.join(allowed) or 'no fields'}"
+        )
+
+
+# The hub and its sessions.
+
+
+def update_hub(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    for row in router.settings.change(fields):
+        router.ledger.write(row)
+    return dict(router.settings.values)
+
+
+def kick(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    """End sessions, by their number or by the name of their client. They may come back: this is no ban."""
+    number, client = fields.get("session"), fields.get("client")
+    if (number is None) == (client is None):
+        raise ProtocolError(Code.BAD_OPTION, "session.kick takes session (a number from INFO) or client (a name)")
+    found = [
+        session
+        for session in router.reception.sessions.values()
+        if (session.number == number if client is None else session.client == client)
+    ]
+    if not found:
+        what = f"client {client!r}" if number is None else f"number {number!r}"
+        raise ProtocolError(Code.NOT_FOUND, f"there is no session of {what}")
+    for session in found:
+        out.append((session.peer, m.Notice("kicked", {"reason": "ended by an administrator"})))
+        router.end(session, lost=True)
+    return {"kicked": len(found)}
+
+
+ALL: Final = ("*",)
+_OF_TOPICS: Final = ("topic.", "queue.")
+_GROUP_SETTINGS: Final = m.GroupSettings._fields
+_CHOICE: Final = ("group", "seqs", "filter", "all", "max", "after_seq")
+
+OPERATIONS: Final[dict[str, tuple[Operation, tuple[str, ...]]]] = {
+    "group.create": (admin_groups.create, ("group", "start", *_GROUP_SETTINGS)),
+    "group.update": (admin_groups.update, ("group", *_GROUP_SETTINGS)),
+    "group.delete": (admin_groups.delete, ("group",)),
+    "group.seek": (admin_groups.seek, ("group", "to")),
+    "group.pause": (admin_groups.pause, ("group",)),
+    "group.resume": (admin_groups.resume, ("group",)),
+    "group.refresh": (admin_groups.refresh, ALL),
+    "dlq.list": (admin_letters.listed, ("group", "after_seq", "n")),
+    "dlq.redrive": (admin_letters.redrive, _CHOICE),
+    "dlq.discard": (admin_letters.discard, _CHOICE),
+    "hub.update": (update_hub, ALL),
+    "session.kick": (kick, ("session", "client")),
+}

@@ -1,0 +1,109 @@
+"""ADMIN of groups: making, changing, moving, holding and removing them."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fabric import messages as m
+from fabric.errors import Code, ProtocolError
+from fabric.router import options
+from fabric.router.groups import Group
+from fabric.router.ledger import Out
+
+if TYPE_CHECKING:
+    from fabric.router.core import Router
+
+Fields = Mapping[str, Any]
+
+
+def find(router: "Router", fields: Fields, name: str = "group") -> Group:
+    """The durable group that a field names."""
+    value = fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise ProtocolError(Code.BAD_OPTION, f"{name} is missing: the name of a group")
+    group = router.groups.get(value)
+    if group is None or not group.durable:
+        raise ProtocolError(Code.NOT_FOUND, f"there is no group {value!r}")
+    return group
+
+
+def as_map(settings: m.GroupSettings) -> dict[str, Any]:
+    """Settings as they are written on the wire."""
+    return {**settings._asdict(), "patterns": list(settings.patterns), "level": m.Level(settings.level).name.lower()}
+
+
+def create(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    """A group before anybody consumes. Asking twice for the same is no error."""
+    name = fields.get("group")
+    existing = router.groups.get(name) if isinstance(name, str) else None
+    try:
+        settings = options.group_settings(fields, existing.settings if existing else None, durable=True)
+    except ProtocolError as error:
+        if error.code == Code.GROUP_MISMATCH:
+            raise ProtocolError(Code.CONFLICT, str(error), **error.fields) from None
+        raise
+    group = existing or router.dispatcher.create(name, settings, fields.get("start"))
+    if existing is None:
+        router.advice.say("$sys.group.created", group=group.name)
+    return {**_place(router, group), "created": existing is None, "settings": as_map(group.settings)}
+
+
+def update(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    """Other settings from now on; a pattern that is added does not bring old messages."""
+    group = find(router, fields)
+    changes = {name: value for name, value in fields.items() if name != "group"}
+    if not changes:
+        raise ProtocolError(Code.BAD_OPTION, "group.update names no setting to change")
+    settings = options.changed_settings(changes, group.settings)
+    if settings != group.settings:
+        router.dispatcher.update(group, settings)
+        router.advice.say("$sys.group.updated", group=group.name, changed=sorted(changes))
+    return {**_place(router, group), "settings": as_map(group.settings)}
+
+
+def delete(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    """The group and its position go; its consumers are told; its dead letters stay until they are discarded."""
+    group = find(router, fields)
+    for sub in list(group.members):
+        notice = {"chan": sub.chan, "group": group.name, "why": "the group was deleted"}
+        out.append((sub.session.peer, m.Notice("unsubscribed", notice)))
+        router.leave(sub, lost=False)
+    router.dispatcher.delete(group)
+    router.advice.say("$sys.group.deleted", group=group.name)
+    return {"group": group.name, "deleted": True}
+
+
+def seek(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    """Move the group: leases are void, failures are forgotten, and it goes on from there."""
+    group = find(router, fields)
+    if fields.get("to") is None:
+        raise ProtocolError(Code.BAD_OPTION, "to is missing: the position to go to")
+    router.dispatcher.seek(group, router.dispatcher.position(group, fields["to"], "to"))
+    router.advice.say("$sys.group.seeked", group=group.name, cursor=group.cursor)
+    return _place(router, group)
+
+
+def pause(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    return _pause(router, find(router, fields), True)
+
+
+def resume(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    return _pause(router, find(router, fields), False)
+
+
+def _pause(router: "Router", group: Group, paused: bool) -> dict[str, Any]:
+    if group.paused != paused:
+        router.dispatcher.pause(group, paused)
+        router.advice.say("$sys.group.paused" if paused else "$sys.group.resumed", group=group.name)
+    return {"group": group.name, "paused": group.paused}
+
+
+def refresh(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    """Let all consumers reload their local copies."""
+    group = find(router, fields)
+    answer: dict[str, Any] = router.refreshes.begin(group, fields, now, out)
+    return answer
+
+
+def _place(router: "Router", group: Group) -> dict[str, Any]:
+    cursor = group.position()
+    return {"group": group.name, "cursor": cursor, "floor": group.floor, "paused": group.paused}

@@ -1,0 +1,219 @@
+"""What dead letters look like, which of them there are, and how they come back."""
+
+from typing import NamedTuple
+
+import pytest
+
+from fabric import messages as m
+from fabric.block import BLOCK_BYTES_MAX, SPARSE, Block, encode, pick
+from fabric.router import deadletters, letters
+from fabric.router.deadletters import Box, DeadLetters
+from tests.seeds import seeded
+
+
+class Death(NamedTuple):
+    first: int
+    last: int
+    attempts: int = 5
+    reason: str = "retries spent"
+    error: str = ""
+
+
+def stamped(raw: bytes, seq: int, ts_us: int = 77) -> Block:
+    return Block(raw).stamped(seq, ts_us)
+
+
+def letter_of(block: Block, death: Death, group: str = "g") -> Block:
+    (raw,) = letters.letters(group, death, block, death.first, death.last)  # type: ignore[arg-type]
+    letter = Block(raw)
+    letter.verify()
+    return letter
+
+
+# The bytes.
+
+
+def test_a_letter_keeps_the_message_and_says_what_happened() -> None:
+    block = stamped(
+        encode(["a.x", "a.y"], [b"1", b"2"], keys=[b"k", b"l"], ids=[b"i", b"j"], headers=[{"h": "v"}, None]), 10
+    )
+    letter = letter_of(block, Death(10, 11, 3, "rejected", "no such account"))
+    assert letter.topics == ("$dlq.g",)
+    assert letter.payloads() == [b"1", b"2"]
+    assert letter.keys() == [b"k", b"l"]
+    assert letter.ids() == [b"i", b"j"]
+    assert letter.headers()[0] == {
+        "h": "v",
+        "fabric-reason": "rejected",
+        "fabric-error": "no such account",
+        "fabric-group": "g",
+        "fabric-topic": "a.x",
+        "fabric-seq": "10",
+        "fabric-attempts": "3",
+        "fabric-time": "77",
+        "fabric-hops": "1",
+    }
+    assert letter.headers()[1]["fabric-topic"] == "a.y"
+    assert letter.headers()[1]["fabric-seq"] == "11"
+
+
+def test_a_letter_without_an_error_has_no_header_for_one() -> None:
+    assert "fabric-error" not in letter_of(stamped(encode("a", [b"1"]), 1), Death(1, 1)).headers()[0]
+
+
+def test_a_letter_does_not_expire() -> None:
+    assert letter_of(stamped(encode("a", [b"1"], expires_us=5, priority=7), 1), Death(1, 1)).expires_us == 0
+    assert letter_of(stamped(encode("a", [b"1"], expires_us=5, priority=7), 1), Death(1, 1)).priority == 7
+
+
+def test_many_letters_are_several_blocks() -> None:
+    block = stamped(encode("a", [b"%d" % i for i in range(600)]), 1)
+    made = [Block(raw) for raw in letters.letters("g", Death(2, 600), block, 2, 600)]  # type: ignore[arg-type]
+    assert [part.count for part in made] == [256, 256, 87]
+    assert [p for part in made for p in part.payloads()] == [b"%d" % i for i in range(1, 600)]
+    assert made[2].headers()[-1]["fabric-seq"] == "600"
+
+
+def test_a_message_that_fills_a_block_becomes_a_letter_without_a_body() -> None:
+    block = stamped(encode("a", [bytes(BLOCK_BYTES_MAX - 100)], keys=[b"k"]), 1)
+    letter = letter_of(block, Death(1, 1))
+    assert letter.payloads() == [b""]
+    assert letter.keys() == [b"k"]
+    assert "fabric-omitted" in letter.headers()[0]
+
+
+def redriven(letter: Block, *places: int) -> Block:
+    return Block(letters.redriven("g", letter, places or range(letter.count)))
+
+
+def test_a_letter_is_redriven_and_revived() -> None:
+    source = encode(["a.x", "a.y"], [b"1", b"2"], keys=[b"k", b"l"], ids=[b"i", b"j"], headers=[{"h": "v"}, None])
+    letter = letter_of(stamped(source, 10), Death(10, 11, 3, "rejected", "why")).stamped(20, 88)
+    again = redriven(letter).stamped(30, 99)
+    assert again.topics == ("$redrive.g",)
+    alive = Block(letters.revived(again.raw))
+    alive.verify()
+    alive.verify_stamp()
+    assert (alive.base_seq, alive.ts_us, alive.flags & SPARSE) == (30, 99, 0)
+    assert alive.topic_names() == ["a.x", "a.y"]
+    assert alive.headers() == [{"h": "v", "fabric-redriven": "1"}, {"fabric-redriven": "1"}]
+    assert (alive.payloads(), alive.keys(), alive.ids()) == ([b"1", b"2"], [b"k", b"l"], [b"i", b"j"])
+
+
+def test_only_redriven_messages_of_a_block_are_revived_and_picked_ones_stay_picked() -> None:
+    letter = letter_of(stamped(encode("a.x", [b"1"], headers=[{"h": "v"}]), 10), Death(10, 10))
+    hidden = letters.redriven("g", letter.stamped(20, 1), [0])
+    mixed = encode(
+        ["b", "$redrive.g", "c", "$redrive.g"],
+        [b"b", b"1", b"c", b"1"],
+        headers=[{"fabric-topic": "mine"}, Block(hidden).headers()[0], None, Block(hidden).headers()[0]],
+    )
+    picked = pick(stamped(mixed, 40), [(0, 2), (3, 4)])
+    alive = Block(letters.revived(picked))
+    alive.verify()
+    alive.verify_stamp()
+    assert alive.flags & SPARSE
+    assert alive.topic_names() == ["b", "a.x", "a.x"]
+    assert alive.headers()[0] == {"fabric-topic": "mine"}
+    assert alive.headers()[1] == {"h": "v", "fabric-redriven": "1"}
+
+
+def test_a_block_without_redriven_messages_is_passed_on_as_it_is() -> None:
+    raw = stamped(encode("a", [b"1"]), 3).raw
+    assert letters.revived(raw) is raw
+
+
+def test_a_redriven_message_that_dies_again_is_still_the_one_that_was_published() -> None:
+    block, hops = stamped(encode("a.x", [b"1"], headers=[{"h": "v"}]), 10, 5), []
+    for seq in (20, 30, 40):
+        letter = letter_of(block, Death(block.base_seq, block.base_seq, 5, "retries spent")).stamped(seq, seq)
+        (headers,) = letter.headers()
+        assert (headers["fabric-topic"], headers["fabric-seq"], headers["fabric-time"]) == ("a.x", "10", "5")
+        hops.append(headers["fabric-hops"])
+        block = redriven(letter).stamped(seq + 5, seq + 5)
+    assert hops == ["1", "2", "3"]
+    assert Block(letters.revived(block.raw)).headers() == [{"h": "v", "fabric-redriven": "3"}]
+
+
+@pytest.mark.parametrize("value", ["", "x", "-1", "1.5", "9" * 40, "²", b"7"])
+def test_a_count_that_somebody_made_up_is_no_count(value: str | bytes) -> None:
+    assert letters.number({"fabric-hops": value}, "fabric-hops") == 0
+
+
+# Which there are.
+
+
+def silent(*_: object, **__: object) -> None:
+    pass
+
+
+def test_a_box_against_a_set() -> None:
+    chance = seeded("boxes")
+    for _ in range(20):
+        box, twin, seq, rows = Box("g"), set[int](), 1, dict[str, bytes]()
+        for _ in range(chance.randrange(2000)):
+            if chance.random() < 0.6 or not twin:
+                count = chance.choice((1, 1, 1, 2, 50))
+                box.add(seq, count)
+                twin |= set(range(seq, seq + count))
+                seq += count + chance.choice((0, 0, 1, 7))
+            elif chance.random() < 0.98:
+                gone = chance.choice(sorted(twin)[:50] if chance.random() < 0.5 else sorted(twin))
+                box.remove(gone, gone)
+                twin.remove(gone)
+            else:
+                floor = chance.randrange(1, seq)
+                box.trim(floor)
+                twin = {s for s in twin if s >= floor}
+            if chance.random() < 0.3:
+                for row in box.take_rows():
+                    assert isinstance(row, m.SaveSetting)
+                    rows[row.name] = row.value
+        for row in box.take_rows():
+            assert isinstance(row, m.SaveSetting)
+            rows[row.name] = row.value
+        saved = [m.SaveSetting(name, value) for name, value in rows.items() if value is not None]
+        restored = DeadLetters(saved, 1, silent).boxes.get("g", Box("g"))
+        assert all(len(s.firsts) <= 2 * deadletters.RUNS_PER_SEGMENT for s in box._segments)
+        for one in (box, restored):
+            assert seqs(one, 0, seq) == sorted(twin)
+            after, horizon = chance.randrange(seq), chance.randrange(seq)
+            assert seqs(one, after, horizon) == sorted(s for s in twin if after < s <= horizon)
+            assert one.count(horizon) == len([s for s in twin if s <= horizon])
+            assert one.size == len(twin)
+            assert all((s in one) == (s in twin) for s in range(seq + 2))
+
+
+def seqs(box: Box, after: int, horizon: int) -> list[int]:
+    return [seq for first, last in box.runs(after, horizon) for seq in range(first, last + 1)]
+
+
+def test_a_death_rewrites_one_short_row_however_many_letters_there_are() -> None:
+    box = Box("g")
+    for i in range(10_000):
+        box.add(1 + 2 * i, 1)
+    list(box.take_rows())
+    box.add(50_000, 1)
+    (row,) = box.take_rows()
+    assert isinstance(row, m.SaveSetting)
+    assert len(row.value) <= 16 * deadletters.RUNS_PER_SEGMENT
+
+
+def test_letters_of_several_groups_are_told_apart_whatever_their_names() -> None:
+    dead = DeadLetters((), 1, silent)
+    for at, group in enumerate(("a", "a:1", "a.b")):
+        dead.appended(Block(encode(f"$dlq.{group}", [b"x"])), 10 + at)
+    dead.appended(Block(encode("$redrive.a", [b"x"])), 20)
+    saved = [row for row in dead.take_rows() if isinstance(row, m.SaveSetting)]
+    again = DeadLetters(saved, 1, silent)
+    assert {name: seqs(box, 0, 99) for name, box in again.boxes.items()} == {"a": [10], "a:1": [11], "a.b": [12]}
+    assert again.holds("$dlq.a:1", 11)
+    assert not again.holds("$dlq.a", 11)
+    assert not again.holds("$dlq.zz", 11)
+
+
+def test_what_retention_took_is_not_restored() -> None:
+    dead = DeadLetters((), 1, silent)
+    dead.appended(Block(encode("$dlq.g", [b"x"] * 10)), 10)
+    saved = [row for row in dead.take_rows() if isinstance(row, m.SaveSetting)]
+    assert seqs(DeadLetters(saved, 15, silent).boxes["g"], 0, 99) == [15, 16, 17, 18, 19]
