@@ -39,6 +39,7 @@ class Subscription:
         "parcels",
         "sent",
         "session",
+        "stuck",
     )
 
     def __init__(
@@ -60,6 +61,7 @@ class Subscription:
         self.outstanding = 0  # ordinals given out and not settled
         self.parcels: list[Parcel] = []  # ascending by first ordinal
         self.concurrency = concurrency  # handlers that can be at work at once
+        self.stuck: set[int] = set()  # ordinals that were begun, have lapsed, and were not spoken of since
         self.alone: Parcel | None = None  # a suspect; nothing else is sent until it is settled
         self.fetch: FetchOrder | None = None
 
@@ -88,13 +90,13 @@ class Subscription:
 
     def started(self) -> int:
         """The last ordinal that a handler can have begun: they begin in order, so many at once as the client said."""
-        left = self.concurrency
-        for parcel in self.parcels:
+        left = self.concurrency - len(self.stuck)  # a handler that lets a lease lapse is still at it
+        for parcel in self.parcels if left > 0 else ():
             for first, last in parcel.open:
                 if last - first + 1 >= left:
                     return first + left - 1
                 left -= last - first + 1
-        return self.sent
+        return self.sent if left > 0 else 0
 
     def forget(self, parcel: Parcel) -> None:
         if self.alone is parcel:

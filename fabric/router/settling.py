@@ -49,6 +49,8 @@ def settle(group: Group, sub: Subscription, verdict: int, first: int, last: int,
                 sub.outstanding -= b - a + 1
                 _judge(group, parcel, (a, b), verdict, arg, now)
         _finish(group, parcel)
+    if sub.stuck and verdict != Verdict.TOUCH:
+        sub.stuck = {ordinal for ordinal in sub.stuck if not first <= ordinal <= last}
     return stale
 
 
@@ -81,6 +83,7 @@ def lapse(group: Group, parcel: Parcel, now: float) -> None:
     sub = parcel.sub
     begun, rest = _revoke(group, parcel, sub.started())
     lost = [*begun, *rest]
+    sub.stuck.update(ordinal for a, b in begun for ordinal in range(a, b + 1))
     note(group, Happening.LAPSE, sub, parcel.attempt, [pair for span in lost for pair in parcel.seqs(*span)])
     _fail(group, parcel, begun, _Why(LEASE_LAPSED), now)
     _come_back(group, parcel, rest, parcel.attempt + 1)

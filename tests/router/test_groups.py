@@ -122,7 +122,7 @@ def test_acked_messages_stay_settled_after_a_crash_and_the_rest_comes_again() ->
 
 
 def test_lapsed_lease_is_offered_again_at_30_s_not_before() -> None:
-    w = world(A)
+    w = world(A, backoff_ms=0)
     w.pub(P, "job.x", "1")
     for _ in range(29):
         w.pass_time(1.0)
@@ -133,7 +133,7 @@ def test_lapsed_lease_is_offered_again_at_30_s_not_before() -> None:
 
 
 def test_touch_extends_the_lease() -> None:
-    w = world(A)
+    w = world(A, backoff_ms=0)
     w.pub(P, "job.x", "1")
     w.pass_time(20)
     w.settle(A, 1, m.Verdict.TOUCH, 1, 1)
@@ -145,7 +145,7 @@ def test_touch_extends_the_lease() -> None:
 
 
 def test_verdict_on_a_lapsed_ordinal_is_stale_and_the_new_lease_stands() -> None:
-    w = world(A, lease_ms=10_000)
+    w = world(A, lease_ms=10_000, backoff_ms=0)
     w.pub(P, "job.x", "1")
     w.pass_time(10)
     assert w.settle(A, 1, m.Verdict.ACK, 1, 1) == [m.Ok(1, 7, {"applied": 0, "stale": [[1, 1]]})]
@@ -188,24 +188,27 @@ def test_rejected_message_becomes_a_dead_letter_in_the_same_turn() -> None:
     w.say(A, m.Settle(1, 0, ((m.Verdict.REJECT, 1, 1, "bad currency"),)), commit=False)
     turn = w.router.seal(0, w.now, [])
     kinds = [type(record) for record in turn.records]
-    assert kinds == [m.Append, m.SaveGroup]
+    assert kinds == [m.Append, m.SaveGroup, m.SaveSetting]
     assert isinstance(turn.records[0], m.Append)
     letter = Block(turn.records[0].block)
     assert letter.topics == ("$dlq.g",)
     assert letter.payloads() == [b"1"]
     assert letter.headers() == [
         {
-            "fabric-reason": "bad currency",
+            "fabric-reason": "rejected",
+            "fabric-error": "bad currency",
             "fabric-group": "g",
             "fabric-topic": "job.x",
             "fabric-seq": "1",
             "fabric-attempts": "1",
+            "fabric-time": "1000000000",
+            "fabric-hops": "1",
         }
     ]
 
 
 def test_message_that_fails_every_attempt_becomes_a_dead_letter() -> None:
-    w = world(A, attempts_max=3)
+    w = world(A, attempts_max=3, backoff_ms=0)
     w.pub(P, "job.x", "poison")
     for ordinal in (1, 2, 3):
         w.settle(A, 1, m.Verdict.RETRY, ordinal, ordinal)

@@ -6,6 +6,7 @@ from typing import Any
 from fabric import messages as m
 from fabric.block import Block, encode
 from fabric.router.core import Router
+from tests.router.schedules import MemorySchedules
 
 BIG = 1 << 40
 
@@ -15,6 +16,11 @@ class MemoryReader:
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
+        self.events: list[m.SaveEvents] = []
+        self.schedules = MemorySchedules()
+
+    def next_event(self) -> int:
+        return self.events[-1].first + self.events[-1].count if self.events else 1
 
     def block_at(self, seq: int) -> Block | None:
         return next((b for b in self.blocks if b.base_seq <= seq <= b.last_seq), None)
@@ -29,8 +35,10 @@ class MemoryReader:
         found = next((b.base_seq for b in self.blocks if b.ts_us >= ts_us), None)
         return found if found is not None else (self.blocks[-1].last_seq + 1 if self.blocks else 1)
 
-    def last_match(self, wanted: Callable[[str], bool]) -> int | None:
+    def last_match(self, wanted: Callable[[str], bool], before: int | None = None) -> int | None:
         for block in reversed(self.blocks):
+            if before is not None and block.base_seq >= before:
+                continue
             for at, topic in reversed(list(enumerate(block.topic_names()))):
                 if wanted(topic):
                     return block.base_seq + at
@@ -44,7 +52,9 @@ class World:
         self.now = 1000.0
         self.reader = MemoryReader()
         self.groups: dict[str, m.SaveGroup] = {}
+        self.failures: dict[tuple[str, int], m.SaveFailure] = {}
         self.producers: dict[str, m.SaveProducer] = {}
+        self.settings: dict[str, m.SaveSetting] = {}
         self.said: dict[bytes, list[m.ToClient]] = {}
         self._tokens = 0
         self.router = self._router(**restored)
@@ -65,6 +75,10 @@ class World:
             last_ts_us=last.ts_us if last else 0,
             groups=list(self.groups.values()),
             producers=list(self.producers.values()),
+            failures=list(self.failures.values()),
+            wall_us=self.wall_us(),
+            now=self.now,
+            settings=list(self.settings.values()),
         )
 
     def say(self, peer: bytes, message: m.ToHub, *, commit: bool = True) -> list[m.ToClient]:
@@ -78,9 +92,12 @@ class World:
             self.commit()
         return self.said[peer][heard:]
 
+    def wall_us(self) -> int:
+        return int(self.now * 1e6)
+
     def commit(self) -> None:
         out: list[tuple[bytes, m.ToClient]] = []
-        turn = self.router.seal(int(self.now * 1e6), self.now, out)
+        turn = self.router.seal(self.wall_us(), self.now, out)
         self._hear(out)
         self.write(turn.records)
         out = list(turn.sends)
@@ -96,8 +113,24 @@ class World:
                     block = Block(raw)
                     assert block.base_seq == (self.reader.blocks[-1].last_seq if self.reader.blocks else 0) + 1
                     self.reader.blocks.append(block)
+                case m.SaveEvents(first):
+                    assert first == self.reader.next_event()
+                    self.reader.events.append(record)
+                case m.SaveSchedule() | m.DropSchedule() | m.CountSchedules():
+                    self.reader.schedules.write(record)
                 case m.SaveGroup(name):
                     self.groups[name] = record
+                case m.DropGroup(name):
+                    del self.groups[name]
+                    self.failures = {key: row for key, row in self.failures.items() if key[0] != name}
+                case m.SaveFailure(group, first):
+                    self.failures[group, first] = record
+                case m.DropFailure(group, first):
+                    self.failures.pop((group, first), None)
+                case m.SaveSetting(name, None):
+                    self.settings.pop(name, None)
+                case m.SaveSetting(name):
+                    self.settings[name] = record
                 case m.SaveProducer(name):
                     self.producers[name] = record
 
