@@ -59,6 +59,8 @@ _HEAD_CRC_AT: Final = HEAD_BYTES - 4
 _STAMP: Final = struct.Struct("<Qq")
 _STAMP_AT: Final = 16
 _GLANCE: Final = struct.Struct("<8xIH2xQq")  # count, n_topics, base_seq, ts_us
+_EXPIRES_AT: Final = 32
+_I64: Final = struct.Struct("<q")
 _U32: Final = struct.Struct("<I")
 _PAIR: Final = struct.Struct("<II")
 _ONE_TOPIC_AT: Final = HEAD_BYTES + _PAIR.size  # where the topic's bytes are when there is one
@@ -126,6 +128,11 @@ def stamp(raw: bytes, base_seq: int, ts_us: int) -> bytes:
     return b"".join((head, _U32.pack(zlib.crc32(head)), memoryview(raw)[HEAD_BYTES:]))
 
 
+def expiring(raw: bytes, expires_us: int) -> bytes:
+    """The same block, not stamped yet, with another expiry."""
+    return b"".join((raw[:_EXPIRES_AT], _I64.pack(expires_us), memoryview(raw)[_EXPIRES_AT + _I64.size :]))
+
+
 def verify_stamp(raw: bytes | memoryview) -> None:
     """Check the head's CRC, which the hub wrote."""
     if len(raw) < HEAD_BYTES or zlib.crc32(memoryview(raw)[:_HEAD_CRC_AT]) != _U32.unpack_from(raw, _HEAD_CRC_AT)[0]:
@@ -175,6 +182,12 @@ def pick(block: "Block", runs: Sequence[tuple[int, int]]) -> bytes:
     if len(runs) == 1:
         return cut(block, *runs[0])
     return _select(block, runs, block.flags | SPARSE)
+
+
+def select(block: "Block", runs: Sequence[tuple[int, int]]) -> bytes:
+    """A block of several runs of messages of one that is not stamped yet: it is numbered as if there were no others."""
+    assert runs
+    return _select(block, runs, block.flags)
 
 
 def join(blocks: Sequence["Block"]) -> bytes:

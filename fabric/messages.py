@@ -189,11 +189,15 @@ class Notice(NamedTuple):
     fields: Mapping[str, Any]
 
 
+# (rid, first seq, stored, duplicates) of one publish; with (index, seq) of the messages that have not the next seq
+Confirm = tuple[int, int, int, int] | tuple[int, int, int, int, tuple[tuple[int, int], ...]]
+
+
 class PubOk(NamedTuple):
     """One frame confirms all publishes of one session that one commit covered."""
 
     level: int
-    confirms: tuple[tuple[int, int, int, int], ...]  # (rid, first seq, stored, duplicates)
+    confirms: tuple[Confirm, ...]
 
 
 class Flow(NamedTuple):
@@ -352,6 +356,14 @@ class SaveSchedule(NamedTuple):
 class DropSchedule(NamedTuple):
     id: int
     due_us: int
+    name: str = ""
+
+
+class CountSchedules(NamedTuple):
+    """How a turn changes the number of messages that wait, by topic; and the highest number given to a schedule."""
+
+    last_id: int
+    changes: tuple[tuple[str, int], ...]  # (topic, messages more, or fewer)
 
 
 class SaveIds(NamedTuple):
@@ -374,10 +386,10 @@ class SaveEvents(NamedTuple):
 
 
 class SaveSetting(NamedTuple):
-    """A setting of the hub as a whole."""
+    """A setting of the hub as a whole, or a row that some part of the router keeps under its own name."""
 
     name: str
-    value: Any  # what msgpack can say
+    value: Any  # what msgpack can say; None: the row goes
 
 
 class Discard(NamedTuple):
@@ -398,6 +410,6 @@ class SaveProducer(NamedTuple):
 
 _Groups = SaveGroup | DropGroup | SaveFailure | DropFailure
 _Topics = SaveTopic | DropTopic | Discard
-_Later = SaveSchedule | DropSchedule
+_Later = SaveSchedule | DropSchedule | CountSchedules
 _Others = SaveProducer | SaveIds | DropIds | SaveEvents | SaveSetting
 Record = Append | _Groups | _Topics | _Later | _Others

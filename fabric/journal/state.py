@@ -2,7 +2,7 @@
 
     groups        name -> settings and position           failures   (group, first seq) -> how often, due, why
     producers     name -> how far it got                  topics     name -> settings, floor, how much there is
-    schedule      (due, id) -> block                      schedule_ids   id -> due; name -> id
+    schedule      (due, id) -> block                      schedule_ids   id -> due; name -> id; counts (`schedule`)
     ids           number -> part of the index of keys     events     number of the first -> block of events
     settings      name -> value
 
@@ -12,10 +12,14 @@ Each record that is not a block is one row here, written or removed in the trans
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fabric.errors import JournalDamaged
 from fabric.journal import records
 from fabric.journal.environment import Reading, Tables, Writing
-from fabric.journal.records import name_key, pack, pair_key, seal, seq_key, unpack, unseal
+from fabric.journal.events import put_events
+from fabric.journal.records import key_seq, name_key, pack, seal, seq_key, unpack, unseal
+from fabric.journal.schedule import count_schedules, drop_schedule, put_schedule
 from fabric.messages import (
+    CountSchedules,
     DropFailure,
     DropGroup,
     DropIds,
@@ -57,18 +61,20 @@ def put_state(txn: Writing, tables: Tables, record: Record) -> None:
             _put(txn, tables.topics, name_key(name), [name, list(settings), floor, msgs, size])
         case DropTopic(name):
             txn.delete(name_key(name), db=tables.topics)
-        case SaveSchedule(number, due_us):
-            _put(txn, tables.schedule, pair_key(due_us, number), list(record))
-            _put(txn, tables.schedule_ids, seq_key(number), [due_us])
-        case DropSchedule(number, due_us):
-            txn.delete(pair_key(due_us, number), db=tables.schedule)
-            txn.delete(seq_key(number), db=tables.schedule_ids)
+        case SaveSchedule():
+            put_schedule(txn, tables, record)
+        case DropSchedule():
+            drop_schedule(txn, tables, record)
+        case CountSchedules():
+            count_schedules(txn, tables, record)
         case SaveIds(number, value):
             txn.put(seq_key(number), seal(seq_key(number), value), db=tables.ids)
         case DropIds(number):
             txn.delete(seq_key(number), db=tables.ids)
-        case SaveEvents(first, _, value):
-            txn.put(seq_key(first), seal(seq_key(first), value), append=True, db=tables.events)
+        case SaveEvents():
+            put_events(txn, tables, record)
+        case SaveSetting(name, None):
+            txn.delete(name_key(name), db=tables.settings)
         case SaveSetting(name, value):
             _put(txn, tables.settings, name_key(name), [name, value])
         case _:
@@ -89,6 +95,17 @@ def topics(txn: Reading, tables: Tables) -> Iterator[SaveTopic]:
 def settings(txn: Reading, tables: Tables) -> Iterator[SaveSetting]:
     for key, row in txn.cursor(tables.settings):
         yield SaveSetting(*unpack(unseal(key, row)))
+
+
+def next_ids(txn: Reading, tables: Tables, number: int) -> tuple[int, bytes] | None:
+    """The first row of the index of idempotency keys at or after a number; an empty one when it is damaged."""
+    cursor = txn.cursor(tables.ids)
+    if not cursor.set_range(seq_key(number)):
+        return None
+    try:
+        return key_seq(cursor.key()), bytes(unseal(cursor.key(), cursor.value()))
+    except JournalDamaged:
+        return key_seq(cursor.key()), b""
 
 
 def _failure_key(group: str, first: int) -> bytes:

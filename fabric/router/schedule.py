@@ -1,0 +1,286 @@
+"""Publishes that are not for now: taken, kept on disk, and fired when they are due.
+
+A delayed block has no seq until it is due; then it is appended like any other, in the transaction that removes its
+row. So journal order is the order of becoming due, and nothing is lost or fired twice, wherever a crash falls. What
+repeats gets its next row in that transaction too.
+
+Due times are of the wall's clock. People set clocks: a schedule is fired when the wall shows its time or a later one,
+once, since its row is gone then.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fabric import messages as m
+from fabric.block import IDS, Block, expiring
+from fabric.errors import Code, ProtocolError
+from fabric.router.clock import Clock
+from fabric.router.intake import Intake
+from fabric.router.ledger import Ledger
+from fabric.router.options import bounded
+from fabric.router.producers import SCHEDULED
+from fabric.router.sessions import Session
+from fabric.router.timers import NEVER
+from fabric.router.timing import NAME_CHARS_MAX, Timing, expiry, next_due
+from fabric.router.unwritten import Unwritten
+from fabric.router.upcoming import Key, StoredSchedules, Upcoming
+
+# A hub that was down may find a million due. They are fired in steps, so that other work gets its turn between.
+FIRE_MAX: Final = 512  # in one step,
+FIRE_BYTES_MAX: Final = 4 << 20
+TURN_MAX: Final = 4_096  # in one transaction,
+PENDING_BYTES_MAX: Final = 16 << 20  # and while less than this waits for the disk
+HOLD_S: Final = 0.1  # before what cannot be fired now is tried again
+ENDINGS_MAX: Final = 4_096  # schedules whose end is remembered, for the text of an error
+PAGE: Final = (1, 100, 500)  # schedules in one answer: least, default, most; so that it fits a frame
+PAGE_BYTES_MAX: Final = 8 << 20  # that are read for it
+TOPICS_MAX: Final = 500  # whose counts are told
+
+
+class Schedules:
+    def __init__(
+        self, stored: StoredSchedules, intake: Intake, ledger: Ledger, clock: Clock, counters: Counter[str]
+    ) -> None:
+        self._stored = stored
+        self._intake = intake
+        self._ledger = ledger
+        self._clock = clock
+        self._counters = counters
+        self._unwritten = Unwritten(stored)
+        self._upcoming = Upcoming(stored)
+        self._last_id = self._saved_id = stored.counts(0).last_id
+        self._changes: Counter[str] = Counter()  # of this turn: messages that wait, by topic
+        self._fired = 0  # in this turn
+        self._hold_until = 0.0
+        self._endings: OrderedDict[int, str] = OrderedDict()
+
+    # Publishing.
+
+    def publish(self, session: Session, publish: m.Publish, window: tuple[int, int], now: float) -> Block | None:
+        """Take a publish that has options; None when it is a duplicate. Raises when it is refused."""
+        timing, wall_us = Timing.of(publish.options), self._clock.wall_us(now)
+        if not timing.is_later:
+            block = Block(publish.block)
+            raw = expiring(block.raw, expiry(wall_us, timing.ttl_ms, block.expires_us))
+            return self._intake.accept(session, publish._replace(block=raw, options={}), window)
+        block, first = self._intake.examine(session, publish, window)
+        if first is not None:
+            self._answer(session, publish, self._known(first))
+            return None
+        if timing.repeats and block.flags & IDS:
+            raise ProtocolError(
+                Code.BAD_OPTION, "with ids, the second time would be a duplicate of the first; give the schedule a name"
+            )
+        due_us = timing.first_due(wall_us)
+        if 0 < block.expires_us <= due_us and not timing.repeats:
+            raise ProtocolError(
+                Code.BAD_OPTION, f"the block expires at {block.expires_us}, before it is due at {due_us}"
+            )
+        answer = {"schedule": self._last_id + 1, "due_us": due_us}
+        if timing.name and (old := self._unwritten.find_name(timing.name)) is not None:
+            answer["replaced"] = self._replace(old)
+        self._last_id += 1
+        schedule = m.SaveSchedule(
+            self._last_id, due_us, publish.block, timing.ttl_ms, timing.every_ms, timing.cron, timing.name
+        )
+        self._intake.take(session, publish, block, SCHEDULED + schedule.id)
+        self._save(schedule)
+        self._count(block, 1)
+        self._counters["schedules_taken"] += 1
+        self._answer(session, publish, answer)
+        return block
+
+    def _answer(self, session: Session, publish: m.Publish, fields: Mapping[str, Any]) -> None:
+        if publish.rid:
+            self._ledger.answer(session.peer, m.Ok(0, publish.rid, fields))
+
+    def _known(self, place: int) -> dict[str, Any]:
+        """The answer to a publish that was taken before."""
+        schedule = self._unwritten.find(place - SCHEDULED) if place >= SCHEDULED else None
+        if isinstance(schedule, m.SaveSchedule):
+            return {"schedule": schedule.id, "due_us": schedule.due_us, "dup": True}
+        return {"schedule": 0, "dup": True}
+
+    def _replace(self, old: m.SaveSchedule | str) -> int:
+        if isinstance(old, str):
+            raise ProtocolError(Code.INTERNAL, f"the schedule of that name is damaged: {old}")
+        self._end(old, Block(old.block), "was replaced by another of its name")
+        return old.id
+
+    # Cancelling.
+
+    def cancel(self, session: Session, cancel: m.Cancel) -> None:
+        """Take a schedule back, by `id` or by `name`. The answer waits for the disk even when it is too late: that is
+        true only when the turn that fired it is written."""
+        fields = cancel.fields
+        number, name = fields.get("id"), fields.get("name")
+        if (number is None) == (name is None):
+            raise ProtocolError(Code.BAD_OPTION, "CANCEL names a schedule by its id or by its name")
+        if name is not None and not (isinstance(name, str) and 0 < len(name) <= NAME_CHARS_MAX):
+            raise ProtocolError(Code.BAD_OPTION, f"name is text of 1..{NAME_CHARS_MAX} characters")
+        number = bounded(fields, "id", 1, 0, SCHEDULED - 1)
+        found = self._unwritten.find_name(name) if name is not None else self._unwritten.find(number)
+        if isinstance(found, m.SaveSchedule):
+            self._end(found, Block(found.block), "was cancelled")
+            self._counters["schedules_cancelled"] += 1
+            if cancel.rid:
+                answer = {"cancelled": True, "schedule": found.id, "due_us": found.due_us}
+                self._ledger.answer(session.peer, m.Ok(0, cancel.rid, answer))
+            return
+        self._counters["refused_not_found"] += 1
+        why = found or self._why_not(number, name)
+        self._ledger.answer(session.peer, m.Err(0, cancel.rid, Code.NOT_FOUND, why, {}))
+
+    def _why_not(self, number: int, name: str | None) -> str:
+        if name is not None:
+            return f"no schedule has the name {name!r}: it has fired, was cancelled, or never was"
+        if number > self._last_id:
+            return f"schedule {number} never was; the latest is {self._last_id}"
+        return f"schedule {number} {self._endings.get(number, 'has fired or was cancelled')}"
+
+    # Listing.
+
+    def describe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """For INFO: how many wait, and some of them in the order in which they are due."""
+        limit = bounded(fields, "n", *PAGE)
+        after = fields.get("after")
+        if after is None:
+            after = [0, 0]
+        elif not (
+            isinstance(after, list) and len(after) == 2 and all(type(n) is int and 0 <= n < 1 << 63 for n in after)
+        ):
+            raise ProtocolError(Code.BAD_OPTION, f"after is what `next` was, [due_us, id], not {after!r:.80}")
+        counts = self._stored.counts(TOPICS_MAX)
+        if (name := fields.get("name")) is not None:
+            named = self._stored.find_name(name) if isinstance(name, str) else None
+            rows, following = ([named] if isinstance(named, m.SaveSchedule) else []), None
+        else:
+            rows, following = self._stored.page((after[0], after[1]), limit, PAGE_BYTES_MAX)
+        return {
+            "count": counts.schedules,
+            "messages": counts.messages,
+            "topics": counts.topics,
+            "schedules": [_described(row) for row in rows],
+            "next": list(following) if following else None,
+            "more": following is not None,
+        }
+
+    # Time.
+
+    def tick(self, now: float) -> None:
+        """Fire what is due, as much as one step may."""
+        if self._is_held_up() or now < self._hold_until:
+            return
+        wall_us = self._clock.wall_us(now)
+        if self._upcoming.wants_load(wall_us):
+            self._upcoming.load(wall_us, self._unwritten.keys(), self._unwritten.is_gone)
+        keys = self._upcoming.take(wall_us, min(FIRE_MAX, TURN_MAX - self._fired))
+        if keys and not self._fire(keys, wall_us):
+            self._hold_until = now + HOLD_S
+
+    def next_deadline(self) -> float:
+        """When `tick` has something to do. While it is held up, whatever ends that wakes the hub."""
+        return NEVER if self._is_held_up() else max(self._clock.when(self._upcoming.next_us()), self._hold_until)
+
+    def _is_held_up(self) -> bool:
+        intake = self._intake
+        return intake.refusal is not None or self._fired >= TURN_MAX or intake.pending_bytes >= PENDING_BYTES_MAX
+
+    def _fire(self, keys: list[Key], wall_us: int) -> bool:
+        """False when the hub cannot take them now."""
+        rows = self._unwritten.read(keys, FIRE_BYTES_MAX)
+        self._upcoming.put_back(keys[len(rows) :])
+        for at, row in enumerate(rows):
+            if isinstance(row, m.SaveSchedule):
+                try:
+                    self._fire_one(row, wall_us)
+                except ProtocolError:  # BUSY: too many ids to look after
+                    self._upcoming.put_back(keys[at : len(rows)])
+                    return False
+            elif row is not None:
+                self._counters["schedules_damaged"] += 1  # it stays on disk, for whoever looks into that
+        return True
+
+    def _fire_one(self, schedule: m.SaveSchedule, wall_us: int) -> None:
+        block = Block(schedule.block)
+        expires_us = expiry(schedule.due_us, schedule.ttl_ms, block.expires_us)
+        self._append(block if expires_us == block.expires_us else Block(expiring(block.raw, expires_us)))
+        self._fired += 1
+        self._counters["schedules_fired"] += 1
+        following = next_due(schedule, wall_us)
+        if following is None:
+            self._end(schedule, block, "has fired")
+        else:
+            self._drop(schedule)
+            self._save(schedule._replace(due_us=following))
+
+    def _append(self, block: Block) -> None:
+        """Idempotency keys count now: of two that are due, the later one is the duplicate."""
+        intake = self._intake
+        if block.flags & IDS and intake.ids is not None:
+            checked = intake.ids.check(block)
+            intake.ids.remember(checked, intake.next_seq)
+            if checked.block is None:
+                self._counters["duplicates"] += 1
+                return
+            block = checked.block
+        intake.append(block)
+
+    # Turns.
+
+    def seal(self) -> None:
+        """The turn is about to be closed."""
+        changes = tuple((topic, change) for topic, change in self._changes.items() if change)
+        if changes or self._last_id != self._saved_id:
+            self._ledger.write(m.CountSchedules(self._last_id, changes))
+            self._saved_id = self._last_id
+        self._changes.clear()
+        self._fired = 0
+        self._unwritten.seal()
+
+    def committed(self) -> None:
+        self._unwritten.committed()
+
+    # Rows.
+
+    def _save(self, schedule: m.SaveSchedule) -> None:
+        self._ledger.write(schedule)
+        self._intake.hold(len(schedule.block))
+        self._unwritten.saved(schedule)
+        self._upcoming.add((schedule.due_us, schedule.id))
+
+    def _drop(self, schedule: m.SaveSchedule) -> None:
+        drop = m.DropSchedule(schedule.id, schedule.due_us, schedule.name)
+        self._ledger.write(drop)
+        self._unwritten.dropped(drop)
+
+    def _end(self, schedule: m.SaveSchedule, block: Block, ending: str) -> None:
+        self._drop(schedule)
+        self._count(block, -1)
+        self._endings[schedule.id] = ending
+        if len(self._endings) > ENDINGS_MAX:
+            self._endings.popitem(last=False)
+
+    def _count(self, block: Block, sign: int) -> None:
+        if block.n_topics == 1:
+            self._changes[block.topics[0]] += sign * block.count
+        else:
+            for topic, count in Counter(block.topic_names()).items():
+                self._changes[topic] += sign * count
+
+
+def _described(schedule: m.SaveSchedule) -> dict[str, Any]:
+    block = Block(schedule.block)
+    row: dict[str, Any] = {
+        "id": schedule.id,
+        "due_us": schedule.due_us,
+        "topic": block.topics[0],
+        "topics": block.n_topics,
+        "count": block.count,
+        "bytes": block.payload_bytes(),
+    }
+    for field in ("ttl_ms", "every_ms", "cron", "name"):
+        if value := getattr(schedule, field):
+            row[field] = value
+    return row

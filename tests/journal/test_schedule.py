@@ -1,0 +1,151 @@
+"""Rows of delayed publishes in a real journal, against a dictionary; and what damage does to them."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fabric import messages as m
+from fabric.block import encode
+from fabric.journal import schedule
+from fabric.journal.store import Journal
+from tests.router.schedules import MemorySchedules
+from tests.seeds import seeded
+
+BLOCK = encode("t", [b"x"])
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal.open(tmp_path)
+    yield journal
+    journal.close()
+
+
+def save(number: int, due_us: int, **more: object) -> m.SaveSchedule:
+    return m.SaveSchedule(number, due_us, BLOCK, **more)  # type: ignore[arg-type]
+
+
+def test_a_schedule_is_found_by_time_by_number_and_by_name(journal: Journal) -> None:
+    reader = journal.reader().schedules
+    row = save(7, 1000, ttl_ms=1, every_ms=200, cron="", name="jöb")
+    journal.commit([row, save(8, 500), m.CountSchedules(8, (("t", 2),))])
+    assert reader.due((0, 0), 999, 10) == [(500, 8)]
+    assert reader.due((0, 0), 1000, 10) == [(500, 8), (1000, 7)]
+    assert reader.due((500, 8), 1000, 10) == [(1000, 7)]
+    assert reader.due((500, (1 << 64) - 1), 1000, 10) == [(1000, 7)]
+    assert reader.due((0, 0), 1 << 62, 1) == [(500, 8)]
+    assert reader.read([(1000, 7), (1, 1)], 1 << 20) == [row, None]
+    assert reader.find(7) == reader.find_name("jöb") == row
+    assert reader.find(9) is None
+    assert reader.find_name("job") is None
+    assert reader.counts(10) == (8, 2, 2, {"t": 2})
+
+
+def test_a_schedule_that_moves_keeps_its_number_and_name(journal: Journal) -> None:
+    reader = journal.reader().schedules
+    journal.commit([save(7, 1000, name="job", every_ms=100)])
+    moved = save(7, 1100, name="job", every_ms=100)
+    journal.commit([m.DropSchedule(7, 1000, "job"), moved])
+    assert reader.due((0, 0), 1 << 62, 9) == [(1100, 7)]
+    assert reader.find(7) == reader.find_name("job") == moved
+    journal.commit([m.DropSchedule(7, 1100, "job"), save(8, 1200, name="job"), m.CountSchedules(8, ())])
+    assert reader.find(7) is None
+    assert reader.find_name("job") == save(8, 1200, name="job")
+
+
+def test_a_read_stops_when_it_has_enough_bytes(journal: Journal) -> None:
+    reader = journal.reader().schedules
+    journal.commit([save(n, 1000) for n in range(1, 6)])
+    keys = [(1000, n) for n in range(1, 6)]
+    assert len(reader.read(keys, 1)) == 1
+    assert len(reader.read(keys, 1 << 20)) == 5
+    rows, following = reader.page((0, 0), 2, 1 << 20)
+    assert ([row.id for row in rows], following) == ([1, 2], (1000, 2))
+    rows, following = reader.page((1000, 2), 100, 1)
+    assert ([row.id for row in rows], following) == ([3], (1000, 3))
+    rows, following = reader.page((1000, 3), 2, 1 << 20)
+    assert ([row.id for row in rows], following) == ([4, 5], None)
+
+
+def test_it_survives_a_restart_and_a_backup_counts_too(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path)
+    journal.commit([save(3, 1000, name="job"), m.CountSchedules(5, (("t", 1),))])
+    journal.close()
+    journal = Journal.open(tmp_path)
+    reader = journal.reader().schedules
+    assert reader.find_name("job") == save(3, 1000, name="job")
+    assert reader.counts(0) == (5, 1, 1, {})
+    journal.close()
+
+
+def test_a_row_that_is_damaged_is_told_and_no_more(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = journal.reader().schedules
+    with monkeypatch.context() as patch:
+        patch.setattr(schedule, "seal", lambda key, value: value + b"oops")
+        journal.commit([save(1, 1000)])
+    journal.commit([save(2, 1000), m.CountSchedules(2, (("t", 2),))])
+    damaged, good = reader.read([(1000, 1), (1000, 2)], 1 << 20)
+    assert isinstance(damaged, str)
+    assert "checksum" in damaged
+    assert good == save(2, 1000)
+    assert reader.page((0, 0), 10, 1 << 20) == ([save(2, 1000)], None)
+    assert isinstance(reader.find(1), str)
+
+
+def test_counts_that_are_damaged_do_not_stop_the_hub(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = journal.reader().schedules
+    journal.commit([save(9, 1000)])
+    with monkeypatch.context() as patch:
+        patch.setattr(schedule, "seal", lambda key, value: value + b"oops")
+        journal.commit([m.CountSchedules(9, (("t", 1),))])
+    assert reader.counts(9) == (9, 1, 0, {"t": 0})  # the number is that of the highest row
+    journal.commit([m.DropSchedule(9, 1000), m.CountSchedules(9, (("t", -1),))])
+    assert reader.counts(9) == (9, 0, 0, {})
+
+
+def test_random_turns_read_like_a_dictionary(journal: Journal) -> None:
+    rng = seeded("schedule rows")
+    twin, reader = MemorySchedules(), journal.reader().schedules
+    for _ in range(150):
+        turn = random_turn(rng, twin)
+        journal.commit(turn)
+        after = (rng.randint(0, 50), rng.randint(0, 50))
+        limit, until = rng.randint(1, 9), rng.randint(0, 60)
+        assert reader.due(after, until, limit) == twin.due(after, until, limit)
+        assert reader.page(after, limit, 1 << 20) == twin.page(after, limit, 1 << 20)
+        keys = [*sorted(twin.rows)[:limit], (99, 99)]
+        assert reader.read(keys, 1 << 20) == twin.read(keys, 1 << 20)
+        number = rng.randint(1, twin.last_id + 1)
+        assert reader.find(number) == twin.find(number)
+        name = rng.choice("abc")
+        assert reader.find_name(name) == twin.find_name(name)
+        assert tuple(reader.counts(2)) == tuple(twin.counts(2))
+
+
+def random_turn(rng: random.Random, twin: MemorySchedules) -> list[m.Record]:
+    turn: list[m.Record] = []
+    changes: dict[str, int] = {}
+    last_id = twin.last_id
+
+    def write(record: m.SaveSchedule | m.DropSchedule | m.CountSchedules) -> None:
+        twin.write(record)
+        turn.append(record)
+
+    def drop(row: m.SaveSchedule) -> None:
+        write(m.DropSchedule(row.id, row.due_us, row.name))
+        changes[row.cron] = changes.get(row.cron, 0) - 1
+
+    for _ in range(rng.randint(1, 6)):
+        if twin.rows and rng.random() < 0.45:
+            drop(rng.choice(list(twin.rows.values())))
+            continue
+        name, topic = rng.choice(["", "", "a", "b", "c"]), rng.choice(["t", "u", "v.w"])
+        if name and isinstance(old := twin.find_name(name), m.SaveSchedule):
+            drop(old)
+        last_id += 1
+        write(save(last_id, rng.randint(1, 50), name=name, cron=topic))  # the cron field tells the topic, for the twin
+        changes[topic] = changes.get(topic, 0) + 1
+    write(m.CountSchedules(last_id, tuple(changes.items())))
+    return turn

@@ -1,0 +1,72 @@
+"""Schedules in a dictionary: the dumb twin of the journal's rows."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fabric import messages as m
+
+Key = tuple[int, int]
+
+
+class Counts(NamedTuple):
+    last_id: int
+    schedules: int
+    messages: int
+    topics: dict[str, int]
+
+
+class MemorySchedules:
+    def __init__(self) -> None:
+        self.rows: dict[Key, m.SaveSchedule] = {}
+        self.last_id = 0
+        self.topics: Counter[str] = Counter()
+        self.reads = 0  # rows read with their blocks
+
+    def write(self, record: m.SaveSchedule | m.DropSchedule | m.CountSchedules) -> None:
+        match record:
+            case m.SaveSchedule(number, due_us):
+                assert self.find(number) is None, "a schedule has one row"
+                assert not record.name or self.find_name(record.name) is None, "a name has one schedule"
+                self.rows[due_us, number] = record
+            case m.DropSchedule(number, due_us, name):
+                assert self.rows.pop((due_us, number)).name == name
+            case m.CountSchedules(last_id, changes):
+                assert last_id >= self.last_id
+                self.last_id = last_id
+                self.topics.update(dict(changes))
+                assert all(count >= 0 for count in self.topics.values())
+
+    def due(self, after: Key, until_us: int, limit: int) -> list[Key]:
+        return sorted(key for key in self.rows if after < key and key[0] <= until_us)[:limit]
+
+    def read(self, keys: Iterable[Key], bytes_max: int) -> list[m.SaveSchedule | str | None]:
+        found: list[m.SaveSchedule | str | None] = []
+        for key in keys:
+            if bytes_max <= 0:
+                break
+            row = self.rows.get(key)
+            self.reads += row is not None
+            bytes_max -= len(row.block) if row else 0
+            found.append(row)
+        return found
+
+    def find(self, number: int) -> m.SaveSchedule | str | None:
+        return next((row for row in self.rows.values() if row.id == number), None)
+
+    def find_name(self, name: str) -> m.SaveSchedule | str | None:
+        return next((row for row in self.rows.values() if row.name == name), None)
+
+    def page(self, after: Key, limit: int, bytes_max: int) -> tuple[list[m.SaveSchedule], Key | None]:
+        keys = sorted(key for key in self.rows if after < key)
+        rows: list[m.SaveSchedule] = []
+        for key in keys[:limit]:
+            if bytes_max <= 0:
+                break
+            rows.append(self.rows[key])
+            bytes_max -= len(self.rows[key].block)
+        return rows, keys[len(rows) - 1] if len(rows) < len(keys) else None
+
+    def counts(self, topics_max: int) -> Counts:
+        topics = {topic: count for topic, count in sorted(self.topics.items()) if count}
+        return Counts(self.last_id, len(self.rows), sum(topics.values()), dict(list(topics.items())[:topics_max]))
