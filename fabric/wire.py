@@ -209,9 +209,15 @@ def _reason(value: object) -> str:
     return _text(value)
 
 
-def _confirms(args: list[Any]) -> tuple[tuple[int, int, int, int], ...]:
-    rows = map(_list, _list(args[1]))
-    return tuple((_uint(r[0]), _uint(r[1]), _uint(r[2]), _uint(r[3])) for r in rows)
+def _confirms(args: list[Any]) -> tuple[m.Confirm, ...]:
+    return tuple(map(_confirm, map(_list, _list(args[1]))))
+
+
+def _confirm(row: list[Any]) -> m.Confirm:
+    rid, first_seq, stored, dups = _uint(row[0]), _uint(row[1]), _uint(row[2]), _uint(row[3])
+    if len(row) == 4:
+        return rid, first_seq, stored, dups
+    return rid, first_seq, stored, dups, tuple((_uint(r[0]), _uint(r[1])) for r in map(_list, _list(row[4])))
 
 
 def _pack(*meta: Any) -> bytes:

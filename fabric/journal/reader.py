@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import lmdb
 
-from fabric.block import Block, Stamp, glance, stamp_of
+from fabric.block import HEAD_BYTES, Block, Stamp, glance
 from fabric.errors import BlockError, JournalDamaged
 from fabric.journal.chunks import BLOCKS_MAX, Chunk, OpenChunk, Wanted
-from fabric.journal.environment import Cursor, Reading, Tables, as_journal_error
-from fabric.journal.records import key_seq, seq_key
+from fabric.journal.environment import Cursor, Reading, Tables, as_journal_error, seek
+from fabric.journal.events import EventReader
+from fabric.journal.holes import Hole, hole_at, hole_of, span_of
+from fabric.journal.records import SEQ_MAX, key_seq, seq_key
+from fabric.journal.schedule import ScheduleReader
+from fabric.journal.state import next_ids
 
 if TYPE_CHECKING:
     from fabric.journal.store import Journal
@@ -29,6 +33,7 @@ _OPEN_BLOCKS_PER_CALL: Final = 64
 # What a reader remembers between calls.
 _CACHED_TOPICS: Final = 50_000
 _CACHED_MASKS: Final = 1024
+LATEST_KEYS_MAX: Final = 100_000  # what latest_per_key remembers at most, some 20 MB
 
 
 class Damaged(NamedTuple):
@@ -50,9 +55,11 @@ def check_block(raw: bytes | memoryview, base_seq: int) -> Block | str:
     return block if block.base_seq == base_seq else f"the block of seq {block.base_seq} is in its place"
 
 
-def load_block(txn: Reading, tables: Tables, base_seq: int, last_seq: int) -> Block | Damaged:
-    """The block that is known to hold base_seq..last_seq."""
+def load_block(txn: Reading, tables: Tables, base_seq: int, last_seq: int) -> Block | Damaged | Hole:
+    """The block that is known to hold base_seq..last_seq, or the hole that took its place."""
     raw = txn.get(seq_key(base_seq), db=tables.blocks)
+    if (raw is None or len(raw) < HEAD_BYTES) and (hole := hole_at(txn.cursor(tables.blocks), base_seq)) is not None:
+        return hole
     block = check_block(raw, base_seq) if raw is not None else "the block is missing"
     if isinstance(block, str):
         return Damaged(base_seq, last_seq, block)
@@ -68,11 +75,11 @@ class Found(NamedTuple):
     last_seq: int
     ts_us: int
     size: int
-    topics: list[bytes] | None  # None: it is damaged, or missing
+    topics: list[bytes] | None  # None: it is damaged, or missing; empty: it is a hole, and nothing is missing
 
 
 def blocks_from(txn: Reading, tables: Tables, seq: int, stop: int, limit: int = BLOCKS_MAX) -> Iterator[Found]:
-    """The blocks that hold seq..stop-1, checked in full; they leave no gap."""
+    """The blocks and holes that hold seq..stop-1, checked in full; they leave no gap."""
     cursor = txn.cursor(tables.blocks)
     more = seek(cursor, seq)
     if not more:  # the first blocks are missing
@@ -82,6 +89,14 @@ def blocks_from(txn: Reading, tables: Tables, seq: int, stop: int, limit: int = 
         raw = bytes(cursor.value())
         more = cursor.next()
         end = (min(key_seq(cursor.key()), stop) if more else stop) - 1
+        if (hole := hole_of(base, raw)) is not None:
+            if hole.last_seq >= seq:
+                yield Found(base, hole.last_seq, hole.ts_us, 0, [])
+                limit -= 1
+            if hole.last_seq < end:
+                yield Found(max(hole.last_seq + 1, seq), end, 0, 0, None)
+                limit -= 1
+            continue
         block = check_block(raw, base)
         if isinstance(block, str) or block.last_seq > end:
             yield Found(base, end, 0, len(raw), None)
@@ -93,13 +108,6 @@ def blocks_from(txn: Reading, tables: Tables, seq: int, stop: int, limit: int = 
         limit -= 1
 
 
-def seek(cursor: Cursor, seq: int) -> bool:
-    """Move to the last row whose key is not above seq; false when there is none."""
-    if not cursor.set_range(seq_key(seq)):
-        return cursor.last()
-    return key_seq(cursor.key()) == seq or cursor.prev()
-
-
 class Reader:
     """Finds blocks by seq, by topic and by time. Used by one thread."""
 
@@ -109,6 +117,17 @@ class Reader:
         self._chunks: OrderedDict[int, Chunk] = OrderedDict()
         self._cached_topics = 0
         self._masks: OrderedDict[tuple[int, int, Wanted], int] = OrderedDict()
+        self.events = EventReader(self._transaction, journal.tables)
+        self.schedules = ScheduleReader(self._transaction, journal.tables, journal.residence)
+
+    def next_ids(self, number: int) -> tuple[int, bytes] | None:
+        """The first row of the index of idempotency keys at or after a number; an empty one when it is damaged."""
+        with self._transaction() as txn:
+            return next_ids(txn, self._tables, number)
+
+    def next_event(self) -> int:
+        """The number that the next delivery event gets."""
+        return self.events.next_number()
 
     def block_at(self, seq: int) -> Block | Damaged | None:
         """The block that holds seq; None when retention has removed it or it is not written yet."""
@@ -123,6 +142,8 @@ class Reader:
                 return Damaged(seq, key_seq(cursor.key()) - 1 if cursor.first() else last_seq, "the block is missing")
             base, raw = key_seq(cursor.key()), bytes(cursor.value())
             end = key_seq(cursor.key()) - 1 if cursor.next() else last_seq
+        if (hole := hole_of(base, raw)) is not None:
+            return None if seq <= hole.last_seq else Damaged(hole.last_seq + 1, end, "the block is missing")
         block = check_block(raw, base)
         if isinstance(block, str):
             return Damaged(base, end, block)
@@ -148,9 +169,12 @@ class Reader:
                 bits = self._mask(chunk, wanted) >> (place := chunk.place_of(seq))
                 if bits:
                     place += (bits & -bits).bit_length() - 1
-                    return self._load(txn, *chunk.range_of(place))
-                seq = chunk.last_seq + 1
-                topics_left -= len(chunk.names)
+                    block, seq = self._load(txn, *chunk.range_of(place))
+                    if block is not None:
+                        return block, seq
+                else:
+                    seq = chunk.last_seq + 1
+                topics_left -= len(chunk.names) + 1
         return None, seq
 
     def seek_time(self, ts_us: int) -> int:
@@ -173,30 +197,81 @@ class Reader:
                     high = found.base_seq
         return low
 
-    def last_match(self, wanted: Wanted) -> int | None:
-        """The seq of the last message with a wanted topic."""
-        open_chunk = self._journal.open_chunk
-        for entry in reversed(open_chunk.entries[: open_chunk.committed]):
-            if entry.topics is None or any(wanted(open_chunk.names[number]) for number in entry.topics):
-                with self._transaction() as txn:
-                    block, _ = self._load(txn, entry.base_seq, entry.last_seq)
-                if (seq := _last_in(block, wanted)) is not None:
-                    return seq
-        stop = open_chunk.first_seq
-        while stop > self._journal.first_seq:
-            with self._transaction() as txn:  # one for each chunk: the search may be long, a transaction may not
-                chunk = self._chunk(txn, stop - 1, stop)
-                bits = self._mask(chunk, wanted)
-                while bits:
-                    place = bits.bit_length() - 1
-                    bits ^= 1 << place
-                    base, end = chunk.range_of(place)
-                    if self._journal.first_seq <= base < stop:
-                        seq = _last_in(self._load(txn, base, end)[0], wanted)
-                        if seq is not None:
-                            return seq
-                stop = chunk.first_seq
+    def last_match(self, wanted: Wanted, before: int | None = None) -> int | None:
+        """The seq of the last message with a wanted topic; of those whose block begins before a seq, when given."""
+        for block in self.backwards(wanted, before):
+            if (seq := _last_in(block, wanted)) is not None:
+                return seq
         return None
+
+    def latest_per_key(self, wanted: Wanted, limit: int = LATEST_KEYS_MAX) -> Iterator[list[int]]:
+        """The seqs of the latest message of each topic and key, newest first, a list for each step of the search.
+
+        A message without a key counts as one with an empty key. Lists may be empty: a step is a chunk or a block, and
+        the caller may do something else in between. The search ends when `limit` keys were found, since all of them
+        are remembered.
+        """
+        seen: set[tuple[str, bytes]] = set()
+        for block in self.backwards(wanted):
+            found: list[int] = []
+            if block is not None:
+                hits = [wanted(topic) for topic in block.topics]
+                keys, places = block.keys(), block.topic_idx()
+                for i in range(block.count - 1, -1, -1):
+                    if hits[place := places[i]] and (key := (block.topics[place], keys[i])) not in seen:
+                        seen.add(key)
+                        found.append(block.base_seq + i)
+                        if len(seen) >= limit:
+                            yield found
+                            return
+            yield found
+
+    def topic_names(self, limit: int, chunks_max: int = _CHUNKS_PER_CALL) -> tuple[list[str], bool]:
+        """Topics of the latest messages, at most `limit`, from so many summaries; and whether that is all of them."""
+        open_chunk = self._journal.open_chunk
+        numbers = {n for entry in open_chunk.entries[: open_chunk.committed] for n in entry.topics or ()}
+        names = dict.fromkeys(open_chunk.names[number] for number in sorted(numbers))
+        stop = open_chunk.first_seq
+        for _ in range(chunks_max):
+            if stop <= self._journal.first_seq or len(names) > limit:
+                break
+            with self._transaction() as txn:
+                chunk = self._chunk(txn, stop - 1, stop)
+            names.update(dict.fromkeys(chunk.names))
+            stop = chunk.first_seq
+        return list(names)[:limit], stop <= self._journal.first_seq and len(names) <= limit
+
+    def backwards(self, wanted: Wanted, before: int | None = None) -> Iterator[Block | None]:
+        """Blocks with a wanted topic, from the newest to the oldest; None where a stretch has none, or it is damaged.
+
+        Only those that begin before a seq, when it is given. Between two of them no transaction is open, so the caller
+        may take its time.
+        """
+        open_chunk = self._journal.open_chunk
+        before = SEQ_MAX if before is None else before
+        for entry in reversed(open_chunk.entries[: open_chunk.committed]):
+            if entry.base_seq < before and (
+                entry.topics is None or any(wanted(open_chunk.names[number]) for number in entry.topics)
+            ):
+                yield self._fetch(entry.base_seq, entry.last_seq)
+        stop = min(open_chunk.first_seq, before)
+        while stop > self._journal.first_seq:
+            yield None
+            with self._transaction() as txn:
+                chunk = self._chunk(txn, stop - 1, stop)
+            bits = self._mask(chunk, wanted)
+            while bits:
+                place = bits.bit_length() - 1
+                bits ^= 1 << place
+                base, end = chunk.range_of(place)
+                if self._journal.first_seq <= base < stop:
+                    yield self._fetch(base, end)
+            stop = chunk.first_seq
+
+    def _fetch(self, base_seq: int, last_seq: int) -> Block | None:
+        with self._transaction() as txn:
+            block, _ = self._load(txn, base_seq, last_seq)
+        return block if isinstance(block, Block) else None
 
     # Parts of the above.
 
@@ -208,28 +283,38 @@ class Reader:
         start = chunk.place_of(seq)
         known: dict[int, bool] = {}
         for entry in chunk.entries[start : min(committed, start + _OPEN_BLOCKS_PER_CALL)]:
-            if entry.topics is None:
-                return self._load(txn, entry.base_seq, entry.last_seq)
-            for number in entry.topics:
-                if (hit := known.get(number)) is None:
-                    hit = known[number] = wanted(chunk.names[number])
-                if hit:
-                    return self._load(txn, entry.base_seq, entry.last_seq)
-            seq = entry.last_seq + 1
+            if entry.last_seq < seq:  # in the hole that was met just now
+                continue
+            hit = entry.topics is None
+            for number in entry.topics or ():
+                if (answer := known.get(number)) is None:
+                    answer = known[number] = wanted(chunk.names[number])
+                if answer:
+                    hit = True
+                    break
+            if hit:
+                block, seq = self._load(txn, entry.base_seq, entry.last_seq)
+                if block is not None:
+                    return block, seq
+            else:
+                seq = entry.last_seq + 1
         return None, seq
 
-    def _load(self, txn: Reading, base_seq: int, last_seq: int) -> tuple[Block | Damaged, int]:
+    def _load(self, txn: Reading, base_seq: int, last_seq: int) -> tuple[Block | Damaged | None, int]:
+        """A block and the seq after it; None and the seq after the hole when it is in one."""
         block = load_block(txn, self._tables, base_seq, last_seq)
+        if isinstance(block, Hole):
+            return None, block.last_seq + 1
         if isinstance(block, Block):
             self._journal.residence.touched(len(block.raw))
         return block, last_seq + 1
 
     def _readable(self, cursor: Cursor, seq: int, low: int) -> Stamp | None:
-        """The stamp of the block that holds seq, or of the nearest good one before it that is not below low."""
+        """The stamp of the block or hole that holds seq, or of the nearest good one before it, not below low."""
         found = seek(cursor, seq)
         while found and (base := key_seq(cursor.key())) >= low:
             with suppress(BlockError):
-                stamp = stamp_of(cursor.value())
+                stamp = span_of(base, cursor.value())
                 if stamp.base_seq == base:
                     return stamp
             found = cursor.prev()
@@ -255,16 +340,18 @@ class Reader:
         rebuilt = OpenChunk(seq)
         for found in blocks_from(txn, self._tables, seq, stop):
             rebuilt.add(*found)
+            if found.topics == []:  # a hole is a chunk of its own; it may be longer than a summary can say
+                break
         return self._remember(Chunk.of(rebuilt))
 
     def _remember(self, chunk: Chunk) -> Chunk:
         if (replaced := self._chunks.pop(chunk.first_seq, None)) is not None:
-            self._cached_topics -= len(replaced.names)
+            self._cached_topics -= len(replaced.names) + 1
         self._chunks[chunk.first_seq] = chunk
-        self._cached_topics += len(chunk.names)
+        self._cached_topics += len(chunk.names) + 1  # a chunk that is a hole has none, and is one all the same
         while self._cached_topics > _CACHED_TOPICS and len(self._chunks) > 1:
             _, dropped = self._chunks.popitem(last=False)
-            self._cached_topics -= len(dropped.names)
+            self._cached_topics -= len(dropped.names) + 1
         return chunk
 
     def _mask(self, chunk: Chunk, wanted: Wanted) -> int:
@@ -286,9 +373,9 @@ class Reader:
             raise as_journal_error("cannot read the journal", error) from error
 
 
-def _last_in(block: Block | Damaged | None, wanted: Wanted) -> int | None:
+def _last_in(block: Block | None, wanted: Wanted) -> int | None:
     """The seq of a block's last message with a wanted topic."""
-    if block is None or isinstance(block, Damaged):
+    if block is None:
         return None
     hits = [wanted(topic) for topic in block.topics]
     places = block.topic_idx()

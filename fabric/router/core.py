@@ -27,6 +27,7 @@ from fabric.router.deadletters import DeadLetters
 from fabric.router.dispatcher import PRIORITIES, Dispatcher
 from fabric.router.events import Events
 from fabric.router.groups import Group
+from fabric.router.ids import Ids
 from fabric.router.handing import send_again
 from fabric.router.info import info
 from fabric.router.intake import Batch, Intake, Refusal
@@ -101,6 +102,7 @@ class Router:
         self.refreshes = Refreshes(self.dispatcher, self.shelf, self.ledger, self.advice.say)
         self.settings.watch("advisories", self.advice.enable)
         self.settings.watch("events", self.set_events)
+        self.ids = self.intake.ids = Ids(reader, self.clock, _topic_settings, self.dispatcher.is_settled)
         self._sealed: deque[_Sealed] = deque()
         self._sweep_at = 0.0
 
@@ -193,7 +195,7 @@ class Router:
             self.dispatcher.wake(batch.blocks, received=True)
         self.schedules.seal()
         rows, sends = self.ledger.take()
-        records = batch.records + self.dispatcher.take_rows() + rows
+        records = batch.records + self.dispatcher.take_rows() + rows + self.ids.rows()
         if self.events is not None:
             records += self.events.take()
         if self.dead_letters:
@@ -209,6 +211,7 @@ class Router:
         """The oldest sealed turn is on disk: groups may have its messages."""
         last_seq, batch = self._sealed.popleft()
         self.schedules.committed()
+        self.ids.committed()
         self.commons.committed_seq = self.shelf.committed = last_seq
         self.intake.pending_bytes -= batch.size
         for session, blocks, size in batch.taken:
@@ -395,4 +398,10 @@ class Router:
         for session in self.reception.silent(now):
             self.end(session, lost=True)
         self.reception.forget_producers()
+        self.ids.sweep()
         self.reception.adjust_window(out)
+
+
+def _topic_settings(topic: str) -> m.TopicSettings:
+    """What holds for every topic, until topics have settings of their own."""
+    return m.TopicSettings()

@@ -4,13 +4,14 @@ A publish gets its seq when it arrives; blocks are sealed when the shell has roo
 in between is one turn: its small blocks become one journal block, so singles are stored and scanned like batches.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from fabric.block import COUNT_MAX, SPARSE, Block, join
+from fabric.block import COUNT_MAX, IDS, SPARSE, Block, join
 from fabric.errors import Code, ProtocolError
-from fabric.messages import Append, Level, Publish, PubOk, Record, SaveProducer
+from fabric.messages import Append, Confirm, Level, Publish, PubOk, Record, SaveProducer
 from fabric.names import check_topic
+from fabric.router.ids import Ids
 from fabric.router.producers import SCHEDULED, Producer
 from fabric.router.sessions import Session
 from fabric.router.topics import CACHE_MAX
@@ -24,6 +25,8 @@ PENDING_BYTES_MAX: Final = 48 << 20
 WINDOW_BYTES: Final = 8 << 20
 WINDOW_BYTES_MIN: Final = 256 << 10
 RETRY_MS: Final = 50
+# Duplicates named in one PUBOK, if a single publish has no more; with 13 bytes each they fit a frame's meta.
+REPEATS_MAX: Final = COUNT_MAX
 
 
 class Refusal(NamedTuple):
@@ -59,7 +62,7 @@ class Intake:
         self.hasty = False  # something of level `received` waits for the seal
         self._last_ts_us = last_ts_us
         self._entries: list[_Entry] = []
-        self._confirms: dict[tuple[Session, int], list[tuple[int, int, int, int]]] = {}
+        self._confirms: dict[tuple[Session, int], list[Confirm]] = {}
         self._taken: dict[Session, tuple[int, int]] = {}
         self._dirty: dict[Producer, None] = {}
         self.confirmed: tuple[Any, ...] = ()  # the latest row of a confirmation, for those who answer themselves
@@ -67,8 +70,10 @@ class Intake:
         self._known_topics: set[str] = set()
         self.watch: Callable[[Block, int], None] = _ignore  # told of each block of the hub's own topics, and its seq
 
+        self.ids: Ids | None = None  # whoever made the intake sets it; without it, ids are stored and not looked at
+
     def __bool__(self) -> bool:
-        return bool(self._entries or self._confirms or self._held)
+        return bool(self._entries or self._confirms or self._held or (self.ids is not None and self.ids.is_due))
 
     def accept(self, session: Session, publish: Publish, window: tuple[int, int]) -> Block | None:
         """Take a publish and give it its seqs; None when it is a duplicate. Raises when it is refused."""
@@ -76,13 +81,32 @@ class Intake:
         if first is not None:
             if first >= SCHEDULED:
                 raise ProtocolError(Code.BAD_OPTION, f"pseq {publish.pseq} was a delayed publish; resend it as it was")
-            self._confirm(session, publish, (publish.rid, first, 0, block.count))
+            repeats = self.ids.resent(block, first) if block.flags & IDS and self.ids is not None else ()
+            self._confirm(session, publish, _row(publish.rid, first, 0, block.count, repeats))
             return None
+        if block.flags & IDS and self.ids is not None:
+            return self._accept_new(session, publish, block, self.ids)
         self.take(session, publish, block, self.next_seq)
         self._confirm(session, publish, (publish.rid, self.next_seq, block.count, 0))
         self.hasty |= publish.level == Level.RECEIVED
         self.append(block)
         return block
+
+    def _accept_new(self, session: Session, publish: Publish, block: Block, ids: Ids) -> Block | None:
+        """Take what is left of a block without the messages whose idempotency keys are known."""
+        checked = ids.check(block)
+        left, first = checked.block, self.next_seq
+        ids.remember(checked, first)
+        repeats = checked.rows(first)
+        if left is None:
+            first = repeats[0][1]
+        stored = left.count if left is not None else 0
+        self.take(session, publish, block, first)
+        self._confirm(session, publish, _row(publish.rid, first, stored, len(repeats), repeats))
+        self.hasty |= publish.level == Level.RECEIVED
+        if left is not None:
+            self.append(left)
+        return left
 
     def examine(self, session: Session, publish: Publish, window: tuple[int, int]) -> tuple[Block, int | None]:
         """The checks of every publish. With the block comes the first seq of a duplicate by pseq; None: it is new."""
@@ -125,7 +149,7 @@ class Intake:
         self._held += size
         self.pending_bytes += size
 
-    def _confirm(self, session: Session, publish: Publish, row: tuple[int, int, int, int]) -> None:
+    def _confirm(self, session: Session, publish: Publish, row: Confirm) -> None:
         self.confirmed = row
         if publish.rid:
             self._confirms.setdefault((session, publish.level), []).append(row)
@@ -157,13 +181,29 @@ class Intake:
         prompt: list[tuple[Session, PubOk]] = []
         for (session, level), rows in self._confirms.items():
             target = prompt if level == Level.RECEIVED else confirms
-            target.append((session, PubOk(level, tuple(rows))))
+            target += [(session, PubOk(level, part)) for part in _parts(rows)]
         taken = [(session, *counts) for session, counts in self._taken.items()]
         size = sum(len(entry.block.raw) for entry in self._entries) + self._held
         self._held = 0
         self._entries, self._confirms, self._taken, self._dirty = [], {}, {}, {}
         self.hasty = False
         return Batch(blocks, records, confirms, prompt, taken, size)
+
+
+def _row(rid: int, first: int, stored: int, dups: int, repeats: tuple[tuple[int, int], ...]) -> Confirm:
+    return (rid, first, stored, dups, repeats) if repeats else (rid, first, stored, dups)
+
+
+def _parts(rows: list[Confirm]) -> Iterator[tuple[Confirm, ...]]:
+    """The rows for one PUBOK each: one, unless they name very many duplicates."""
+    start = named = 0
+    for at, row in enumerate(rows):
+        more = len(row[4]) if len(row) == 5 else 0
+        if named + more > REPEATS_MAX and at > start:
+            yield tuple(rows[start:at])
+            start, named = at, 0
+        named += more
+    yield tuple(rows[start:])
 
 
 def _joinable(entries: list[_Entry]) -> list[list[_Entry]]:

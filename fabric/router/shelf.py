@@ -47,6 +47,10 @@ class Reader(Protocol):
         """The number that the next delivery event gets."""
         ...
 
+    def next_ids(self, number: int) -> tuple[int, bytes] | None:
+        """The first row of the index of idempotency keys at or after a number; an empty one when it is damaged."""
+        ...
+
     def last_match(self, wanted: Callable[[str], bool], before: int | None = None) -> int | None:
         """The seq of the last message with a wanted topic; of those whose block begins before a seq, when given."""
         ...

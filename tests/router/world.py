@@ -18,6 +18,11 @@ class MemoryReader:
         self.blocks: list[Block] = []
         self.events: list[m.SaveEvents] = []
         self.schedules = MemorySchedules()
+        self.ids: dict[int, bytes] = {}
+
+    def next_ids(self, number: int) -> tuple[int, bytes] | None:
+        found = min((row for row in self.ids if row >= number), default=None)
+        return (found, self.ids[found]) if found is not None else None
 
     def next_event(self) -> int:
         return self.events[-1].first + self.events[-1].count if self.events else 1
@@ -118,6 +123,10 @@ class World:
                     self.reader.events.append(record)
                 case m.SaveSchedule() | m.DropSchedule() | m.CountSchedules():
                     self.reader.schedules.write(record)
+                case m.SaveIds(number, value):
+                    self.reader.ids[number] = value
+                case m.DropIds(number):
+                    self.reader.ids.pop(number, None)
                 case m.SaveGroup(name):
                     self.groups[name] = record
                 case m.DropGroup(name):

@@ -1,0 +1,214 @@
+"""An era: idempotency keys that came one after another, and whether a key is among them.
+
+A key is 128 bits of a hash of topic and id; with them go the seq of the first message and the time until which it
+counts. Two hashes that agree by accident are not expected within the life of the universe, so the id itself is not
+kept: the message may be gone from the journal long before its key.
+
+    filter     a Bloom filter in 64-bit words: one word is looked at, and says "not here" at once but for one key in
+               a thousand. It stays in memory: some 4.5 bytes for each key.
+    buckets    the keys, by twelve bits of their hash: what the filter lets through is searched for in one of them.
+               In memory while the era grows, then on disk, one row each.
+    pages      the same keys in order of arrival, on disk only, written in the transaction of their messages. They
+               bring an unfinished era back after a restart, and go when its buckets are on disk.
+
+The rows of an era have numbers that begin with the era's own; see the constants. All batch work is done by C loops
+(`map`, strided slices of arrays), because this is the only per-message work that a publish with ids costs.
+"""
+
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from itertools import compress
+from operator import and_, eq
+from typing import Final
+
+BUCKETS: Final = 4096
+BUCKET_SHIFT: Final = 52  # the bucket is in the top 12 bits of the second half of a hash
+# 230 keys of 32 bytes in a bucket fill two pages of the database; few buckets run over into a third.
+ERA_KEYS: Final = 230 * BUCKETS
+KEY_BYTES: Final = 32  # hash 16, seq 8, until_us 8
+HASH_BYTES: Final = 16
+WORDS: Final = 1 << 19
+FILTER_BYTES: Final = 8 * WORDS
+PAGE_BYTES: Final = 250 * KEY_BYTES  # with its checksum two pages of the database; the last one is written every turn
+
+# Row numbers: era << 16, plus
+PAGE: Final = 0x0000  # and the number of the page,
+BUCKET: Final = 0x4000  # and the number of the bucket,
+FILTER: Final = 0x8000  # and the number of a slice of the filter,
+HEAD: Final = 0xFFFF  # alone. It is written last and removed last: an era that has it is all on disk.
+SLICE_BYTES: Final = 1 << 16
+SLICES: Final = FILTER_BYTES // SLICE_BYTES
+
+_SLOT: Final = WORDS - 1
+_MASK_SHIFT: Final = 52
+_KEY: Final = struct.Struct(f"{KEY_BYTES}s")
+_TAIL: Final = struct.Struct("<QQ")  # seq, until_us
+_HEAD: Final = struct.Struct("<QQQ")  # keys, until_us, pages
+
+
+def _mask(number: int) -> int:
+    """Four bits of a word. Filters are on disk, so this may not change."""
+    a, b = number & 63, number >> 6
+    return 1 << a | 1 << b | 1 << ((5 * a + 11 * b + 17) & 63) | 1 << ((13 * a + 3 * b + 37) & 63)
+
+
+_MASKS: Final = [_mask(number) for number in range(1 << 12)]
+
+Row = Callable[[int], bytes]  # the row of a number; empty when there is none, or it is damaged
+
+
+class Places:
+    """Where a batch of hashes would be found: the same in every era, so it is computed once."""
+
+    __slots__ = ("buckets", "masks", "slots")
+
+    def __init__(self, low: Iterable[int], high: Iterable[int]) -> None:
+        """By the two halves of each hash."""
+        self.slots = [half & _SLOT for half in low]
+        self.masks = [_MASKS[half >> _MASK_SHIFT] for half in low]
+        self.buckets = [half >> BUCKET_SHIFT for half in high]
+
+    @classmethod
+    def of(cls, hashes: Iterable[bytes]) -> "Places":
+        halves = array("Q", b"".join(hashes))
+        return cls(halves[0::2], halves[1::2])
+
+
+class Era:
+    __slots__ = (
+        "_filter",
+        "_new",
+        "_page",
+        "_pages",
+        "buckets",
+        "count",
+        "longest_us",
+        "number",
+        "since_us",
+        "until_us",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.count = 0
+        self.until_us = 0  # when the last of its keys does not count any more
+        self.since_us = 0  # since when keys were put into it, and the longest window among them; for the open era
+        self.longest_us = 0
+        self.buckets: list[bytearray] | None = [bytearray() for _ in range(BUCKETS)]  # None: they are on disk
+        self._filter = array("Q", bytes(FILTER_BYTES))
+        self._pages = 0  # full ones that were written
+        self._page = b""  # keys after those
+        self._new = bytearray()  # keys to be written with this turn
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= ERA_KEYS
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self._new)
+
+    # Keys.
+
+    def add(self, keys: bytes, places: Places, until_us: int) -> None:
+        """Take keys, hash | seq | until_us each, to be written with this turn. The last of them counts so long."""
+        self._index(keys, places)
+        self.until_us = max(self.until_us, until_us)
+        self._new += keys
+
+    def _index(self, keys: bytes, places: Places) -> None:
+        words, buckets = self._filter, self.buckets
+        assert buckets is not None, "an era on disk takes no more keys"
+        for slot, mask in zip(places.slots, places.masks, strict=True):
+            words[slot] |= mask
+        for bucket, (key,) in zip(places.buckets, _KEY.iter_unpack(keys), strict=True):
+            buckets[bucket] += key
+        self.count += len(places.slots)
+
+    def candidates(self, places: Places) -> list[int]:
+        """Indexes of the hashes that may be here. All others are not."""
+        masks = places.masks
+        words = map(self._filter.__getitem__, places.slots)
+        return list(compress(range(len(masks)), map(eq, map(and_, words, masks), masks)))
+
+    def find(self, digest: bytes, bucket: int, row: Row) -> tuple[int, int] | None:
+        """Seq and until_us of a candidate, as they were put down last; None when it is not here after all."""
+        keys = self.buckets[bucket] if self.buckets is not None else row(self._row(BUCKET + bucket))
+        at = keys.rfind(digest)
+        while at > 0 and at % KEY_BYTES:  # these bytes are there, but across the border of two keys
+            at = keys.rfind(digest, 0, at + HASH_BYTES - 1)
+        if at < 0:
+            return None
+        seq, until_us = _TAIL.unpack_from(keys, at + HASH_BYTES)
+        return seq, until_us
+
+    # Rows.
+
+    def _row(self, number: int) -> int:
+        return self.number << 16 | number
+
+    def new_pages(self) -> Iterator[tuple[int, bytes]]:
+        """The rows of what came since the last time: full pages, and the last one as far as it goes."""
+        data = b"".join((self._page, self._new))
+        self._new.clear()
+        for at in range(0, len(data), PAGE_BYTES):
+            page = data[at : at + PAGE_BYTES]
+            yield self._row(PAGE + self._pages), page
+            if len(page) == PAGE_BYTES:
+                self._pages += 1
+                self._page = b""
+            else:
+                self._page = page
+
+    def rows(self) -> Iterator[tuple[int, bytes]]:
+        """All that a full era leaves on disk, the head last."""
+        assert self.buckets is not None
+        for number, bucket in enumerate(self.buckets):
+            yield self._row(BUCKET + number), bytes(bucket)
+        words = memoryview(self._filter).cast("B")
+        for number in range(SLICES):
+            yield self._row(FILTER + number), bytes(words[number * SLICE_BYTES : (number + 1) * SLICE_BYTES])
+        yield self._row(HEAD), _HEAD.pack(self.count, self.until_us, self._pages + 1)
+
+    def page_numbers(self) -> Iterator[int]:
+        """The rows of its pages."""
+        return iter(range(self._row(PAGE), self._row(PAGE + self._pages + 1)))
+
+    def row_numbers(self) -> Iterator[int]:
+        """All rows that it may have, the head last."""
+        yield from self.page_numbers()
+        if self.is_full:
+            yield from range(self._row(BUCKET), self._row(BUCKET + BUCKETS))
+            yield from range(self._row(FILTER), self._row(FILTER + SLICES))
+            yield self._row(HEAD)
+
+    # Coming back.
+
+    @classmethod
+    def restored(cls, number: int, row: Row, next_row: Callable[[int], tuple[int, bytes] | None]) -> "Era":
+        """An era as its rows tell it."""
+        era = cls(number)
+        head = row(era._row(HEAD))
+        if not head:
+            era._load_pages(next_row)
+            return era
+        era.count, era.until_us, era._pages = _HEAD.unpack(head)
+        era.buckets = None
+        slices = [row(era._row(FILTER + number)) for number in range(SLICES)]
+        # A slice that is lost lets everything through: slower, and still right.
+        era._filter = array("Q", b"".join(data or b"\xff" * SLICE_BYTES for data in slices))
+        return era
+
+    def _load_pages(self, next_row: Callable[[int], tuple[int, bytes] | None]) -> None:
+        at, end = self._row(PAGE), self._row(BUCKET)
+        while (found := next_row(at)) is not None and found[0] < end:
+            number, page = found
+            self._pages, self._page = number & 0xFFFF, page
+            if len(page) == PAGE_BYTES:
+                self._pages, self._page = self._pages + 1, b""
+            if page:
+                numbers = array("Q", page)
+                self._index(page, Places(numbers[0::4], numbers[1::4]))
+                self.until_us = max(self.until_us, *numbers[3::4])
+            at = number + 1

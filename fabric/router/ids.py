@@ -1,0 +1,339 @@
+"""Idempotency keys: a message whose id is known on its topic is not stored again; its first seq is answered.
+
+`check` finds the duplicates among the ids of a block and changes nothing; `remember` takes the others down under
+their seqs; `rows` gives what must be on disk with the turn. So ids and messages are on disk together or not at all.
+
+Keys are kept in eras (see `id_era`), in order of time: the last one grows, full ones are written out in small steps
+over the turns that follow, and an era goes when the last of its windows is over. Long windows have eras of their own,
+or a few of them would keep all the others. How long a key counts is decided when its message is stored, by the
+settings of the topic at that time. The latest entry of a key is the one that counts, so renewing a key is adding an
+entry; nothing is ever changed.
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from itertools import islice
+from operator import itemgetter
+from typing import Final, NamedTuple, Protocol
+
+from fabric.block import Block, select
+from fabric.errors import Code, ProtocolError
+from fabric.messages import DropIds, Record, SaveIds, TopicSettings
+from fabric.router.clock import Clock
+from fabric.router.id_era import BUCKET, BUCKETS, ERA_KEYS, FILTER_BYTES, HASH_BYTES, HEAD, KEY_BYTES, Era, Places
+
+# Memory for what is known of keys: the filters of all eras. (The one that grows, and the one before it until it is on
+# disk, have some 35 MiB more each.) 64 eras are 60 million keys: ten minutes of 100,000 a second. Beyond it publishes
+# with ids are refused: a key is not forgotten before its time.
+MEMORY_BYTES_MAX: Final = 256 << 20
+ERAS_MAX: Final = MEMORY_BYTES_MAX // FILTER_BYTES
+# Rows of a full era written with one turn, some 8 KB each; more when the turn has so many keys that the next era
+# would be full before this one is on disk.
+STEP_ROWS: Final = 128
+LONG_US: Final = 3600 * 1_000_000  # a longer window is a long one
+RETRY_MS: Final = 1000
+FOREVER_US: Final = (1 << 63) - 1
+
+
+class IdReader(Protocol):
+    """Rows of the index on disk."""
+
+    def next_ids(self, number: int) -> tuple[int, bytes] | None:
+        """The first row at or after a number; an empty one when it is damaged."""
+        ...
+
+
+class Checked(NamedTuple):
+    """What is to be done with a block."""
+
+    block: Block | None  # what is left to be stored
+    known: list[tuple[int, int]]  # (index in the block, seq) of duplicates,
+    twins: list[tuple[int, int]]  # and (index in the block, place in what is left) of those whose first is there
+    hashes: Sequence[bytes]  # of what is left and has an id,
+    places: Places
+    at: Sequence[int]  # its places in what is left,
+    untils: "array[int]"  # and until when it counts
+    renewed: dict[bytes, tuple[int, int]]  # hash -> (seq, until_us) of duplicates that start their window anew
+
+    def rows(self, first_seq: int) -> tuple[tuple[int, int], ...]:
+        """(index, seq) of all duplicates, when what is left begins at a seq."""
+        return tuple(sorted(self.known + [(index, first_seq + place) for index, place in self.twins]))
+
+
+class Ids:
+    def __init__(
+        self,
+        reader: IdReader,
+        clock: Clock,
+        settings_of: Callable[[str], TopicSettings],
+        is_settled: Callable[[str, int], bool],
+    ) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._settings_of = settings_of
+        self._is_settled = is_settled
+        self._eras: list[Era] = []
+        self._open: dict[int, Era] = {}  # those that take new keys: 0 for short windows, 1 for long ones
+        self._last_numbers = [0, 1]  # of the eras of short and long windows: the last bit tells them apart
+        self._writing: deque[tuple[Era, Iterator[tuple[int, bytes]]]] = deque()  # full ones, and their rows to come
+        self._removing: deque[Iterator[int]] = deque()  # numbers of rows
+        self._turns: deque[list[Era]] = deque()  # for each turn that is not on disk: the eras that it completes
+        self._added = 0  # keys of this turn
+        self.is_due = False  # something must be written, though no message is
+        self._restore()
+
+    def _restore(self) -> None:
+        at = 0
+        while (found := self._reader.next_ids(at)) is not None:
+            era = Era.restored(found[0] >> 16, self._row, self._reader.next_ids)
+            self._eras.append(era)
+            self._last_numbers[era.number & 1] = era.number
+            self._open.pop(era.number & 1, None)
+            if era.buckets is None:
+                if (found[0] & HEAD) < BUCKET:  # it has pages still
+                    self._removing.append(era.page_numbers())
+            elif era.is_full:
+                self._writing.append((era, era.rows()))
+            else:
+                self._open[era.number & 1] = era
+            at = (era.number + 1) << 16
+
+    def _row(self, number: int) -> bytes:
+        found = self._reader.next_ids(number)
+        return found[1] if found is not None and found[0] == number else b""
+
+    @property
+    def _now_us(self) -> int:
+        return self._clock.wall_us(self._clock.now)
+
+    @property
+    def count(self) -> int:
+        """Keys in memory and on disk, also those that do not count any more but are not removed yet."""
+        return sum(era.count for era in self._eras)
+
+    # A publish.
+
+    def check(self, block: Block) -> Checked:
+        """Find the duplicates of a block that has ids. Nothing changes."""
+        if len(self._eras) > ERAS_MAX:
+            raise ProtocolError(
+                Code.BUSY, f"{self.count:,} idempotency keys are in their windows; shorten dedupe_ms", retry_ms=RETRY_MS
+            )
+        hashes, named = _hashes(block)
+        places = Places.of(hashes)
+        found = self._find(hashes, places)
+        untils = self._untils(block, named)
+        if not found and len(set(hashes)) == len(hashes):
+            return Checked(block, [], [], hashes, places, named, untils, {})
+        return self._sorted_out(block, hashes, named, untils, found)
+
+    def _find(self, hashes: Sequence[bytes], places: Places) -> dict[int, tuple[int, int]]:
+        """(seq, until_us) by index, of those that were ever put down and are not removed."""
+        found: dict[int, tuple[int, int]] = {}
+        for era in self._eras:
+            for index in era.candidates(places):
+                entry = era.find(hashes[index], places.buckets[index], self._row)
+                if entry is not None:
+                    found[index] = max(entry, found.get(index, entry))  # the latest: by seq, or the window was renewed
+        return found
+
+    def _untils(self, block: Block, named: Sequence[int]) -> "array[int]":
+        """Until when each message that has an id will count."""
+        by_topic = [self._until(topic) for topic in block.topics]
+        if len(by_topic) == 1:
+            return array("Q", by_topic) * len(named)
+        index = block.topic_idx()
+        return array("Q", [by_topic[index[i]] for i in named])
+
+    def _until(self, topic: str) -> int:
+        window_ms = self._settings_of(topic).dedupe_ms
+        return self._now_us + window_ms * 1000 if window_ms else FOREVER_US
+
+    def _sorted_out(
+        self,
+        block: Block,
+        hashes: Sequence[bytes],
+        named: Sequence[int],
+        untils: "array[int]",
+        found: dict[int, tuple[int, int]],
+    ) -> Checked:
+        """The slow way, message by message, for a block with at least one that may be a duplicate."""
+        topics = block.topic_names()
+        known: dict[int, int] = {}  # index in the block -> seq
+        twins: dict[int, int] = {}  # index in the block -> index of the first one
+        firsts: dict[bytes, int] = {}
+        renewed: dict[bytes, tuple[int, int]] = {}
+        for i, (digest, index) in enumerate(zip(hashes, named, strict=True)):
+            if i in found and self._counts(topics[index], *found[i]):
+                seq, until_us = found[i]
+                known[index] = seq
+                if untils[i] > until_us and self._settings_of(topics[index]).dedupe == "slide":
+                    renewed[digest] = seq, untils[i]
+            elif digest in firsts:
+                twins[index] = firsts[digest]
+            else:
+                firsts[digest] = index
+        kept = [index for index in range(block.count) if index not in known and index not in twins]
+        place = {index: at for at, index in enumerate(kept)}
+        left = [i for i, index in enumerate(named) if index in place]
+        fresh = [hashes[i] for i in left]
+        return Checked(
+            _selected(block, kept),
+            list(known.items()),
+            [(index, place[first]) for index, first in twins.items()],
+            fresh,
+            Places.of(fresh),
+            [place[named[i]] for i in left],
+            array("Q", [untils[i] for i in left]),
+            renewed,
+        )
+
+    def _counts(self, topic: str, seq: int, until_us: int) -> bool:
+        """Whether a key that was put down makes a message a duplicate."""
+        if self._now_us >= until_us:
+            return False
+        return self._settings_of(topic).dedupe != "until_ack" or not self._is_settled(topic, seq)
+
+    def remember(self, checked: Checked, first_seq: int) -> None:
+        """What is left of a checked block is stored, beginning at a seq."""
+        if checked.hashes:
+            seqs = array("Q", map(first_seq.__add__, checked.at))
+            self._add(checked.hashes, checked.places, seqs, checked.untils)
+        if checked.renewed:
+            hashes, entries = list(checked.renewed), list(checked.renewed.values())
+            seqs, untils = (array("Q", map(itemgetter(i), entries)) for i in (0, 1))
+            self._add(hashes, Places.of(hashes), seqs, untils)
+            self.is_due = True
+
+    def _add(self, hashes: Sequence[bytes], places: Places, seqs: "array[int]", untils: "array[int]") -> None:
+        now_us, last_us = self._now_us, max(untils)
+        border_us = now_us + LONG_US
+        if min(untils) <= border_us < last_us:  # a block of several topics
+            for is_long in (False, True):
+                chosen = [i for i, until_us in enumerate(untils) if (until_us > border_us) == is_long]
+                part = [hashes[i] for i in chosen]
+                numbers = (array("Q", [column[i] for i in chosen]) for column in (seqs, untils))
+                self._add(part, Places.of(part), *numbers)
+            return
+        keys = array("Q", bytes(KEY_BYTES * len(seqs)))
+        halves = array("Q", b"".join(hashes))
+        keys[0::4], keys[1::4], keys[2::4], keys[3::4] = halves[0::2], halves[1::2], seqs, untils
+        era = self._open_era(int(last_us > border_us), now_us)
+        era.longest_us = max(era.longest_us, last_us - now_us)
+        era.add(keys.tobytes(), places, last_us)
+        self._added += len(seqs)
+        if era.is_full:
+            del self._open[era.number & 1]
+            self._writing.append((era, era.rows()))
+
+    def resent(self, block: Block, first_seq: int) -> tuple[tuple[int, int], ...]:
+        """For a block that was taken before, at a seq: (index, seq) of the messages that were duplicates then."""
+        hashes, named = _hashes(block)
+        found = {named[i]: seq for i, (seq, _) in self._find(hashes, Places.of(hashes)).items()}
+        rows = []
+        for index in range(block.count):
+            seq = found.get(index, first_seq)
+            if seq == first_seq:
+                first_seq += 1
+            else:
+                rows.append((index, seq))
+        return tuple(rows)
+
+    # Eras.
+
+    def _open_era(self, kind: int, now_us: int) -> Era:
+        era = self._open.get(kind)
+        if era is None:
+            self._last_numbers[kind] += 2
+            era = self._open[kind] = Era(self._last_numbers[kind])
+            self._eras.append(era)
+        if not era.since_us:
+            era.since_us, era.longest_us = now_us, max(era.until_us - now_us, 0)
+        return era
+
+    def sweep(self) -> None:
+        """From time to time: close eras that are old and not full, and let go of those whose time is over."""
+        now_us = self._now_us
+        for kind in list(self._open):
+            era = self._open_era(kind, now_us)
+            if now_us - era.since_us > era.longest_us:
+                del self._open[kind]
+        for era in [era for era in self._eras if era.until_us <= now_us]:
+            if self._open.get(era.number & 1) is not era and not self._is_moving(era):
+                self._eras.remove(era)
+                self._removing.append(era.row_numbers())
+        if self._writing or self._removing:
+            self.is_due = True
+
+    def _is_moving(self, era: Era) -> bool:
+        return any(era is moving for moving, _ in self._writing) or any(era in turn for turn in self._turns)
+
+    # The turn.
+
+    def rows(self) -> list[Record]:
+        """What must be on disk with this turn: new keys, and a step of what is to be written out or removed."""
+        records: list[Record] = []
+        completed: list[Era] = []
+        if self._added or self.is_due:
+            for era in self._eras:
+                if era.is_dirty:
+                    records += [SaveIds(number, page) for number, page in era.new_pages()]
+            step = max(STEP_ROWS, 4 * BUCKETS * self._added // ERA_KEYS)
+            while self._writing and step > 0:
+                era, rows = self._writing[0]
+                part = [SaveIds(number, value) for number, value in islice(rows, step)]
+                records += part
+                step -= len(part)
+                if step > 0:
+                    self._writing.popleft()
+                    completed.append(era)
+                    self._removing.append(era.page_numbers())
+            while self._removing and step > 0:
+                numbers = [DropIds(number) for number in islice(self._removing[0], step)]
+                records += numbers
+                step -= len(numbers)
+                if step > 0:
+                    self._removing.popleft()
+            self._added, self.is_due = 0, False
+        self._turns.append(completed)
+        return records
+
+    def committed(self) -> None:
+        """The oldest turn is on disk: what it completed is looked up there from now on."""
+        for era in self._turns.popleft():
+            era.buckets = None
+
+
+def _hashes(block: Block) -> tuple[list[bytes], Sequence[int]]:
+    """Hashes of topic and id, and the indexes of the messages that have an id."""
+    ids = block.ids()
+    prefixes = [topic.encode() + b"\0" for topic in block.topics]  # no topic has such a byte
+    if b"" not in ids:
+        named: Sequence[int] = range(block.count)
+    else:
+        named = [index for index, value in enumerate(ids) if value]
+        ids = [value for value in ids if value]
+    if len(prefixes) == 1:
+        prefix = prefixes[0]
+        return [blake2b(prefix + value, digest_size=HASH_BYTES).digest() for value in ids], named
+    topics = block.topic_idx()
+    hashes = [
+        blake2b(prefixes[topics[index]] + value, digest_size=HASH_BYTES).digest()
+        for index, value in zip(named, ids, strict=True)
+    ]
+    return hashes, named
+
+
+def _selected(block: Block, kept: Sequence[int]) -> Block | None:
+    """The block of these messages alone; None when there are none."""
+    if len(kept) == block.count:
+        return block
+    runs: list[tuple[int, int]] = []
+    for index in kept:
+        if runs and runs[-1][1] == index:
+            runs[-1] = runs[-1][0], index + 1
+        else:
+            runs.append((index, index + 1))
+    return Block(select(block, runs)) if runs else None
