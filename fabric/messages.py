@@ -333,8 +333,9 @@ class SaveTopic(NamedTuple):
     name: str
     settings: TopicSettings
     floor: int  # messages of this topic below are removed
-    msgs: int  # how many there are at or above the floor,
+    msgs: int  # how many there are at or above the floor; -1: they are being counted
     bytes: int  # and the bytes of their payloads
+    deleted: bool = False  # no settings any more: the floor alone is kept, for as long as something lies below it
 
 
 class DropTopic(NamedTuple):

@@ -1,7 +1,8 @@
 """Copies of a journal: backup, restore, compact.
 
-A backup may be taken while the hub runs. Blocks never change once written, so they are copied in many short read
-transactions; only the last one has to see the blocks' end, the groups and the producers at one moment. Restore and
+A backup may be taken while the hub runs. Blocks never change once written, they only go, and so do delivery events;
+these are copied in many short read transactions, and only the last one has to see the blocks' end and all the other
+tables at one moment. Restore and
 compact replace a journal, so they need it stopped, they check the new one before it takes the old one's place, and
 the change of place is one rename.
 
@@ -18,10 +19,20 @@ from typing import Final, NamedTuple
 import lmdb
 import lmdb.verify
 
-from fabric.block import stamp_of
 from fabric.errors import BlockError, JournalDamaged, JournalError
 from fabric.journal.directory import DATA_FILE, LockFile, has_data, make_directory, require_local, scratch, swap
-from fabric.journal.environment import Reading, Tables, Writing, lmdb_errors, open_environment, open_tables
+from fabric.journal.environment import (
+    Cursor,
+    Reading,
+    Tables,
+    Writing,
+    existing,
+    lmdb_errors,
+    open_environment,
+    open_tables,
+    seek,
+)
+from fabric.journal.holes import Hole, count_removed, hole_of, span_of
 from fabric.journal.records import META_KEY, Meta, decode_meta, encode_meta, key_seq, seq_key
 from fabric.journal.stats import collect
 from fabric.journal.verify import Finding, Progress, Report, verify_in_child
@@ -79,7 +90,7 @@ def restore(
             environment.copy(str(partial), compact=True)
         before = _meta_in(target) if has_data(target) else None
         with closing(open_environment(partial)) as environment:
-            tables = open_tables(environment)
+            tables = open_tables(environment, upgrade=True)
             with environment.begin(write=True) as txn:
                 meta = _read_meta(txn, tables)
                 epoch = max(meta.epoch, before.epoch if before else 0) + 1
@@ -136,7 +147,7 @@ class _Copy:
         self._source = source
         self._target = target
         self._progress = progress
-        self._next_seq = self._next_chunk = self._first_seq = 0
+        self._next_seq = self._next_chunk = self._next_event = self._first_seq = 0
         self._restarts = 0
 
     def run(self) -> None:
@@ -159,7 +170,8 @@ class _Copy:
         cursor = reading.cursor(self._source.blocks)
         if self._next_seq and cursor.first() and key_seq(cursor.key()) > self._next_seq:
             self._restart(writing)  # retention has removed blocks that were not copied yet
-        more, size = cursor.set_range(seq_key(self._next_seq)), 0
+        size = self._copy_hole(cursor, writing)
+        more = cursor.set_range(seq_key(self._next_seq))
         while more and (budget is None or size < budget):
             key, raw = cursor.item()
             writing.put(key, raw, append=True, db=self._target.blocks)
@@ -172,17 +184,45 @@ class _Copy:
             writing.put(chunks.key(), chunks.value(), append=True, db=self._target.chunks)
             self._next_chunk = first_seq + 1
             found = chunks.next()
+        more = self._copy_events(reading, writing, None if budget is None else budget - size) or more
         if more:
             return False
-        for name in ("meta", "groups", "producers"):
-            for key, row in reading.cursor(getattr(self._source, name)):
-                writing.put(key, row, db=getattr(self._target, name))
+        for name, table in existing(self._source).items():
+            if name not in ("blocks", "chunks", "events"):
+                for key, row in reading.cursor(table):
+                    writing.put(key, row, db=getattr(self._target, name))
         copied = writing.cursor(self._target.blocks)
-        if copied.first():  # the copy may reach further back than the original does by now
+        if copied.first():  # the copy may reach further back than the original does by now, and have fewer holes
             meta = _read_meta(writing, self._target)
-            first_seq = min(meta.first_seq, key_seq(copied.key()))
-            writing.put(META_KEY, encode_meta(meta._replace(first_seq=first_seq)), db=self._target.meta)
+            removed = count_removed(writing, self._target) if meta.removed else 0
+            meta = meta._replace(first_seq=min(meta.first_seq, key_seq(copied.key())), removed=removed)
+            writing.put(META_KEY, encode_meta(meta), db=self._target.meta)
         return True
+
+    def _copy_hole(self, cursor: Cursor, writing: Writing) -> int:
+        """Copy what is left of a hole that has swallowed blocks which were still to come."""
+        if not self._next_seq or not seek(cursor, self._next_seq):
+            return 0
+        hole = hole_of(key_seq(cursor.key()), cursor.value())
+        if hole is None or hole.last_seq < self._next_seq or hole.first_seq == self._next_seq:
+            return 0
+        writing.put(*Hole(self._next_seq, hole.last_seq, hole.ts_us).encode(), append=True, db=self._target.blocks)
+        self._next_seq = hole.last_seq + 1
+        return 1
+
+    def _copy_events(self, reading: Reading, writing: Writing, budget: int | None) -> bool:
+        """Copy delivery events up to a budget; true when there are more."""
+        if "events" not in existing(self._source):
+            return False
+        cursor, size = reading.cursor(self._source.events), 0
+        more = cursor.set_range(seq_key(self._next_event))
+        while more and (budget is None or size < budget):
+            key, row = cursor.item()
+            writing.put(key, row, append=True, db=self._target.events)
+            size += len(row)
+            self._next_event = key_seq(key) + 1
+            more = cursor.next()
+        return more
 
     def _restart(self, writing: Writing) -> None:
         self._restarts += 1
@@ -199,7 +239,7 @@ class _Copy:
 def _end_of(key: memoryview, raw: memoryview) -> int:
     """The last seq of a block, or its first one when the block is damaged."""
     try:
-        return stamp_of(raw).last_seq
+        return span_of(key_seq(key), raw).last_seq
     except BlockError:
         return key_seq(key)
 

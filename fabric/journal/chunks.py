@@ -33,6 +33,7 @@ BLOCKS_MAX: Final = 256  # a block's place in its chunk fits a byte
 BYTES_MAX: Final = 16 << 20  # so that a skipped chunk is worth skipping and an open one is soon read again at start
 _SHORT_NUMBERS: Final = 1 << 16
 _HEAD: Final = struct.Struct("<QQqqQ")
+_EXTENT: Final = struct.Struct("<QQ")
 
 
 class Entry(NamedTuple):
@@ -56,6 +57,11 @@ class _Numbers(dict[bytes, int]):
         self.names.append(topic.decode())
         number = self[topic] = len(self.names) - 1
         return number
+
+
+def extent_of(row: bytes | memoryview) -> tuple[int, int]:
+    """First and last seq of a summary, unchecked; zeros when the row cannot be one."""
+    return _EXTENT.unpack_from(row) if len(row) >= _HEAD.size else (0, 0)
 
 
 class OpenChunk:
@@ -180,6 +186,11 @@ class Chunk:
         offsets = self.offsets
         end = offsets[place + 1] - 1 if place + 1 < len(offsets) else self.last_seq - self.first_seq
         return self.first_seq + offsets[place], self.first_seq + end
+
+    def names_at(self, place: int) -> set[str]:
+        """The topics of the block at a place."""
+        start = self.ends[place - 1] if place else 0
+        return {self.names[number] for number in self.numbers[start : self.ends[place]]}
 
     def encode(self) -> tuple[bytes, bytes]:
         key = seq_key(self.first_seq)

@@ -13,7 +13,17 @@ import lmdb
 
 from fabric.errors import JournalDamaged, JournalError
 from fabric.journal.directory import FILE_MODE, scratch, swap
-from fabric.journal.records import FORMAT, FORMAT_KEY, META_KEY, Meta, decode_format, encode_format, encode_meta
+from fabric.journal.records import (
+    FORMAT,
+    FORMAT_KEY,
+    META_KEY,
+    Meta,
+    decode_format,
+    encode_format,
+    encode_meta,
+    key_seq,
+    seq_key,
+)
 
 MAP_BYTES: Final = 1 << 40  # set once and huge: address space is free, and the disk must fill before the map does
 READERS_MAX: Final = 1024  # slots in lock.mdb; the hub needs two, the rest is for copies and the command line
@@ -22,7 +32,7 @@ _SPARE_READERS: Final = 4  # read transactions kept for reuse, so that beginning
 # A reading transaction lends its bytes; a writing one is asked for little and copies them.
 Reading: TypeAlias = "lmdb.Transaction[memoryview]"
 Writing: TypeAlias = "lmdb.Transaction[bytes]"
-Cursor: TypeAlias = "lmdb.Cursor[memoryview]"
+Cursor: TypeAlias = "lmdb.Cursor[memoryview] | lmdb.Cursor[bytes]"
 
 
 class Tables(NamedTuple):
@@ -38,6 +48,9 @@ class Tables(NamedTuple):
     ids: "lmdb._Database"
     events: "lmdb._Database"
     settings: "lmdb._Database"
+
+
+_FORMAT_1: Final = (b"meta", b"blocks", b"chunks", b"groups", b"producers")
 
 
 def open_environment(path: Path, *, map_bytes: int = MAP_BYTES, readonly: bool = False) -> lmdb.Environment:
@@ -73,27 +86,63 @@ def create_environment(path: Path, meta: Meta) -> None:
         swap(partial, path)
 
 
-def open_tables(environment: lmdb.Environment, *, create: bool = False) -> Tables:
-    """Open the tables of a journal whose format this program knows; with `create`, make them first."""
+def open_tables(environment: lmdb.Environment, *, create: bool = False, upgrade: bool = False) -> Tables:
+    """Open the tables of a journal whose format this program knows.
+
+    With `create`, they are made first; with `upgrade`, those that an older format did not have, and the journal is of
+    this format from then on. Without either, tables that are not there are None: use `existing`.
+    """
     names = [name.encode() for name in Tables._fields]
     with lmdb_errors("cannot open the journal's tables"):
         if create:
-            with environment.begin(write=True) as txn:  # one transaction: all tables come to be, or none
-                for name in names:
-                    environment.open_db(name, txn)
-        _require_known_format(environment)
-        return Tables(*(environment.open_db(name, create=False) for name in names))
+            _make_tables(environment, names)
+        version = _known_format(environment)
+        if upgrade and version < FORMAT:
+            _make_tables(environment, names, upgrade=True)
+        if upgrade or version >= FORMAT:
+            return Tables(*(environment.open_db(name, create=False) for name in names))
+        return Tables(*(_open_if_there(environment, name) for name in names))
 
 
-def _require_known_format(environment: lmdb.Environment) -> None:
+def existing(tables: Tables) -> "dict[str, lmdb._Database]":
+    """The tables that a journal has, by name; one of an older format that was opened to be read lacks some."""
+    return {name: table for name, table in zip(Tables._fields, tables, strict=True) if table is not None}
+
+
+def _make_tables(environment: lmdb.Environment, names: list[bytes], *, upgrade: bool = False) -> None:
+    with environment.begin(write=True) as txn:  # one transaction: all tables come to be, or none
+        tables = [environment.open_db(name, txn) for name in names]
+        if upgrade:
+            txn.put(FORMAT_KEY, encode_format(), db=tables[Tables._fields.index("meta")])
+
+
+def _open_if_there(environment: lmdb.Environment, name: bytes) -> "lmdb._Database":
+    try:
+        return environment.open_db(name, create=False)
+    except lmdb.NotFoundError:
+        if name in _FORMAT_1:
+            raise
+        return None  # type: ignore[return-value]  # or every use would have to ask what only old journals need
+
+
+def _known_format(environment: lmdb.Environment) -> int:
     meta = environment.open_db(b"meta", create=False)
     with environment.begin() as txn:
         row = txn.get(FORMAT_KEY, db=meta)
-    if row is not None and (version := decode_format(row)) > FORMAT:
+    version = decode_format(row) if row is not None else FORMAT
+    if version > FORMAT:
         raise JournalError(
             f"the journal in {environment.path()} has format {version}, and this program knows up to {FORMAT}",
             "upgrade fabricmq",
         )
+    return version
+
+
+def seek(cursor: Cursor, seq: int) -> bool:
+    """Move to the last row whose key is not above seq; false when there is none."""
+    if not cursor.set_range(seq_key(seq)):
+        return cursor.last()
+    return key_seq(cursor.key()) == seq or cursor.prev()
 
 
 @contextmanager

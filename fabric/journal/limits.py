@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import lmdb
 
-from fabric.journal.environment import Reading, Tables
+from fabric.journal.environment import Reading, Tables, existing
 
 DISK_FLOOR_SHARE: Final = 0.05  # refuse publishes when less than this share of the volume is free,
 DISK_FLOOR_BYTES: Final = 1 << 30  # or less than this, whichever is more
@@ -85,7 +85,7 @@ class Gauge:
 def used_bytes(txn: Reading, tables: Tables) -> int:
     """Bytes of the pages that hold data; free pages, which LMDB uses again, are not counted."""
     pages, page_bytes = 0, 0
-    for table in tables:
+    for table in existing(tables).values():
         stat = txn.stat(table)
         pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
         page_bytes = stat["psize"]

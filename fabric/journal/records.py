@@ -5,8 +5,11 @@ a few rows that are written again and again; what the other tables hold is in `s
 row brings its own: a block has two in its head, all others are sealed here, together with their key, so that a row
 cannot pass for another.
 
-To change the format: raise FORMAT, teach `Journal.open` to read the old one, and keep a journal of the old format as
-a test fixture. A program never opens a format newer than its own.
+To change the format: raise FORMAT, teach `open_tables` and the decoders to read the old one, and keep a journal of the
+old format as a test fixture. A program never opens a format newer than its own.
+
+    format 1    blocks, chunks, groups, producers, meta
+    format 2    the tables of `state`, holes among the blocks, more settings in a group's row
 """
 
 import struct
@@ -69,6 +72,7 @@ class Meta(NamedTuple):
     clean: bool  # closed in good order; false while it is open
     first_seq: int  # what lies below was removed by retention; what is missing above was lost
     last_seq: int  # where it ended when it was closed in good order
+    removed: int = 0  # messages in holes, at or above first_seq; format 1 had none
 
 
 FORMAT_KEY: Final = b"format"  # kept apart and plain, so that every future program can read it

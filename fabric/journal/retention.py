@@ -3,22 +3,45 @@
 Whole blocks go, oldest first. The last block always stays: it is what remembers the last sequence number and time.
 A step is one short transaction, because pages that a transaction frees can be used again only some commits later; a
 single large delete would need as much new room as it frees.
+
+Holes that retention of single topics has left at the journal's front go as well, whatever the limits are.
 """
 
-from typing import Final
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 import lmdb
 
 from fabric.block import stamp_of
 from fabric.errors import BlockError
 from fabric.journal.environment import Cursor, Reading, Tables
+from fabric.journal.events import EventRetention
+from fabric.journal.holes import hole_of, span_of
 from fabric.journal.limits import Limits, used_bytes
 from fabric.journal.records import key_seq, name_key
 from fabric.messages import SaveProducer
 
 STEP_ROWS: Final = 500
+LOOK_AHEAD_ROWS: Final = 2000  # how many blocks others are asked to let go of at once
 PRODUCER_IDLE_US: Final = 7 * 24 * 3600 * 1_000_000  # a producer silent for longer cannot resume its numbering
 _LOOK_AHEAD: Final = 16  # damaged blocks whose time is taken from the next good one
+
+
+class Step(NamedTuple):
+    """What one step has removed."""
+
+    first_seq: int  # where the journal begins now; 0: as before
+    blocks: int
+    holes: int  # messages that were removed before, and of which only the hole was left
+
+
+class _Front(NamedTuple):
+    """What the journal begins with."""
+
+    base_seq: int
+    last_seq: int
+    ts_us: int
+    is_hole: bool
 
 
 class Retention:
@@ -27,60 +50,101 @@ class Retention:
     def __init__(self, tables: Tables, limits: Limits) -> None:
         self._tables = tables
         self._limits = limits
-        self._first: tuple[int, int] | None = None  # base_seq and ts_us of the first block; None: not known
+        self._events = EventRetention(tables, limits)
+        self._front: _Front | None = None  # None: not known
         self._seen: dict[str, int] = {}  # producer -> when it was last seen, in that order
+        self.wanted = 0  # below this, messages would go if they were not held; 0: none is held
 
     def saw(self, producer: SaveProducer) -> None:
         self._seen.pop(producer.name, None)
         self._seen[producer.name] = producer.seen_us
 
-    def is_due(self, environment: lmdb.Environment, now_us: int, last_seq: int, used: int) -> bool:
+    def dug(self) -> None:
+        """There are new holes, and the first block may be in one."""
+        self._front = None
+
+    def is_due(self, environment: lmdb.Environment, now_us: int, last_seq: int, used: int, hold_seq: int) -> bool:
         """Whether a step would find something to remove."""
+        self.wanted = 0
         if self._idle_producers(now_us, 1):
             return True
         limits = self._limits
-        if not (limits.max_age_s or limits.max_bytes or limits.max_messages):
-            return False
-        if self._first is None:
+        limited = bool(limits.max_age_s or limits.max_bytes or limits.max_messages)
+        if self._front is None or limited:
             with environment.begin(buffers=True) as txn:
-                cursor = txn.cursor(self._tables.blocks)
-                if not cursor.first():
-                    return False
-                self._first = key_seq(cursor.key()), _time_at(cursor)
-        return self._exceeds(*self._first, now_us, last_seq, used)
+                if self._front is None:
+                    cursor = txn.cursor(self._tables.blocks)
+                    if not cursor.first():
+                        return False
+                    self._front = _front_at(cursor)
+                if limited and self._events.is_due(txn, now_us):
+                    return True
+        front = self._front
+        if front.is_hole or not self._exceeds(front, now_us, last_seq, used):
+            return front.is_hole
+        if front.last_seq >= hold_seq:
+            self.wanted = self._ahead(environment, now_us, last_seq, used)
+            return False
+        return True
 
-    def step(self, txn: Reading, now_us: int, last_seq: int, open_seq: int) -> int | None:
-        """Remove at most STEP_ROWS rows; the new first seq when blocks went."""
-        rows = 0
+    def step(self, txn: Reading, now_us: int, last_seq: int, open_seq: int, hold_seq: int) -> Step:
+        """Remove at most STEP_ROWS rows, none that holds hold_seq or what lies above."""
+        rows = blocks = holes = 0
         for name in self._idle_producers(now_us, STEP_ROWS):
             txn.delete(name_key(name), db=self._tables.producers)
             del self._seen[name]
             rows += 1
         cursor = txn.cursor(self._tables.blocks)
         if not cursor.last():
-            return None
+            return Step(0, 0, 0)
         last_base = key_seq(cursor.key())
         cursor.first()
+        front = _front_at(cursor)
+        self._events.step(txn, now_us)
         used = used_bytes(txn, self._tables)
-        removed = False
-        while rows < STEP_ROWS and (base := key_seq(cursor.key())) < last_base:
-            if not self._exceeds(base, _time_at(cursor), now_us, last_seq, used):
+        while rows < STEP_ROWS and front.base_seq < last_base:
+            if front.is_hole:
+                holes += front.last_seq - front.base_seq + 1
+                last_seq += front.last_seq - front.base_seq + 1
+            elif front.last_seq < hold_seq and self._exceeds(front, now_us, last_seq, used):
+                blocks += 1
+            else:
                 break
             cursor.delete()
             used = used_bytes(txn, self._tables)
-            removed = True
             rows += 1
-        self._first = key_seq(cursor.key()), _time_at(cursor)
-        if not removed:
-            return None
-        self._drop_chunks(txn, self._first[0], open_seq)
-        return self._first[0]
+            front = _front_at(cursor)
+        self._front = front
+        if not blocks and not holes:
+            return Step(0, 0, 0)
+        self._drop_chunks(txn, front.base_seq, open_seq)
+        return Step(front.base_seq, blocks, holes)
 
-    def _exceeds(self, base_seq: int, ts_us: int, now_us: int, last_seq: int, used: int) -> bool:
+    def _ahead(self, environment: lmdb.Environment, now_us: int, last_seq: int, used: int) -> int:
+        """How far the next steps would go, if nothing held them."""
+        wanted = 0
+        with environment.begin(buffers=True) as txn:
+            cursor = txn.cursor(self._tables.blocks)
+            last_base = key_seq(cursor.key()) if cursor.last() else 0
+            more = cursor.first()
+            for _ in range(LOOK_AHEAD_ROWS):
+                if not more or key_seq(cursor.key()) >= last_base:
+                    break
+                front = _front_at(cursor)
+                if front.is_hole:
+                    last_seq += front.last_seq - front.base_seq + 1
+                elif not self._exceeds(front, now_us, last_seq, used):
+                    break
+                used -= len(cursor.value())
+                wanted = front.last_seq + 1
+                more = cursor.next()
+        return wanted
+
+    def _exceeds(self, front: _Front, now_us: int, last_seq: int, used: int) -> bool:
         limits = self._limits
         return bool(
-            (limits.max_age_s and ts_us < now_us - limits.max_age_s * 1_000_000)
-            or (limits.max_messages and last_seq - base_seq + 1 > limits.max_messages)
+            (limits.max_age_s and front.ts_us < now_us - limits.max_age_s * 1_000_000)
+            or (limits.max_messages and last_seq - front.base_seq + 1 > limits.max_messages)
             or (limits.max_bytes and used > limits.max_bytes)
         )
 
@@ -103,13 +167,25 @@ class Retention:
             found = cursor.first() and cursor.delete() and cursor.first()
 
 
+def _front_at(cursor: Cursor) -> _Front:
+    """The block or hole under the cursor."""
+    base_seq = key_seq(cursor.key())
+    hole = hole_of(base_seq, cursor.value())
+    if hole is not None:
+        return _Front(*hole, is_hole=True)
+    last_seq = base_seq
+    with suppress(BlockError):
+        last_seq = stamp_of(cursor.value()).last_seq
+    return _Front(base_seq, last_seq, _time_at(cursor), is_hole=False)
+
+
 def _time_at(cursor: Cursor) -> int:
     """The time of the block under the cursor; a damaged one counts as old as the next good one."""
     key = bytes(cursor.key())
     try:
         for _ in range(_LOOK_AHEAD):
             try:
-                return stamp_of(cursor.value()).ts_us
+                return span_of(key_seq(cursor.key()), cursor.value()).ts_us
             except BlockError:
                 if not cursor.next():
                     break

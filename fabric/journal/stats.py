@@ -10,7 +10,8 @@ import lmdb
 from fabric.block import stamp_of
 from fabric.errors import BlockError
 from fabric.journal.directory import DATA_FILE
-from fabric.journal.environment import Reading, Tables
+from fabric.journal.environment import Reading, Tables, existing
+from fabric.journal.holes import span_of
 from fabric.journal.limits import used_bytes
 from fabric.journal.records import META_KEY, decode_meta, key_seq
 
@@ -22,10 +23,17 @@ class Stats(NamedTuple):
     first_seq: int
     last_seq: int
     messages: int
+    removed: int  # between first and last, by retention of single topics
     blocks: int
     chunks: int
     groups: int
     producers: int
+    failures: int  # messages, or runs of them, that failed in some group
+    topics: int  # with settings of their own
+    schedules: int
+    ids: int  # parts of the index of idempotency keys
+    events: int  # blocks of delivery events
+    settings: int
     first_ts_us: int
     last_ts_us: int
     data_bytes: int  # pages that hold data
@@ -41,8 +49,10 @@ def collect(path: Path, environment: lmdb.Environment, tables: Tables) -> Stats:
     with environment.begin(buffers=True) as txn:
         row = txn.get(META_KEY, db=tables.meta)
         meta = decode_meta(row) if row is not None else None
+        removed = meta.removed if meta is not None else 0
         first_seq, first_ts_us, last_seq, last_ts_us = _ends(txn, tables)
-        entries = {name: txn.stat(table)["entries"] for name, table in zip(Tables._fields, tables, strict=True)}
+        entries = dict.fromkeys(Tables._fields, 0)  # an older format has not all of them
+        entries.update({name: txn.stat(table)["entries"] for name, table in existing(tables).items()})
         data_bytes, page_bytes = used_bytes(txn, tables), txn.stat(tables.meta)["psize"]
     info = environment.info()
     disk = os.statvfs(path)
@@ -54,11 +64,18 @@ def collect(path: Path, environment: lmdb.Environment, tables: Tables) -> Stats:
         clean=meta.clean if meta else False,
         first_seq=first_seq,
         last_seq=last_seq,
-        messages=last_seq - first_seq + 1,
+        messages=last_seq - first_seq + 1 - removed,
+        removed=removed,
         blocks=entries["blocks"],
         chunks=entries["chunks"],
         groups=entries["groups"],
         producers=entries["producers"],
+        failures=entries["failures"],
+        topics=entries["topics"],
+        schedules=entries["schedule"],
+        ids=entries["ids"],
+        events=entries["events"],
+        settings=entries["settings"],
         first_ts_us=first_ts_us,
         last_ts_us=last_ts_us,
         data_bytes=data_bytes,
@@ -78,7 +95,7 @@ def _ends(txn: Reading, tables: Tables) -> tuple[int, int, int, int]:
         return 1, 0, 0, 0
     first_seq, first_ts_us = key_seq(cursor.key()), 0
     with suppress(BlockError):
-        first_ts_us = stamp_of(cursor.value()).ts_us
+        first_ts_us = span_of(first_seq, cursor.value()).ts_us
     cursor.last()
     last_seq, last_ts_us = key_seq(cursor.key()), 0
     with suppress(BlockError):

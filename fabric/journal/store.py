@@ -31,6 +31,7 @@ from fabric.journal.environment import (
     open_environment,
     open_tables,
 )
+from fabric.journal.holes import dig
 from fabric.journal.limits import Gauge, Limits
 from fabric.journal.reader import Damaged, Reader, blocks_from
 from fabric.journal.records import SEQ_MAX, Meta, key_seq, seq_key
@@ -39,7 +40,17 @@ from fabric.journal.retention import Retention
 from fabric.journal.state import put_state
 from fabric.journal.stats import Stats, collect
 from fabric.journal.verify import Finding, verify_in_child
-from fabric.messages import Append, Record, SaveFailure, SaveGroup, SaveProducer, SaveSetting, SaveTopic
+from fabric.messages import (
+    Append,
+    Discard,
+    Record,
+    SaveFailure,
+    SaveGroup,
+    SaveProducer,
+    SaveSchedule,
+    SaveSetting,
+    SaveTopic,
+)
 
 __all__ = ["Damaged", "Finding", "Journal", "Limits", "Reader", "Restored", "Stats"]
 
@@ -79,11 +90,12 @@ class Journal:
         self.mapping = threading.Lock()  # held while a reader reads, and while the map grows under it
         self.environment = open_environment(path, map_bytes=map_bytes)
         try:
-            self.tables = open_tables(self.environment)
+            self.tables = open_tables(self.environment, upgrade=True)
         except BaseException:
             self.environment.close()
             raise
         self._retention = Retention(self.tables, limits)
+        self.hold_seq = SEQ_MAX  # retention of the whole journal stops here; set by whoever counts what it removes
         self.residence = Residence(path / DATA_FILE)
         self._gauge = Gauge(path, self.environment, self.tables, limits, self.mapping)
         self._checked_readers_s = 0.0
@@ -179,7 +191,7 @@ class Journal:
             except lmdb.MapFullError:
                 # Not an error of the disk: the transaction was given up whole, and with a larger map it is written
                 # like any other. Waiting for deletes would be a dead end, because they need room as well.
-                self._grow(sum(len(r.block) for r in turn if isinstance(r, Append)))
+                self._grow(sum(len(r.block) for r in turn if isinstance(r, Append | SaveSchedule)))
                 filled, chunk = self._write(turn)
         except lmdb.Error as error:
             raise self._fail("cannot write to the journal", error) from error
@@ -195,12 +207,14 @@ class Journal:
         chunk = self.open_chunk
         try:
             used = self._gauge.used_bytes()
-            if not self._retention.is_due(self.environment, now_us, chunk.last_seq, used):
+            meta, hold_seq = self._meta, self.hold_seq
+            last_seq = chunk.last_seq - meta.removed  # as if there were no holes
+            if not self._retention.is_due(self.environment, now_us, last_seq, used, hold_seq):
                 return None
             with self.environment.begin(write=True, buffers=True) as txn:
-                first_seq = self._retention.step(txn, now_us, chunk.last_seq, chunk.first_seq)
-                if first_seq is not None:
-                    self._meta = self._meta._replace(first_seq=first_seq)
+                step = self._retention.step(txn, now_us, last_seq, chunk.first_seq, hold_seq)
+                if step.first_seq > meta.first_seq:
+                    self._meta = meta._replace(first_seq=step.first_seq, removed=meta.removed - step.holes)
                     self._put_meta(txn, self._meta)
             self._gauge.poll_now()
         except lmdb.MapFullError:
@@ -208,7 +222,12 @@ class Journal:
             return None
         except lmdb.Error as error:
             raise self._fail("cannot trim the journal", error) from error
-        return first_seq
+        return step.first_seq if step.blocks else None
+
+    @property
+    def trim_wanted(self) -> int:
+        """Up to where retention would remove messages if `hold_seq` let it; 0 when it is not held back."""
+        return self._retention.wanted
 
     def rest(self) -> None:
         """To be called by the journal thread when it has had nothing to do for a while."""
@@ -262,7 +281,7 @@ class Journal:
         """One transaction. Returns the chunks it filled and the one now open, none of it published yet."""
         chunk, filled = self.open_chunk, []
         last_seq, last_ts_us, written = chunk.last_seq, self._last_ts_us, 0
-        blocks = self.tables.blocks
+        blocks, meta, removed = self.tables.blocks, self._meta, 0
         chunk.roll_back()  # what an earlier attempt has left
         with self.environment.begin(write=True) as txn:
             put = txn.put
@@ -279,10 +298,20 @@ class Journal:
                         self._put_chunk(txn, chunk)
                         filled.append(chunk)
                         chunk = OpenChunk(last_seq + 1)
+                elif type(record) is Discard:
+                    removed += dig(txn, self.tables, record.bases)
                 else:
                     put_state(txn, self.tables, record)
                     if type(record) is SaveProducer:
                         self._retention.saw(record)
+                    elif type(record) is SaveSchedule:
+                        written += len(record.block)
+            if removed:
+                meta = meta._replace(removed=meta.removed + removed)
+                self._put_meta(txn, meta)
+        if removed:
+            self._meta = meta
+            self._retention.dug()
         self._last_ts_us = last_ts_us
         self._gauge.wrote(written)
         self.residence.touched(written)
@@ -359,6 +388,9 @@ class Journal:
             raise JournalDamaged("the last block of the journal is not in its place", _RESTORE_HINT)
         filled, chunk = [], OpenChunk(self._open_seq(txn))
         for found in blocks_from(txn, self.tables, chunk.first_seq, last_seq + 1, limit=SEQ_MAX):
+            if found.topics == [] and not chunk.entries:  # a hole needs no summary
+                chunk = OpenChunk(found.last_seq + 1)
+                continue
             chunk.add(*found)
             if chunk.is_full:
                 filled.append(chunk)

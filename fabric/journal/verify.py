@@ -1,7 +1,7 @@
 """Walking a journal: does every row match its checksum, and do the rows fit together?
 
-Blocks must follow one another without a gap, times must not decrease, summaries must say what the blocks say. Reads
-are short transactions, so a running hub is not disturbed; what it appends or trims meanwhile is no finding.
+Blocks and holes must follow one another without a gap, times must not decrease, summaries must say what the blocks say.
+Reads are short transactions, so a running hub is not disturbed; what it appends or trims meanwhile is no finding.
 
 A damaged file can make LMDB abort the whole process. `verify_in_child` therefore does the walk in a process of its
 own: if that dies, its death is the finding. The hub starts with such a walk over the tail of its journal.
@@ -18,13 +18,14 @@ from typing import Final, NamedTuple
 
 import lmdb
 
-from fabric.block import glance, stamp_of
+from fabric.block import glance
 from fabric.errors import BlockError, JournalDamaged, JournalError
 from fabric.journal import records
 from fabric.journal.chunks import Chunk, OpenChunk
-from fabric.journal.environment import Reading, Tables, lmdb_errors, open_environment, open_tables
-from fabric.journal.reader import Found, check_block, seek
-from fabric.journal.records import key_seq, seq_key
+from fabric.journal.environment import Reading, Tables, existing, lmdb_errors, open_environment, open_tables, seek
+from fabric.journal.holes import Hole, hole_at, hole_of, span_of
+from fabric.journal.reader import Found, check_block
+from fabric.journal.records import key_seq, seq_key, unseal
 
 Progress = Callable[[int, int], None]  # (seqs walked, seqs in all)
 
@@ -32,6 +33,8 @@ TAIL_BLOCKS: Final = 256  # what a crash could have touched, and more
 STEP_BLOCKS: Final = 64  # blocks for each read transaction,
 STEP_BYTES: Final = 16 << 20  # or bytes
 EXIT_DAMAGED: Final = 9
+# Tables that are looked at in a way of their own; of the others, the checksums.
+_WALKED: Final = ("meta", "blocks", "chunks", "groups", "producers")
 
 
 class Finding(NamedTuple):
@@ -53,6 +56,14 @@ class Report(NamedTuple):
     groups: int
     producers: int
     findings: tuple[Finding, ...]
+    removed: int = 0  # messages in holes: removed by retention of single topics
+    failures: int = 0
+    topics: int = 0
+    schedule: int = 0
+    schedule_ids: int = 0
+    ids: int = 0
+    events: int = 0
+    settings: int = 0
 
 
 def verify(path: Path, *, tail_only: bool = False, progress: Progress | None = None) -> Report:
@@ -68,12 +79,13 @@ class _Walk:
         self._tables = tables
         self._progress = progress
         self._findings: list[Finding] = []
-        self._blocks = self._messages = self._bytes = self._chunks = 0
+        self._blocks = self._messages = self._bytes = self._chunks = self._removed = 0
         self._first_seq: int | None = None
         self._next_seq = 0  # where the next block must begin; 0: anywhere
         self._last_ts_us = 0
         self._chunk: Chunk | None = None  # the stored summary of the blocks being walked,
         self._walked = OpenChunk(0)  # and what they really hold
+        self._holed = False  # some of them are gone, as they may be
         self._bad_chunks_stop = 0
 
     def run(self, tail_only: bool) -> Report:
@@ -81,6 +93,7 @@ class _Walk:
             self._meta(txn)
             groups = self._rows(txn, "groups", records.decode_group)
             producers = self._rows(txn, "producers", records.decode_producer)
+            others = {name: self._rows(txn, name, unseal) for name in existing(self._tables) if name not in _WALKED}
             seq, last_seq = self._extent(txn, tail_only)
         first_seq = seq
         while seq <= last_seq:
@@ -88,6 +101,8 @@ class _Walk:
                 seq = self._step(txn, seq)
             if self._progress is not None:
                 self._progress(min(seq, last_seq + 1) - first_seq, last_seq - first_seq + 1)
+        if self._chunk is not None and self._chunk.last_seq < last_seq:
+            self._end_chunk(self._chunk)
         return Report(
             first_seq=self._first_seq if self._first_seq is not None else last_seq + 1,
             last_seq=last_seq,
@@ -98,6 +113,8 @@ class _Walk:
             groups=groups,
             producers=producers,
             findings=tuple(self._findings),
+            removed=self._removed,
+            **others,
         )
 
     def _find(self, table: str, first_seq: int, last_seq: int, why: str) -> None:
@@ -130,7 +147,7 @@ class _Walk:
             return 1, 0
         last_seq = key_seq(cursor.key())
         try:
-            last_seq = stamp_of(cursor.value()).last_seq
+            last_seq = span_of(last_seq, cursor.value()).last_seq
         except BlockError as error:
             self._find("blocks", last_seq, last_seq, f"the last block: {error}")
         if tail_only:
@@ -157,17 +174,38 @@ class _Walk:
         if 0 < self._next_seq < (floor := self._floor(txn)):  # retention has been here since the last step
             self._next_seq = floor
             seq = max(seq, floor)
-        if not cursor.set_range(seq_key(seq)):
+        swallowed = self._next_seq > 0 and hole_at(cursor, self._next_seq) is not None  # since the last step
+        if not swallowed and not cursor.set_range(seq_key(seq)):
             return records.SEQ_MAX
         size, more = 0, True
         for _ in range(STEP_BLOCKS):
             base, raw = key_seq(cursor.key()), bytes(cursor.value())
             more = cursor.next()
-            self._block(txn, base, key_seq(cursor.key()) - 1 if more else None, raw)
+            end = key_seq(cursor.key()) - 1 if more else None
+            hole = hole_of(base, raw)
+            if hole is not None:
+                self._hole(hole, end)
+            else:
+                self._block(txn, base, end, raw)
             size += len(raw)
             if not more or size > STEP_BYTES:
                 break
         return key_seq(cursor.key()) if more else records.SEQ_MAX
+
+    def _hole(self, hole: Hole, end: int | None) -> None:
+        first_seq = max(hole.first_seq, self._next_seq)  # it may have grown while we were on our way
+        if self._first_seq is None:
+            self._first_seq = hole.first_seq
+        if 0 < self._next_seq < hole.first_seq:
+            self._find("blocks", self._next_seq, hole.first_seq - 1, "the block is missing")
+        if end is None or hole.last_seq > end:
+            why = "a hole ends the journal" if end is None else "a hole runs into the next block"
+            self._find("blocks", first_seq, hole.last_seq, why)
+        if hole.ts_us < self._last_ts_us:
+            self._find("blocks", first_seq, hole.last_seq, "the hole is older than the block before")
+        self._removed += hole.last_seq - first_seq + 1
+        self._holed = self._chunk is not None
+        self._next_seq, self._last_ts_us = hole.last_seq + 1, hole.ts_us
 
     def _block(self, txn: Reading, base: int, end: int | None, raw: bytes) -> None:
         """One block; `end` is the seq before the next one, where there is a next one."""
@@ -192,18 +230,31 @@ class _Walk:
 
     def _compare(self, txn: Reading, found: Found) -> None:
         """Hold the blocks of a chunk against its summary once all of them were seen."""
-        if self._chunk is None or found.base_seq > self._chunk.last_seq:
+        if self._chunk is not None and found.base_seq > self._chunk.last_seq:  # its last block is in a hole
+            self._end_chunk(self._chunk)
+        if self._chunk is None:
             self._chunk, self._walked = self._summary(txn, found.base_seq), OpenChunk(found.base_seq)
         if self._chunk is None:
             return
         self._walked.add(*found)
-        if found.last_seq < self._chunk.last_seq:
-            return
+        if found.last_seq >= self._chunk.last_seq:
+            self._end_chunk(self._chunk)
+
+    def _end_chunk(self, chunk: Chunk) -> None:
+        walked, holed, self._chunk, self._holed = self._walked, self._holed, None, False
         self._chunks += 1
-        is_whole = self._walked.first_seq == self._chunk.first_seq
-        is_sound = all(entry.topics is not None for entry in self._walked.entries)
-        if is_whole and is_sound and Chunk.of(self._walked) != self._chunk:
-            self._find("chunks", self._chunk.first_seq, self._chunk.last_seq, "the summary does not fit its blocks")
+        if any(entry.topics is None for entry in walked.entries):
+            return
+        if walked.first_seq == chunk.first_seq and not holed:
+            fits = Chunk.of(walked) == chunk
+        else:  # some of its blocks are in holes, or before the first one we saw; the others must be as it says
+            fits = all(
+                chunk.range_of(place := chunk.place_of(entry.base_seq)) == (entry.base_seq, entry.last_seq)
+                and chunk.names_at(place) == {walked.names[number] for number in entry.topics or ()}
+                for entry in walked.entries
+            )
+        if not fits:
+            self._find("chunks", chunk.first_seq, chunk.last_seq, "the summary does not fit its blocks")
 
     def _summary(self, txn: Reading, seq: int) -> Chunk | None:
         """The stored summary that covers a block; None when it is damaged, or when the chunk is still open."""
