@@ -207,7 +207,8 @@ def _parts(rows: list[Confirm]) -> Iterator[tuple[Confirm, ...]]:
 
 
 def _joinable(entries: list[_Entry]) -> list[list[_Entry]]:
-    """Runs of entries that become one journal block each."""
+    """Runs of entries that become one journal block each. The hub's own topics stay apart from all others, so that
+    one look at a block's first topic tells whether it is made of dead letters."""
     runs: list[list[_Entry]] = []
     size = count = 0
     for entry in entries:
@@ -218,6 +219,7 @@ def _joinable(entries: list[_Entry]) -> list[list[_Entry]]:
                 len(last.raw) < SMALL_BLOCK_BYTES
                 and (last.priority, last.expires_us) == (block.priority, block.expires_us)
                 and count + block.count <= COUNT_MAX
+                and (last.topics == block.topics or "$" not in (last.topics[0][0], block.topics[0][0]))
             ):
                 runs[-1].append(entry)
                 size += len(block.raw)
