@@ -82,6 +82,8 @@ class _Deal:
                     owner = lock.owner
                     if lock.parked or owner is None or lock.inflight >= lock.limit or not self._has_room(owner):
                         keys.park(lock, Held(work.block.base_seq + place, work.attempt, work.failures, 0.0))
+                        if len(lock.parked) == 1:
+                            keys.sort_out(lock)
                         continue
                     member = owner
                 elif rooms[default] <= 0:
