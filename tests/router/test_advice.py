@@ -1,0 +1,128 @@
+"""Advisories: what the hub says about itself to those who listen."""
+
+import json
+from typing import Any
+
+from fabric import messages as m
+from fabric.block import Block
+from fabric.router import advice
+from tests.router.world import BIG, World
+
+P, C, A, L = b"P", b"C", b"A", b"L"
+
+
+def world(*patterns: str, credit: int = 1000) -> World:
+    w = World()
+    for peer in (P, C, A, L):
+        w.hello(peer, client=peer.decode())
+    if patterns:
+        w.sub(L, 1, *patterns, credit=credit)
+    return w
+
+
+def admin(w: World, op: str, **fields: Any) -> None:
+    w.say(A, m.Admin(3, {"op": op, **fields}))
+
+
+def news(w: World) -> list[tuple[str, dict[str, Any]]]:
+    """(topic, fields) of what L heard; ordinals follow each other, and there is no seq."""
+    rows, ordinal = [], 1
+    for message in w.said[L]:
+        if isinstance(message, m.Deliver):
+            block = Block(message.block)
+            block.verify()
+            block.verify_stamp()
+            assert message.first_ordinal == ordinal
+            ordinal += block.count
+            if block.topics[0].startswith("$sys."):
+                assert (block.base_seq, block.ts_us) == (0, int(w.now * 1e6))
+                rows.append((block.topics[0], json.loads(block.payloads()[0])))
+    return rows
+
+
+def test_the_life_of_a_group_is_told() -> None:
+    w = world("$sys.group.#")
+    admin(w, "group.create", group="g", patterns=["a"])
+    admin(w, "group.create", group="g", patterns=["a"])
+    admin(w, "group.update", group="g", lease_ms=5000)
+    admin(w, "group.update", group="g", lease_ms=5000)
+    admin(w, "group.pause", group="g")
+    admin(w, "group.pause", group="g")
+    admin(w, "group.resume", group="g")
+    admin(w, "group.seek", group="g", to="first")
+    admin(w, "group.delete", group="g")
+    kinds = [topic.removeprefix("$sys.group.") for topic, _ in news(w)]
+    assert kinds == ["created", "updated", "paused", "resumed", "seeked", "deleted"]
+    assert all(fields["group"] == "g" for _, fields in news(w))
+
+
+def test_a_group_that_a_consumer_makes_is_told_too() -> None:
+    w = world("$sys.group.created")
+    w.sub(C, 1, "a", group="g")
+    w.sub(C, 2, "a")
+    assert news(w) == [("$sys.group.created", {"group": "g"})]
+
+
+def test_dead_letters_and_lost_sessions_are_told() -> None:
+    w = world("$sys.#")
+    w.sub(C, 1, "a", group="g")
+    w.pub(P, "a", "1", "2")
+    w.settle(C, 1, m.Verdict.REJECT, 1, 2)
+    assert ("$sys.dlq", {"group": "g", "first_seq": 3, "count": 2}) in news(w)
+    admin(w, "session.kick", client="C")
+    assert news(w)[-1] == ("$sys.session.lost", {"session": 2, "client": "C"})
+
+
+def test_advisories_and_messages_share_one_count_of_ordinals() -> None:
+    w = world("$sys.#", "a")
+    for i in range(5):
+        w.pub(P, "a", str(i))
+        admin(w, "group.create", group=f"g{i}", patterns=["x"])
+    assert len(news(w)) == 5
+    assert [body for body in w.bodies(L) if len(body) == 1] == ["0", "1", "2", "3", "4"]
+
+
+def test_advisories_are_not_journaled_and_not_given_to_groups() -> None:
+    w = world("$sys.#")
+    w.sub(C, 1, "$sys.#", group="g")
+    admin(w, "group.pause", group="g")
+    assert len(news(w)) == 2
+    assert not any(isinstance(x, m.Deliver) for x in w.said[C])
+    assert w.reader.blocks == []
+
+
+def test_who_has_no_credit_misses_them_and_that_is_counted() -> None:
+    w = world("$sys.#", credit=1)
+    for i in range(3):
+        admin(w, "group.create", group=f"g{i}", patterns=["x"])
+    assert len(news(w)) == 1
+    assert w.router.counters["advisories_dropped"] == 2
+    w.say(L, m.Credit(1, 10, BIG))
+    admin(w, "group.delete", group="g0")
+    assert [topic for topic, _ in news(w)][1:] == ["$sys.group.deleted"]
+
+
+def test_nothing_is_made_when_nobody_listens() -> None:
+    w = world("a")
+    w.router.advice.say("$sys.group.created", group="g")
+    assert not w.router.advice
+    admin(w, "group.create", group="g", patterns=["x"])
+    assert w.router.counters["advisories"] == 0
+
+
+def test_they_can_be_switched_off() -> None:
+    w = world("$sys.#")
+    admin(w, "hub.update", advisories=False)
+    admin(w, "group.create", group="g", patterns=["x"])
+    admin(w, "hub.update", advisories=True)
+    admin(w, "group.delete", group="g")
+    assert [topic for topic, _ in news(w)] == ["$sys.group.deleted"]
+
+
+def test_a_storm_of_news_is_bounded() -> None:
+    w = world("$sys.#", credit=1 << 30)
+    for i in range(advice.PENDING_MAX + 5):
+        w.router.advice.say("$sys.gap", first=i)
+    w.pass_time(0.1)
+    assert w.router.counters["advisories"] == advice.PENDING_MAX
+    assert w.router.counters["advisories_dropped"] == 5
