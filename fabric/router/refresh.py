@@ -75,7 +75,7 @@ class Refreshes:
         self._say = say  # an advisory
         self._running: dict[Group, _Refresh] = {}
         for group in dispatcher.groups.values():
-            if getattr(group, "refresh", (0, 0, 0))[2] in (Phase.SYNCING, Phase.ENDED, Phase.DEGRADED):
+            if group.refresh[2] in (Phase.SYNCING, Phase.ENDED, Phase.DEGRADED):
                 has_ended = group.refresh[2] == Phase.ENDED
                 self._running[group] = _Refresh(group, TIMEOUT_MS[1] / 1000, has_ended=has_ended)
 

@@ -38,7 +38,7 @@ class Transactions:
         self._intake.accept(session, publish, window)
         _, first, stored, dups, *dup_rows = self._intake.confirmed
         applied = sum(
-            self._dispatcher.settle(sub, m.Settle(sub.chan, 0, _in_safe_order(verdicts)), now)["applied"]
+            self._dispatcher.settle(sub, m.Settle(sub.chan, 0, _in_safe_order(sub, verdicts)), now)["applied"]
             for sub, verdicts in work
         )
         counters = self._dispatcher.counters
@@ -91,14 +91,19 @@ def _stale(sub: Subscription, first: int, last: int) -> Ranges:
     return stale
 
 
-def _in_safe_order(verdicts: _Verdicts) -> _Verdicts:
-    """What settles comes first, what gives back comes last and backwards.
+def _in_safe_order(sub: Subscription, verdicts: _Verdicts) -> _Verdicts:
+    """What settles comes first, what gives back comes last and backwards, one parcel at a time.
 
     In an ordered group giving back a message takes back those after it, and no verdict of ours may meet that.
     """
-    back = {m.Verdict.RETRY, m.Verdict.RELEASE}
-    settling = [row for row in verdicts if row[0] not in back]
-    return (*settling, *sorted((row for row in verdicts if row[0] in back), key=itemgetter(1), reverse=True))
+    settling, back = [], []
+    for verdict, first, last, arg in verdicts:
+        if verdict in (m.Verdict.RETRY, m.Verdict.RELEASE):
+            parcels = sub.parcels_in(first, last)
+            back += [(verdict, max(first, parcel.first), min(last, parcel.last), arg) for parcel in parcels]
+        else:
+            settling.append((verdict, first, last, arg))
+    return (*settling, *sorted(back, key=itemgetter(1), reverse=True))
 
 
 def _shown(ranges: Sequence[tuple[int, int]]) -> str:

@@ -192,6 +192,22 @@ def test_what_settles_comes_before_what_gives_back() -> None:
     factory = Factory()
     factory.sub(b"worker", 2, "row", group="row", order="strict")
     factory.pub(b"boss", "row", "1", "2", "3")
-    answer = factory.transact((RETRY, 1, 1, None), (ACK, 2, 2, None), (RELEASE, 3, 3, None), chan=2)
+    factory.pub(b"boss", "row", "4")
+    answer = factory.transact((RETRY, 1, 1, None), (ACK, 2, 2, None), (RELEASE, 3, 4, None), chan=2)
     assert isinstance(answer, m.Ok)
-    assert answer.fields["applied"] == 3
+    assert answer.fields["applied"] == 4
+    assert factory.router.groups["row"].floor == 0
+    assert list(factory.router.groups["row"].open) in ([(1, 1), (3, 4)], [(1, 4)])
+
+
+@pytest.mark.parametrize("order", ["none", "key", "strict"])
+def test_giving_back_over_several_deliveries_is_not_stale(order: str) -> None:
+    factory = Factory()
+    factory.sub(b"worker", 2, "row", group="row", order=order)
+    for _ in range(3):
+        block = encode("row", [b"x", b"y"], keys=[b"k", b"k"])
+        factory.say(b"boss", m.Publish(9, 0, 0, block))
+    held = len(factory.delivered(b"worker"))
+    answer = factory.transact((RETRY, 1, held, None), chan=2)
+    assert isinstance(answer, m.Ok)
+    assert answer.fields["applied"] == held
