@@ -27,8 +27,8 @@ from fabric.router.deadletters import DeadLetters
 from fabric.router.dispatcher import PRIORITIES, Dispatcher
 from fabric.router.events import Events
 from fabric.router.groups import Group
-from fabric.router.ids import Ids
 from fabric.router.handing import send_again
+from fabric.router.ids import Ids
 from fabric.router.info import info
 from fabric.router.intake import Batch, Intake, Refusal
 from fabric.router.ledger import Ledger, Out
@@ -361,6 +361,8 @@ class Router:
             raise ProtocolError(Code.BAD_OPTION, f"credit is [messages, bytes], not {credit!r}")
         concurrency = bounded(fields, "concurrency", *CONCURRENCY)
         group = existing or self.dispatcher.create(name, settings, fields.get("start"))
+        if existing is None and group.durable:
+            self.advice.say("$sys.group.created", group=group.name)
         sub = session.channels[chan] = Subscription(session, chan, group, credit[0], credit[1], concurrency)
         self.dispatcher.join(sub)
         answer = {
