@@ -104,7 +104,8 @@ class Dispatcher:
     def update(self, group: Group, settings: m.GroupSettings) -> None:
         """Other settings from now on. New patterns apply to whatever was not delivered yet."""
         self._strike(group)
-        group.settings, group.dirty = settings, True
+        group.settle_on(settings)
+        group.dirty = True
         self._enrol(group)
         for lane in group.lanes:
             lane.cursor, lane.live = lane.position(group.horizon), False
@@ -115,7 +116,7 @@ class Dispatcher:
         """The group is no more; its consumers have been told before."""
         self._strike(group)
         self._dirty.pop(group, None)
-        group.durable = False  # whatever is still said about it changes nothing on disk
+        group.durable = group.leases = False  # whatever is still said about it changes nothing on disk
         self._ledger.write(m.DropGroup(group.name))
 
     def is_settled(self, topic: str, seq: int) -> bool:

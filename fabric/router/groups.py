@@ -34,8 +34,8 @@ REDRIVE: Final = "$redrive."
 class Group:
     def __init__(self, name: str, settings: GroupSettings, cursor: int, commons: Commons, *, durable: bool) -> None:
         self.name = name
-        self.settings = settings
         self.durable = durable  # durable groups persist; others are settled when sent, and end with their consumer
+        self.settle_on(settings)
         self.commons = commons
         self.base = Lane(PRIORITY_DEFAULT, cursor)
         self.lanes = [self.base]  # the most urgent first
@@ -56,18 +56,12 @@ class Group:
         self.mail: Out = []  # to be said with what is handed out next
         self._untold: list[tuple[int, int, str]] = []  # gaps that no consumer was there to hear of
 
-    @property
-    def leases(self) -> bool:
-        """Whether consumers say when they are done."""
-        return self.durable and self.settings.ack == "explicit"
-
-    @property
-    def strict(self) -> bool:
-        return self.settings.order == "strict"
-
-    @property
-    def received(self) -> bool:
-        return self.settings.level == Level.RECEIVED
+    def settle_on(self, settings: GroupSettings) -> None:
+        """These settings hold from now on."""
+        self.settings = settings
+        self.leases = self.durable and settings.ack == "explicit"  # whether consumers say when they are done
+        self.strict = settings.order == "strict"
+        self.received = settings.level == Level.RECEIVED
 
     def wants(self, topic: str) -> bool:
         return self in self.commons.trie.match(topic)
@@ -96,6 +90,8 @@ class Group:
     def position(self) -> int:
         """The first seq that was not considered yet, whatever its priority."""
         horizon = self.horizon
+        if len(self.lanes) == 1:
+            return self.base.position(horizon)
         return min(lane.position(horizon) for lane in self.lanes)
 
     @property
@@ -165,16 +161,11 @@ class Group:
     def record(self) -> SaveGroup:
         self.dirty = False
         horizon = self.horizon
-        lanes = tuple((lane.priority, lane.position(horizon)) for lane in self.lanes if lane is not self.base)
-        return SaveGroup(
-            name=self.name,
-            settings=self.settings,
-            cursor=self.base.position(horizon),
-            open=tuple(self.open),
-            lanes=lanes,
-            paused=self.paused,
-            refresh=self.refresh,
-        )
+        cursor = self.base.position(horizon)
+        lanes: tuple[tuple[int, int], ...] = ()
+        if len(self.lanes) > 1:
+            lanes = tuple((lane.priority, lane.position(horizon)) for lane in self.lanes if lane is not self.base)
+        return SaveGroup(self.name, self.settings, cursor, tuple(self.open), lanes, self.paused, self.refresh)
 
     # What becomes of messages.
 

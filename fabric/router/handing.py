@@ -23,9 +23,9 @@ PARCELS_PER_GO: Final = 64
 def hand_out(group: Group, now: float, out: Out) -> tuple[list[Parcel], bool]:
     """Hand out what there is to whoever has room. Returns new leases, and whether there is more to do."""
     leased: list[Parcel] = []
-    horizon, wall_us = group.horizon, group.commons.clock.wall_us(now)
+    horizon, wall_us, careful = group.horizon, group.commons.clock.wall_us(now), group.pending.suspects or group.strict
     for _ in range(PARCELS_PER_GO):
-        if group.pending.suspects or group.strict:
+        if careful:
             if group.strict and group.pending.waiting:  # all behind it wait with it
                 return leased, False
             parcel = hand_out_suspect(group, now, wall_us, out)
