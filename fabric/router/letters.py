@@ -94,8 +94,8 @@ def _about(group: str, letter: "DeadLetter", topic: str, headers: Notes, seq: in
         TIME: str(ts_us),
         HOPS: str(number(headers, HOPS) + 1),
     }
-    if error := getattr(letter, "error", ""):
-        notes[ERROR] = error
+    if letter.error:
+        notes[ERROR] = letter.error
     if topic.startswith(REDRIVE):
         notes |= {name: headers[name] for name in (TOPIC, SEQ, TIME) if name in headers}
     return notes

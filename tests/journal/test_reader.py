@@ -76,6 +76,10 @@ def compare(journal: Journal, twin: list[Row], rng: random.Random) -> None:
             row for row in twin if row.topic in chosen and row.seq >= seq
         ]
         assert reader.last_match(wanted) == max((row.seq for row in twin if row.topic in chosen), default=None)
+        if isinstance(found_block := reader.block_at(seq), Block):
+            base = found_block.base_seq
+            earlier = max((row.seq for row in twin if row.topic in chosen and row.seq < base), default=None)
+            assert reader.last_match(wanted, base) == earlier
         ts_us = rng.choice([0, rng.choice(twin).ts_us, rng.choice(twin).ts_us + 1, twin[-1].ts_us + 1])
         assert reader.seek_time(ts_us) == min((row.seq for row in twin if row.ts_us >= ts_us), default=last_seq + 1)
         block = reader.block_at(seq)
