@@ -273,6 +273,11 @@ class Reader:
             block, _ = self._load(txn, base_seq, last_seq)
         return block if isinstance(block, Block) else None
 
+    def forget(self, wanted: Wanted) -> None:
+        """`wanted` has changed its mind: what is remembered of its answers no longer holds."""
+        for key in [key for key in self._masks if key[2] == wanted]:
+            del self._masks[key]
+
     # Parts of the above.
 
     def _next_in_open(

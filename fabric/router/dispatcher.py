@@ -107,6 +107,7 @@ class Dispatcher:
         group.settle_on(settings)
         group.dirty = True
         self._enrol(group)
+        self.commons.shelf.reader.forget(group.wants)
         for lane in group.lanes:
             lane.cursor, lane.live = lane.position(group.horizon), False
         self._note(group)

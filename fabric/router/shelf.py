@@ -38,6 +38,10 @@ class Reader(Protocol):
         """The first block at or after seq with a wanted topic, and the seq at which to go on."""
         ...
 
+    def forget(self, wanted: Callable[[str], bool]) -> None:
+        """Whoever asks with this from now on may want other topics than before."""
+        ...
+
     def seek_time(self, ts_us: int) -> int: ...
     def latest_per_key(self, wanted: Callable[[str], bool]) -> Iterator[list[int]]:
         """The seqs of the latest message of each key of each wanted topic, some at a time."""

@@ -36,6 +36,9 @@ class MemoryReader:
                 return block, block.last_seq + 1
         return None, max(seq, self.blocks[-1].last_seq + 1 if self.blocks else 1)
 
+    def forget(self, wanted: Callable[[str], bool]) -> None:
+        pass
+
     def seek_time(self, ts_us: int) -> int:
         found = next((b.base_seq for b in self.blocks if b.ts_us >= ts_us), None)
         return found if found is not None else (self.blocks[-1].last_seq + 1 if self.blocks else 1)
