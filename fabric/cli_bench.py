@@ -9,9 +9,9 @@ import click
 from fabric.cli_client import sigterm_interrupts
 from fabric.cli_values import Duration, Size
 
-PARTS: Final = ("e2e", "publish", "drain", "kib", "singles", "latency", "topics", "groups", "journal")
+PARTS: Final = ("e2e", "publish", "drain", "kib", "singles", "latency", "topics", "groups", "journal", "delayed")
 SHORT: Final = PARTS[:6]
-GROWTH: Final = PARTS[6:]
+GROWTH: Final = PARTS[6:9]
 
 
 @click.command()
@@ -23,7 +23,11 @@ GROWTH: Final = PARTS[6:]
 @click.option("--count", type=click.IntRange(min=0), default=0, help="Messages of one run, instead of --seconds.")
 @click.option("--repeats", type=click.IntRange(1, 100), default=1, show_default=True, help="Runs; the median counts.")
 @click.option(
-    "--queued", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="Messages for the part journal."
+    "--queued",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="Messages for the parts journal and delayed.",
 )
 @click.option(
     "--data",
@@ -60,13 +64,14 @@ def bench(
       publish  publish alone                 drain    deliver + ack alone, 1 and 2 consumers
       kib      1 KiB next to LMDB alone      singles  single messages from 50 connections
       latency  publish to handler at 2,000 msg/s, next to one synced commit
-      growth   topics, groups, journal       all      everything; without parts: all but growth
+      delayed  memory and lateness of delayed publishes
+      growth   topics, groups, journal       all      everything; without parts: the first six
 
     Producers and consumers are processes of their own with the Python client, an object for each message.
     """
     import tempfile
 
-    from fabric.bench import growth, machine, report
+    from fabric.bench import delayed, growth, machine, report
     from fabric.bench import parts as short
 
     settings = short.Settings(size=size, seconds=seconds, messages=count, repeats=repeats, queued=queued, folder=data)
@@ -75,7 +80,8 @@ def bench(
         click.echo("\n".join(report.heading(about)))
     figures = []
     for part in chosen(parts):
-        measure = getattr(short if part in SHORT else growth, f"part_{part}")
+        module = short if part in SHORT else growth if part in GROWTH else delayed
+        measure = getattr(module, f"part_{part}")
         with (
             sigterm_interrupts(),
             short.Bench(settings) as hub,

@@ -48,7 +48,7 @@ def speak(line: Line, *, url: str, topic: str, connections: int, count: int, siz
 def _speak(
     context: "zmq.Context[zmq.Socket[bytes]]", line: Line, url: str, block: bytes, connections: int, count: int
 ) -> dict[str, Any]:
-    speakers = {s.socket: s for s in (_connect(context, url) for _ in range(connections))}
+    speakers = {s.socket: s for s in (connect(context, url) for _ in range(connections))}
     poller = zmq.Poller()
     for socket in speakers:
         poller.register(socket, zmq.POLLIN)
@@ -77,7 +77,7 @@ def _speak(
     }
 
 
-def _connect(context: "zmq.Context[zmq.Socket[bytes]]", url: str) -> _Speaker:
+def connect(context: "zmq.Context[zmq.Socket[bytes]]", url: str) -> _Speaker:
     socket = context.socket(zmq.DEALER)
     socket.connect(url)
     name = f"single-{uuid.uuid4().hex}"  # new every time: the hub remembers how far a producer of old got
@@ -102,7 +102,7 @@ def _hear(speaker: _Speaker) -> None:
     for answer in _answers(speaker.socket):
         match answer:
             case m.PubOk():
-                speaker.confirmed += sum(stored for _, _, stored, _ in answer.confirms)
+                speaker.confirmed += sum(row[2] for row in answer.confirms)
             case m.Flow():
                 speaker.window = min(WINDOW, max(1, answer.blocks_max))
             case m.Err():
@@ -128,7 +128,7 @@ class GroupMaker(NamedTuple):
             context.destroy(linger=0)
 
     def _session(self, context: "zmq.Context[zmq.Socket[bytes]]", names: list[str], pattern: str) -> None:
-        socket = _connect(context, self.url).socket
+        socket = connect(context, self.url).socket
         for chan, name in enumerate(names, start=1):
             fields = {"group": name, "patterns": [pattern], "start": "first", "credit": [0, 0]}
             socket.send_multipart(wire.encode(m.Subscribe(chan, chan, fields)))

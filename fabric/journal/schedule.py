@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import lmdb
 
 ID_MAX: Final = (1 << 56) - 1
+_PAGE_BYTES: Final = 4 << 10  # rows that are read together need not be neighbours
 _ALL: Final = b"all"
 _NAME: Final = b"n"
 _TOPIC: Final = b"t"
@@ -100,7 +101,7 @@ class ScheduleReader:
                 row = txn.get(key, db=self._tables.schedule)
                 found.append(_schedule(key, row) if row is not None else None)
                 size += len(row) if row is not None else 0
-        self._residence.touched(size)
+        self._residence.touched(size + _PAGE_BYTES * len(found))
         return found
 
     def find(self, number: int) -> SaveSchedule | str | None:
