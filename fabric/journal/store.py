@@ -43,6 +43,7 @@ from fabric.journal.verify import Finding, verify_in_child
 from fabric.messages import (
     Append,
     Discard,
+    DropSchedule,
     Record,
     SaveFailure,
     SaveGroup,
@@ -55,6 +56,7 @@ from fabric.messages import (
 __all__ = ["Damaged", "Finding", "Journal", "Limits", "Reader", "Restored", "Stats"]
 
 _RESTORE_HINT: Final = "restore a backup with 'fabric journal restore'"
+SCATTERED_BYTES: Final = 8 << 10  # pages that a row touches in two tables that grow everywhere, not at the end
 _READER_CHECK_S: Final = 10.0
 _NO_LIMITS: Final = Limits()
 _GROWTH_MIN_BYTES: Final = 1 << 20  # a full map grows by 1 %, but at least so that the next commit fits
@@ -281,7 +283,7 @@ class Journal:
         """One transaction. Returns the chunks it filled and the one now open, none of it published yet."""
         chunk, filled = self.open_chunk, []
         last_seq, last_ts_us, written = chunk.last_seq, self._last_ts_us, 0
-        blocks, meta, removed = self.tables.blocks, self._meta, 0
+        blocks, meta, removed, scattered = self.tables.blocks, self._meta, 0, 0
         chunk.roll_back()  # what an earlier attempt has left
         with self.environment.begin(write=True) as txn:
             put = txn.put
@@ -306,6 +308,9 @@ class Journal:
                         self._retention.saw(record)
                     elif type(record) is SaveSchedule:
                         written += len(record.block)
+                        scattered += SCATTERED_BYTES
+                    elif type(record) is DropSchedule:
+                        scattered += SCATTERED_BYTES
             if removed:
                 meta = meta._replace(removed=meta.removed + removed)
                 self._put_meta(txn, meta)
@@ -314,7 +319,7 @@ class Journal:
             self._retention.dug()
         self._last_ts_us = last_ts_us
         self._gauge.wrote(written)
-        self.residence.touched(written)
+        self.residence.touched(written + scattered)
         return filled, chunk
 
     def _put_chunk(self, txn: Writing, chunk: OpenChunk) -> None:
