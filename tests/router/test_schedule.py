@@ -1,5 +1,6 @@
 """Publishes that are not for now: when they get their seqs, who may take them back, what a crash does to them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from fabric.block import Block, encode
 from fabric.errors import Code, ProtocolError
 from fabric.router import schedule, upcoming
 from fabric.router.intake import Refusal
-from fabric.router.timing import EXPIRY_GRAIN_US, HORIZON_MS
+from fabric.router.timing import EVERY_MS_MIN, EXPIRY_GRAIN_US, HORIZON_MS, NAME_CHARS_MAX
 from tests.router.world import World
 
 A, B = b"a", b"b"
@@ -589,3 +590,22 @@ def test_a_damaged_row_does_not_stop_the_others(world: Later, monkeypatch: pytes
     assert world.stored() == ["good"]
     assert world.router.counters["schedules_damaged"] == 1
     assert len(world.reader.schedules.rows) == 1
+
+
+# What the documents say.
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"ttl_ms      1..{HORIZON_MS:,}",
+        f"delay_ms    0..{HORIZON_MS:,}",
+        f"every_ms    {EVERY_MS_MIN}..{HORIZON_MS:,}",
+        f"rounded up to {EXPIRY_GRAIN_US // 1000} ms",
+        f"of the schedule, 1..{NAME_CHARS_MAX} characters",
+        f"of up to {schedule.TOPICS_MAX} topics",
+        f"At most n of them, {schedule.PAGE[0]}..{schedule.PAGE[2]}, default {schedule.PAGE[1]}",
+    ],
+)
+def test_the_limits_are_as_in_the_protocol(said: str) -> None:
+    assert said in (Path(__file__).parents[2] / "clients/PROTOCOL.md").read_text(encoding="utf-8")
