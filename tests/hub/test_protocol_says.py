@@ -168,7 +168,8 @@ def test_a_rejected_message_is_a_dead_letter_with_its_reason(shared: House) -> N
         subscribe(peer, "$dlq.says-reject", chan=2, start="first")
         dead = Block(peer.until(m.Deliver).block)
         assert dead.payloads() == [b"bad"]
-        assert dead.headers()[0]["fabric-reason"] == "no such customer"
+        assert dead.headers()[0]["fabric-reason"] == "rejected"
+        assert dead.headers()[0]["fabric-error"] == "no such customer"
         assert dead.headers()[0]["fabric-seq"] == str(first_seq)
 
 
