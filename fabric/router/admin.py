@@ -60,7 +60,7 @@ def update_hub(router: "Router", fields: Fields, now: float, out: Out) -> dict[s
 def kick(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
     """End sessions, by their number or by the name of their client. They may come back: this is no ban."""
     number, client = fields.get("session"), fields.get("client")
-    if (number is None) == (client is None):
+    if (number is None) == (client is None) or type(number) is bool:
         raise ProtocolError(Code.BAD_OPTION, "session.kick takes session (a number from INFO) or client (a name)")
     found = [
         session

@@ -215,7 +215,7 @@ def _choice(fields: Fields) -> Choice:
     ways = [name for name in ("seqs", "filter", "all") if fields.get(name) is not None]
     if len(ways) != 1:
         raise ProtocolError(Code.BAD_OPTION, f"choose letters by one of seqs, filter and all, not by {ways or 'none'}")
-    if fields.get("all") not in (None, True):
+    if fields.get("all") is not None and fields["all"] is not True:
         raise ProtocolError(Code.BAD_OPTION, f"all is true or absent, not {fields['all']!r}")
     most, after = bounded(fields, "max", 1, COUNT_MAX, COUNT_MAX), bounded(fields, "after_seq", 0, 0, COUNT_MAX)
     seqs = fields.get("seqs")

@@ -311,6 +311,8 @@ class Router:
             case m.Info(rid, fields):
                 out.append((session.peer, m.Ok(0, rid, info(self, fields))))
             case m.Get(rid, fields):
+                if session.blocked:
+                    raise ProtocolError(Code.BUSY, "take in what was sent before you ask for more", retry_ms=50)
                 frames, found = self.reading.get(rid, fields, self.dispatcher.first_seq, self.clock.wall_us(now))
                 out += [(session.peer, frame) for frame in frames]
                 out.append((session.peer, m.Ok(0, rid, found)))

@@ -219,6 +219,7 @@ def test_sessions_are_kicked_by_the_name_of_their_client_too() -> None:
     assert refused(w, "session.kick", session=77).code == Code.NOT_FOUND
     assert refused(w, "session.kick").code == Code.BAD_OPTION
     assert refused(w, "session.kick", session=1, client="x").code == Code.BAD_OPTION
+    assert refused(w, "session.kick", session=True).code == Code.BAD_OPTION
     assert admin(w, "session.kick", client="admin") == {"kicked": 1}
 
 

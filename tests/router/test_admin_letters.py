@@ -328,6 +328,7 @@ def test_a_letter_beside_a_publish_of_the_same_turn_stays_one() -> None:
         ({}, "one of seqs, filter and all"),
         ({"all": True, "seqs": [1]}, "one of seqs, filter and all"),
         ({"all": False}, "all is true"),
+        ({"all": 1}, "all is true"),
         ({"seqs": []}, "1..1000"),
         ({"seqs": ["1"]}, "1..1000"),
         ({"seqs": [True]}, "1..1000"),

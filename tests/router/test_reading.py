@@ -259,3 +259,12 @@ def test_a_view_agrees_with_the_trie() -> None:
         trie: Trie[int] = Trie()
         trie.add(canonical(pattern), 1)
         assert View((canonical(pattern),))(topic) == bool(trie.match(topic)), (pattern, topic)
+
+
+def test_who_does_not_take_in_what_was_read_is_given_nothing_more() -> None:
+    w = world()
+    put(w, "a", "1")
+    w.router.block_peer(R, True)
+    assert refused(w).code == Code.BUSY
+    w.router.block_peer(R, False)
+    assert len(get(w)[0]) == 1
