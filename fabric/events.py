@@ -79,52 +79,46 @@ class Columns(NamedTuple):
 
 
 class Gathering:
-    """Events on their way into a block."""
+    """Events on their way into a block. Noting one must cost little, so all else is done when the block is made."""
 
-    __slots__ = ("_clients", "_columns", "_groups", "_latest", "_ts_us")
+    __slots__ = ("_after", "_rows", "_sort")
 
     def __init__(self) -> None:
-        self._groups: dict[str, int] = {}
-        self._clients: dict[str, int] = {}
-        self._columns: tuple[array[int], ...] = tuple(array(code) for _, code in FIXED)
-        self._ts_us = 0
-        self._latest: dict[tuple[int, str, str, int], int] = {}  # where the last event of that sort is, in this moment
+        self._rows: list[tuple[int, int, str, str, int, int, int]] = []
+        self._sort: tuple[int, int, str, str, int] = (0, 0, "", "", 0)  # all of the latest but its seqs,
+        self._after = -1  # and the seq after it
 
     def __len__(self) -> int:
-        return len(self._columns[0])
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._columns[0]) >= EVENTS_MAX
+        return len(self._rows)
 
     def add(self, ts_us: int, kind: int, group: str, client: str, attempt: int, first_seq: int, last_seq: int) -> None:
-        """One more; it is merged with the last one of its sort when that was at the same time and ends just before."""
-        first_seqs, last_seqs, times, group_idx, client_idx, attempts, kinds = self._columns
-        if ts_us != self._ts_us:
-            self._ts_us = ts_us
-            self._latest.clear()
-        sort = (kind, group, client, attempt)
-        at = self._latest.get(sort)
-        if at is not None and last_seqs[at] + 1 == first_seq:
-            last_seqs[at] = last_seq
-            return
-        self._latest[sort] = len(kinds)
-        first_seqs.append(first_seq)
-        last_seqs.append(last_seq)
-        times.append(ts_us)
-        group_idx.append(self._groups.setdefault(group, len(self._groups)))
-        client_idx.append(self._clients.setdefault(client, len(self._clients)))
-        attempts.append(min(attempt, ATTEMPT_MAX))
-        kinds.append(kind)
+        """One more; it is merged with the one before when that is of the same sort and time and ends just before."""
+        sort = (ts_us, kind, group, client, attempt)
+        if first_seq == self._after and sort == self._sort:
+            self._rows[-1] = (*sort, self._rows[-1][5], last_seq)
+        else:
+            self._rows.append((*sort, first_seq, last_seq))
+            self._sort = sort
+        self._after = last_seq + 1
 
     def encode(self, first: int) -> bytes:
         """The block, for events numbered from `first` on."""
-        tables = [[name.encode() for name in names] for names in (self._groups, self._clients)]
-        sections = [column(table) for table in tables] + [padded(array_.tobytes()) for array_ in self._columns]
-        body = b"".join(sections)
-        head = HEAD.pack(MAGIC, VERSION, len(self), len(self._groups), len(self._clients), first, len(body), 0)
-        head = head[:_CRC_AT]
+        times, kinds, groups, clients, attempts, first_seqs, last_seqs = zip(*self._rows, strict=True)
+        n_groups, group_table, group_idx = _interned(groups)
+        n_clients, client_table, client_idx = _interned(clients)
+        if max(attempts) > ATTEMPT_MAX:
+            attempts = tuple(min(attempt, ATTEMPT_MAX) for attempt in attempts)
+        values = (first_seqs, last_seqs, times, group_idx, client_idx, attempts, kinds)
+        arrays = [padded(array(code, column_).tobytes()) for (_, code), column_ in zip(FIXED, values, strict=True)]
+        body = b"".join((group_table, client_table, *arrays))
+        head = HEAD.pack(MAGIC, VERSION, len(self), n_groups, n_clients, first, len(body), 0)[:_CRC_AT]
         return b"".join((head, struct.pack("<I", zlib.crc32(body, zlib.crc32(head))), body))
+
+
+def _interned(names: Sequence[str]) -> tuple[int, bytes, Sequence[int]]:
+    """How many distinct names there are, their table, and the place of each name in it."""
+    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    return len(places), column([name.encode() for name in places]), [places[name] for name in names]
 
 
 def encode(first: int, events: Iterable[Event]) -> bytes:

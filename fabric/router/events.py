@@ -8,7 +8,7 @@ next one, or for a second. Switched off, a group has nobody to note to, and that
 from typing import Final
 
 from fabric import messages as m
-from fabric.events import Gathering
+from fabric.events import EVENTS_MAX, Gathering
 from fabric.router.clock import Clock
 from fabric.router.timers import NEVER
 
@@ -31,9 +31,10 @@ class Events:
 
     def note(self, kind: int, group: str, client: str, attempt: int, first_seq: int, last_seq: int) -> None:
         """Something happened to messages first_seq..last_seq."""
-        self._gathering.add(self._clock.told_us, kind, group, client, attempt, first_seq, last_seq)
-        if self._gathering.is_full:
-            self._full.append(self._gathering)
+        gathering = self._gathering
+        gathering.add(self._clock.told_us, kind, group, client, attempt, first_seq, last_seq)
+        if len(gathering) == EVENTS_MAX:
+            self._full.append(gathering)
             self._gathering = Gathering()
 
     def take(self) -> list[m.Record]:
