@@ -5,7 +5,7 @@ from typing import Any
 
 from fabric import block
 from fabric import messages as m
-from fabric_client.message import Batch
+from fabric_client.batch import Batch
 from fabric_client.outgoing import PLAIN, Options, fit
 from fabric_client.publisher import Publisher
 from fabric_client.session import Session
@@ -94,5 +94,5 @@ def deliver(chan: int, ordinal: int, *payloads: bytes, seq: int = 1, attempt: in
 
 def take(sub: Subscription) -> Batch:
     batch = sub.take()
-    assert batch is not None
+    assert isinstance(batch, Batch)
     return batch

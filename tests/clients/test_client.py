@@ -14,7 +14,7 @@ import pytest
 import fabric_client
 from fabric import messages as m
 from fabric.errors import Code
-from fabric_client import publisher, sync
+from fabric_client import publisher, sync_consume
 from tests.clients.model_hub import ModelHub, Served
 
 PATIENCE_S = 30.0
@@ -249,7 +249,7 @@ def test_fetched_messages_may_be_held_over_many_fetches(served: Served) -> None:
 
 
 def test_fetch_whose_end_was_lost_gives_what_there_is(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync, "FETCH_GRACE_S", 0.0)
+    monkeypatch.setattr(sync_consume, "FETCH_GRACE_S", 0.0)
     with fabric_client.connect(served.url) as fab:
         fab.publish("a", b"x")
         fab.fetch("a", group="g", timeout=PATIENCE_S)

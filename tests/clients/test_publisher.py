@@ -7,7 +7,7 @@ from fabric.errors import Code
 from fabric.messages import Flow, Level
 from fabric_client.errors import BadMessage, Fenced, PublishRefused
 from fabric_client.outgoing import BLOCK_ROOM, LANE_COUNT_MAX, Options, fit
-from fabric_client.publisher import Receipt
+from fabric_client.receipt import Receipt
 from tests.clients.talk import Desk, bodies
 
 

@@ -12,6 +12,10 @@ from fabric_client.ticket import Ticket
 from tests.clients.talk import deliver, live_session, said, take, welcome
 
 
+def about_the_hub(rid: int) -> m.Info:
+    return m.Info(rid, {"what": "hub"})
+
+
 def subscribe(session: Session, group: str | None = "g") -> Subscription:
     """A subscription that the hub has accepted."""
     ticket = Ticket()
@@ -48,7 +52,7 @@ def test_hello_comes_first_and_alone() -> None:
     session = Session("me", "producer", lambda: 0.5)
     session.opened(0.0)
     publish(session, "early")
-    session.info("hub", Ticket())
+    session.ask(about_the_hub, Ticket())
     (hello,) = said(session)
     assert isinstance(hello, m.Hello)
     assert hello.fields["proto"] == 1
@@ -60,7 +64,7 @@ def test_what_was_asked_for_early_follows_the_welcome() -> None:
     session = Session("me", "p", lambda: 0.5)
     session.opened(0.0)
     publish(session, "early")
-    session.info("hub", Ticket())
+    session.ask(about_the_hub, Ticket())
     welcome(session)
     assert {type(message) for message in said(session)} == {m.Info, m.Publish}
 
@@ -84,7 +88,7 @@ def test_ping_goes_out_when_idle_and_silence_is_a_loss() -> None:
 def test_what_the_hub_says_is_life_but_pings_go_on_while_it_is_silent() -> None:
     session = live_session()
     for second in range(1, 15):
-        session.info("hub", Ticket())
+        session.ask(about_the_hub, Ticket())
         session.tick(float(second))
     pings = [message for message in said(session) if isinstance(message, m.Ping)]
     assert len(pings) == 2, "our own words are no sign of its life"
@@ -178,7 +182,7 @@ def test_publish_stored_before_a_crash_is_confirmed_once_by_the_duplicate() -> N
 def test_open_requests_are_repeated_and_answered_once() -> None:
     session = live_session()
     ticket = Ticket()
-    session.info("hub", ticket)
+    session.ask(about_the_hub, ticket)
     (asked,) = said(session)
     reconnect(session, 2.0, resumed=True)
     assert said(session) == [asked]
@@ -250,7 +254,7 @@ def test_refused_subscription_fails_its_caller() -> None:
 def test_busy_request_is_repeated_after_a_while() -> None:
     session = live_session()
     ticket = Ticket()
-    session.info("hub", ticket)
+    session.ask(about_the_hub, ticket)
     (asked,) = said(session)
     assert isinstance(asked, m.Info)
     session.receive(m.Err(0, asked.rid, Code.BUSY, "later", {"retry_ms": 100}), 1.0)
@@ -272,7 +276,7 @@ def test_hub_that_refuses_us_for_good_fails_everyone() -> None:
     assert session.state is State.FAILED
     for failed in (ticket, Ticket()):
         if not failed.done:
-            session.info("hub", failed)
+            session.ask(about_the_hub, failed)
         with pytest.raises(Fenced):
             failed.result()
 

@@ -113,7 +113,7 @@ def test_leaving_the_block_acks_and_an_exception_asks_for_a_retry() -> None:
         raise ValueError("oops")
     with pytest.raises(KeyboardInterrupt), c:
         raise KeyboardInterrupt
-    assert sorted(post.rows()) == [(0, 1, 1, None), (1, 2, 2, None), (2, 3, 3, None)]
+    assert sorted(post.rows()) == [(0, 1, 1, None), (1, 2, 2, "ValueError: oops"), (2, 3, 3, None)]
 
 
 def test_a_batch_settles_what_its_messages_have_not() -> None:

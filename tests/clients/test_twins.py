@@ -7,17 +7,19 @@ import pytest
 import fabric_client
 from fabric_client import AsyncClient, AsyncConsumer, Client, Consumer
 
-AWAITED = {"publish", "publish_many", "drain", "flush", "fetch", "info", "close"}
-PLAIN = {"publish_nowait", "consume", "consume_batches"}
+AWAITED = {"publish", "publish_many", "cancel", "drain", "flush", "fetch", "work", "close"}
+AWAITED |= {"info", "request", "respond"}
+PLAIN = {"publish_nowait", "schedules", "consume", "consume_batches", "get", "serve"}
+PROPERTIES = {"connected", "hub", "admin"}
 
 
-def words(client: type) -> dict[str, object]:
-    return {name: value for name, value in vars(client).items() if not name.startswith("_")}
+def words(client: type) -> set[str]:
+    return {name for name in dir(client) if not name.startswith("_")}
 
 
 def test_both_have_the_same_words() -> None:
-    assert set(words(Client)) == set(words(AsyncClient)) == AWAITED | PLAIN | {"connected", "hub"}
-    assert set(words(Consumer)) == set(words(AsyncConsumer))
+    assert words(Client) == words(AsyncClient) == AWAITED | PLAIN | PROPERTIES
+    assert words(Consumer) == words(AsyncConsumer) == {"close", "group", "ready"}
 
 
 @pytest.mark.parametrize("name", sorted(AWAITED | PLAIN))
@@ -27,6 +29,13 @@ def test_each_word_takes_the_same_arguments(name: str) -> None:
     assert inspect.iscoroutinefunction(twin) == (name in AWAITED)
     assert sync.__doc__
     assert twin.__doc__
+
+
+def test_consumers_have_the_same_words() -> None:
+    for name in ("close", "ready"):
+        sync, twin = getattr(Consumer, name), getattr(AsyncConsumer, name)
+        assert inspect.signature(sync).parameters == inspect.signature(twin).parameters
+        assert inspect.iscoroutinefunction(twin)
 
 
 def test_connecting_takes_the_same_arguments() -> None:

@@ -144,7 +144,8 @@ def test_retry_comes_again_and_reject_goes_to_the_dead_letters(fab: Client) -> N
     assert outcomes == [(b"flaky", 1), (b"broken", 1), (b"flaky", 2)]
     (dead,) = fab.consume("$dlq.g", start="first", count=1)
     assert dead.body == b"broken"
-    assert dead.headers["fabric-reason"] == "no such thing"
+    assert dead.headers["fabric-reason"] == "rejected"
+    assert dead.headers["fabric-error"] == "no such thing"
 
 
 def test_two_workers_share_the_work(fab: Client, hub: Hub) -> None:

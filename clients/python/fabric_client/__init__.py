@@ -14,26 +14,39 @@
 from fabric.errors import FabricError
 from fabric_client.aio import AsyncClient, aconnect
 from fabric_client.async_consumer import AsyncConsumer
+from fabric_client.batch import Batch
 from fabric_client.consumer import Consumer
 from fabric_client.errors import (
     BadMessage,
     BadPattern,
     BufferFull,
     Closed,
+    Conflict,
     ConnectionLost,
     Fenced,
     Forbidden,
     Forked,
     GroupMismatch,
     HubError,
+    NoResponders,
     NotFound,
     PublishRefused,
     Refusal,
+    RemoteError,
+    Stale,
+    TimedOut,
     Timeout,
+    TopicFull,
 )
-from fabric_client.message import Batch, Message
-from fabric_client.publisher import Receipt
+from fabric_client.message import Message
+from fabric_client.options import GroupOptions, PublishOptions
+from fabric_client.receipt import Receipt, Scheduled
+from fabric_client.refresh import Refresh
+from fabric_client.requests import Reply, Request
+from fabric_client.schedules import Schedule
 from fabric_client.sync import Client, connect
+from fabric_client.transaction import Transaction
+from fabric_client.verdicts import Reject, Release, Retry
 
 __all__ = [
     "AsyncClient",
@@ -44,6 +57,7 @@ __all__ = [
     "BufferFull",
     "Client",
     "Closed",
+    "Conflict",
     "ConnectionLost",
     "Consumer",
     "FabricError",
@@ -51,13 +65,29 @@ __all__ = [
     "Forbidden",
     "Forked",
     "GroupMismatch",
+    "GroupOptions",
     "HubError",
     "Message",
+    "NoResponders",
     "NotFound",
+    "PublishOptions",
     "PublishRefused",
     "Receipt",
+    "Refresh",
     "Refusal",
+    "Reject",
+    "Release",
+    "RemoteError",
+    "Reply",
+    "Request",
+    "Retry",
+    "Schedule",
+    "Scheduled",
+    "Stale",
+    "TimedOut",
     "Timeout",
+    "TopicFull",
+    "Transaction",
     "aconnect",
     "connect",
 ]

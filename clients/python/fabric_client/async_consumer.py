@@ -1,20 +1,27 @@
 """The asyncio loop over messages or batches: `async for msg in fab.consume(...)`."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from fabric_client.message import Batch, Message
+from fabric_client.batch import Batch
+from fabric_client.message import Message
+from fabric_client.options import ANSWER_S
 from fabric_client.reactor import Reactor
+from fabric_client.refresh import Refresh
+from fabric_client.requests import Request, Responder
 from fabric_client.subscription import Subscription
+from fabric_client.ticket import Ticket
 
 T = TypeVar("T")
+OnRefresh = Callable[[Refresh], object]
 
 
 class AsyncConsumer(Generic[T]):
     """Iterate it with `async for`."""
 
-    def __init__(self, sub: Subscription, loop: AsyncGenerator[T, None]) -> None:
+    def __init__(self, reactor: Reactor, sub: Subscription, loop: AsyncGenerator[T, None]) -> None:
+        self._reactor = reactor
         self._sub = sub
         self._loop = loop
 
@@ -27,6 +34,15 @@ class AsyncConsumer(Generic[T]):
 
     async def __anext__(self) -> T:
         return await self._loop.__anext__()
+
+    async def ready(self, refresh: Refresh | int, timeout: float | None = ANSWER_S) -> None:
+        """Tell the hub that the local copy is in use again after a refresh; returns when it knows."""
+        number = refresh.number if isinstance(refresh, Refresh) else refresh
+        ticket = Ticket()
+        self._reactor.check()
+        self._reactor.session.ready(self._sub, number, ticket)
+        self._reactor.pump()
+        await self._reactor.result(ticket, timeout, "the hub did not answer a READY")
 
     async def close(self) -> None:
         """Unsubscribe. What has no verdict yet goes back to the group, uncounted."""
@@ -41,13 +57,26 @@ class AsyncConsumer(Generic[T]):
         await self.close()
 
 
+async def tell(refresh: Refresh, on_refresh: OnRefresh | None) -> None:
+    """Give a refresh to the application, and wait if it wants to be waited for."""
+    answer = refresh.tell(on_refresh)
+    if isinstance(answer, Awaitable):
+        await answer
+
+
 async def messages(
-    reactor: Reactor, sub: Subscription, count: int | None, timeout: float | None
+    reactor: Reactor, sub: Subscription, count: int | None, timeout: float | None, on_refresh: OnRefresh | None
 ) -> AsyncGenerator[Message, None]:
     left = -1 if count is None else count
+    barred = sub.bars.by_key
     try:
-        while left and (batch := await reactor.next_batch(sub, timeout)) is not None:
+        while left and (batch := await reactor.next_item(sub, timeout)) is not None:
+            if isinstance(batch, Refresh):
+                await tell(batch, on_refresh)
+                continue
             for index, body in enumerate(batch.payloads):
+                if (batch._lost or barred) and batch.is_gone(index):
+                    continue
                 yield Message(batch, index, body)
                 left -= 1
                 if not left:
@@ -57,12 +86,27 @@ async def messages(
 
 
 async def batches(
-    reactor: Reactor, sub: Subscription, count: int | None, timeout: float | None
+    reactor: Reactor, sub: Subscription, count: int | None, timeout: float | None, on_refresh: OnRefresh | None
 ) -> AsyncGenerator[Batch, None]:
     left = -1 if count is None else count
     try:
-        while left and (batch := await reactor.next_batch(sub, timeout)) is not None:
+        while left and (batch := await reactor.next_item(sub, timeout)) is not None:
+            if isinstance(batch, Refresh):
+                await tell(batch, on_refresh)
+                continue
             yield batch
             left = left if count is None else max(0, left - batch.count)
+    finally:
+        reactor.drop(sub)
+
+
+async def requests(
+    reactor: Reactor, sub: Responder, count: int | None, timeout: float | None
+) -> AsyncGenerator[Request, None]:
+    left = -1 if count is None else count
+    try:
+        while left and (request := await reactor.next_request(sub, timeout)) is not None:
+            yield request
+            left -= 1
     finally:
         reactor.drop(sub)

@@ -4,22 +4,29 @@ A consumer is an iterator that must end well: leaving the loop, `close()` and be
 work is in a generator whose `finally` does it, and which is started at once so that the `finally` is sure to run.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Generic, TypeVar, cast
 
-from fabric_client.message import Batch, Message
+from fabric_client.batch import Batch
+from fabric_client.message import Message
+from fabric_client.options import ANSWER_S
 from fabric_client.pump import Pump
+from fabric_client.refresh import Refresh
+from fabric_client.requests import Request, Responder
 from fabric_client.subscription import Subscription
+from fabric_client.ticket import Ticket
 
 T = TypeVar("T")
+OnRefresh = Callable[[Refresh], object]
 
 
 class Consumer(Generic[T]):
     """Iterate it, from one thread at a time. Verdicts may be given from any thread, until the consumer is closed."""
 
-    def __init__(self, owner: object, sub: Subscription, loop: "Generator[T | None, None, None]") -> None:
+    def __init__(self, owner: object, pump: Pump, sub: Subscription, loop: "Generator[T | None, None, None]") -> None:
         self._owner = owner  # keeps the client alive as long as someone iterates
+        self._pump = pump
         self._sub = sub
         self._loop = loop
         next(loop)
@@ -33,6 +40,15 @@ class Consumer(Generic[T]):
 
     def __next__(self) -> T:
         return cast(T, next(self._loop))
+
+    def ready(self, refresh: Refresh | int, timeout: float | None = ANSWER_S) -> None:
+        """Tell the hub that the local copy is in use again after a refresh; returns when it knows."""
+        number = refresh.number if isinstance(refresh, Refresh) else refresh
+        ticket = Ticket()
+        self._pump.check()
+        with self._pump.lock:
+            self._pump.session.ready(self._sub, number, ticket)
+        self._pump.result(ticket, timeout, "the hub did not answer a READY")
 
     def close(self) -> None:
         """Unsubscribe. What has no verdict yet goes back to the group, uncounted."""
@@ -48,16 +64,22 @@ class Consumer(Generic[T]):
 
 
 def messages(
-    owner: object, pump: Pump, sub: Subscription, count: int | None, timeout: float | None
+    owner: object, pump: Pump, sub: Subscription, count: int | None, timeout: float | None, on_refresh: OnRefresh | None
 ) -> Generator[Message | None, None, None]:
     left = -1 if count is None else count
+    barred = sub.bars.by_key
     try:
         yield None
         while left:
-            batch = pump.next_batch(sub, timeout)
+            batch = pump.next_item(sub, timeout)
             if batch is None:
                 return
+            if isinstance(batch, Refresh):
+                batch.tell(on_refresh)
+                continue
             for index, body in enumerate(batch.payloads):
+                if (batch._lost or barred) and batch.is_gone(index):
+                    continue
                 yield Message(batch, index, body)
                 left -= 1
                 if not left:
@@ -67,18 +89,37 @@ def messages(
 
 
 def batches(
-    owner: object, pump: Pump, sub: Subscription, count: int | None, timeout: float | None
+    owner: object, pump: Pump, sub: Subscription, count: int | None, timeout: float | None, on_refresh: OnRefresh | None
 ) -> Generator[Batch | None, None, None]:
     left = -1 if count is None else count
     try:
         yield None
         while left:
-            batch = pump.next_batch(sub, timeout)
+            batch = pump.next_item(sub, timeout)
             if batch is None:
                 return
+            if isinstance(batch, Refresh):
+                batch.tell(on_refresh)
+                continue
             yield batch
             left -= batch.count
             if count is not None and left <= 0:
                 return
+    finally:
+        pump.drop(sub)
+
+
+def requests(
+    owner: object, pump: Pump, sub: Responder, count: int | None, timeout: float | None
+) -> Generator[Request | None, None, None]:
+    left = -1 if count is None else count
+    try:
+        yield None
+        while left:
+            request = pump.next_request(sub, timeout)
+            if request is None:
+                return
+            yield request
+            left -= 1
     finally:
         pump.drop(sub)

@@ -10,6 +10,7 @@ import random
 import time
 import weakref
 from collections import deque
+from typing import Final
 
 import zmq
 
@@ -23,6 +24,8 @@ from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
 
 log = logging.getLogger("fabric_client")
+
+COMMIT_S: Final = 30.0  # how long a transaction waits for the hub
 
 
 class Engine:

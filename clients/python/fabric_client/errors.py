@@ -41,7 +41,27 @@ class HubError(FabricError):
 
 
 class NotFound(HubError):
-    """There is no such group or subscription."""
+    """There is no such group, topic, schedule or subscription."""
+
+
+class Conflict(HubError):
+    """It cannot be done as things are: the name is taken, or something is in the way."""
+
+
+class Stale(HubError):
+    """A transaction came too late: the message is no longer ours. Nothing was done."""
+
+
+class NoResponders(HubError):
+    """Nobody answers requests on that topic."""
+
+
+class TimedOut(HubError, TimeoutError):
+    """A request was not answered in time."""
+
+
+class RemoteError(FabricError):
+    """The one who answers a request failed; the text is theirs."""
 
 
 class GroupMismatch(HubError):
@@ -87,6 +107,15 @@ class PublishRefused(HubError):
         self.refusals = tuple(refusals)
 
 
+class TopicFull(PublishRefused):
+    """A topic has reached its limit and does not drop old messages."""
+
+
+def refusal_error(refusals: Sequence[Refusal]) -> PublishRefused:
+    """The error for messages that the hub refused."""
+    return (TopicFull if refusals[0].code == Code.TOPIC_FULL else PublishRefused)(refusals)
+
+
 _REFUSED_HINT: Final = "`.refusals` of this error holds the messages"
 _HINTS: Final[dict[int, str]] = {
     Code.BAD_TOPIC: "a topic is 1..16 words joined by '.', without wildcards, spaces or a leading '$'",
@@ -95,7 +124,12 @@ _HINTS: Final[dict[int, str]] = {
     Code.FENCED: "two clients share one producer name; give each its own",
     Code.GROUP_MISMATCH: "leave the setting out to join the group as it is, or use another group name",
     Code.BAD_PATTERN: "'*' stands for one word, '#' for any number of words, '>' as the last word for one or more",
-    Code.NOT_FOUND: "name the patterns to create the group",
+    Code.NOT_FOUND: "look at the name; a group is created by naming its patterns",
+    Code.TOPIC_FULL: "consume or purge it, or raise its limits with admin.topics.update",
+    Code.STALE: "the lease ran out, or the message was taken back; it will be delivered again",
+    Code.NO_RESPONDERS: "start one with respond(), or publish the request durably (durable=True)",
+    Code.TIMED_OUT: "give it a longer timeout, or look at those who answer",
+    Code.CONFLICT: "look at what exists with info(), then change or delete that",
     Code.DISK_FULL: "free space on the hub's disk; the hub goes on by itself",
     Code.BUSY: "the hub is overloaded; try again a little later",
     Code.SHUTTING_DOWN: "the hub is stopping; the client goes on when it is back",
@@ -109,6 +143,10 @@ _CLASSES: Final[dict[int, type[HubError]]] = {
     Code.FORBIDDEN: Forbidden,
     Code.AUTH_FAILED: Forbidden,
     Code.FENCED: Fenced,
+    Code.CONFLICT: Conflict,
+    Code.STALE: Stale,
+    Code.NO_RESPONDERS: NoResponders,
+    Code.TIMED_OUT: TimedOut,
 }
 
 

@@ -1,30 +1,71 @@
 """The words of the API, turned into the words of the wire; shared by both twins."""
 
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final, TypedDict, cast
 
 from fabric import block
 from fabric.columns import HeaderValue
 from fabric.errors import FabricError
 from fabric_client.errors import BadMessage
-from fabric_client.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Options, fit, level_of
-from fabric_client.publisher import Receipt
+from fabric_client.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Fit, Options, fit, level_of
 from fabric_client.subscription import PREFETCH, Subscription
+from fabric_client.verdicts import Seconds, check_on_error, milliseconds, seconds
 
 DEFAULT_URL: Final = "tcp://127.0.0.1:7171"
 PUBLISH_S: Final = 30.0  # how long publish() and flush() wait for the hub unless told
 ANSWER_S: Final = 10.0  # how long other requests wait
 CLOSE_S: Final = 10.0  # how long close() waits for confirms
-FETCH_GRACE_S: Final = 2.0  # the hub ends a fetch by itself; so much later its answer must have been lost
+FETCH_GRACE_S: Final = 2.0  # the hub ends a fetch or a request by itself; so much later its answer must have been lost
 GOODBYE_S: Final = 1.0  # how long close() waits for the answer to its goodbye
-# A ttl is rounded up to this, so that messages sent together expire together and can share a block.
-TTL_STEP_US: Final = 100_000
+CONCURRENCY_MAX: Final = 65_536
 
 Start = str | int | float | datetime | Mapping[str, int]
+Moment = float | datetime
+
+
+class PublishOptions(TypedDict, total=False):
+    """What may be said about a message besides its topic and data."""
+
+    key: str | bytes | None  # messages of one key keep their order in groups of order "key"
+    headers: Mapping[str, HeaderValue] | None
+    id: str | bytes | None  # the hub stores one message of a topic with this id
+    priority: int | None  # 0..9, 9 goes first; 4 unless told
+    ttl: Seconds | None  # it expires so long after it was accepted (or was due)
+    expires_at: Moment | None
+    level: str | None  # "journaled" (on disk) or "received" (unsafe)
+    delay: Seconds | None  # publish it later,
+    at: Moment | None  # or at this time,
+    every: Seconds | None  # and again and again,
+    cron: str | None  # or by the calendar: five fields, UTC
+    name: str | None  # of the schedule; a new one replaces the one that has it
+
+
+class GroupOptions(TypedDict, total=False):
+    """Settings of a group, fixed when it is created; leave them out to join a group as it is."""
+
+    lease: Seconds | None  # how long a message may be held without a sign of life
+    lease_max: Seconds | None  # how long at most
+    attempts: int | None  # failures until a message is a dead letter; 0: endless
+    backoff: str | None  # how the wait grows with each failure: "fixed", "linear", "exponential"
+    backoff_first: Seconds | None
+    backoff_max: Seconds | None
+    jitter: float | None  # the wait is longer or shorter by up to this part of it, 0..1
+    order: str | None  # "none", "key" or "strict"
+    ack: str | None  # "explicit", or "auto": settled when sent
+    on_expire: str | None  # "drop" or "dead"
+    level: str | None
+
+
+_TIMES: Final = {
+    "lease": "lease_ms",
+    "lease_max": "lease_max_ms",
+    "backoff_first": "backoff_ms",
+    "backoff_max": "backoff_max_ms",
+}
+_AS_THEY_ARE: Final = {"attempts": "attempts_max", "backoff": "backoff", "order": "order", "ack": "ack"}
 
 
 def default_url() -> str:
@@ -35,97 +76,193 @@ def random_name(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
 
+def message_of(
+    topic: str,
+    data: object,
+    *,
+    key: str | bytes | None = None,
+    headers: Mapping[str, HeaderValue] | None = None,
+    id: str | bytes | None = None,
+    **rest: Any,
+) -> tuple[Fit, Options]:
+    """A message that is fit to be sent, and what steers the hub."""
+    return fit(topic, data, key, id, headers), block_options(**rest) if rest else PLAIN
+
+
 def block_options(
-    level: str | None, priority: int | None, ttl: float | None, expires_at: float | datetime | None
+    *,
+    level: str | None = None,
+    priority: int | None = None,
+    ttl: Seconds | None = None,
+    expires_at: Moment | None = None,
+    delay: Seconds | None = None,
+    at: Moment | None = None,
+    every: Seconds | None = None,
+    cron: str | None = None,
+    name: str | None = None,
 ) -> Options:
-    if level is None and priority is None and ttl is None and expires_at is None:
-        return PLAIN
-    priority = priority or 0
-    if not 0 <= priority <= block.PRIORITY_MAX:
+    if priority is None:
+        priority = block.PRIORITY_DEFAULT
+    if type(priority) is not int or not 0 <= priority <= block.PRIORITY_MAX:
         raise BadMessage(f"priority is 0..{block.PRIORITY_MAX}, not {priority}", "9 is the most urgent")
-    expires_us = 0
-    if ttl is not None:
-        if ttl <= 0:
-            raise BadMessage(f"ttl is a positive number of seconds, not {ttl}", "leave it out to keep the message")
-        expires_us = -(-round((time.time() + ttl) * 1e6) // TTL_STEP_US) * TTL_STEP_US
-    if expires_at is not None:
-        expires_us = _microseconds(expires_at)
-    return Options(PLAIN.level if level is None else level_of(level), priority, expires_us)
+    for what, value in (("ttl", ttl), ("every", every)):
+        if value is not None and seconds(value) <= 0:
+            raise BadMessage(
+                f"{what} is a positive number of seconds, not {value}", "leave it out if you do not want it"
+            )
+    if delay is not None and at is not None:
+        raise BadMessage("delay and at do not go together", "say when it is due in one way")
+    if every is not None and cron is not None:
+        raise BadMessage("every and cron do not go together", "say how it repeats in one way")
+    later = {
+        "delay_ms": None if delay is None else milliseconds("delay", delay),
+        "at_us": None if at is None else microseconds(at),
+        "every_ms": None if every is None else milliseconds("every", every),
+        "cron": cron,
+    }
+    scheduled = any(value is not None for value in later.values())
+    if name is not None and not scheduled:
+        raise BadMessage("name is that of a schedule", "use it with delay, at, every or cron")
+    when = {"ttl_ms": None if ttl is None else milliseconds("ttl", ttl), **later, "name": name}
+    return Options(
+        PLAIN.level if level is None else level_of(level),
+        priority,
+        0 if expires_at is None else microseconds(expires_at),
+        tuple((key, value) for key, value in when.items() if value is not None),
+        scheduled,
+    )
 
 
-def _microseconds(moment: float | datetime) -> int:
+def microseconds(moment: Moment) -> int:
     return round((moment.timestamp() if isinstance(moment, datetime) else moment) * 1e6)
 
 
-def _start(start: Start) -> Any:
+def position(start: Start) -> Any:
+    """A place in the journal, as the wire has it."""
     match start:
-        case "first" | "new" | "last":
+        case "first" | "new" | "last" | "last_per_key":
             return start
         case bool():
             pass
         case int():
             return {"seq": start}
         case float() | datetime():
-            return {"time_us": _microseconds(start)}
+            return {"time_us": microseconds(start)}
         case Mapping():
             return dict(start)
-    raise FabricError(f"start {start!r} is not a position", "use 'first', 'new', 'last', a seq (int) or a time")
+    raise FabricError(
+        f"start {start!r} is not a position", "use 'first', 'new', 'last', 'last_per_key', a seq (int) or a time"
+    )
+
+
+def group_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a group, as the wire has them. What is None is left out."""
+    fields: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name not in GroupOptions.__annotations__:
+            known = ", ".join(GroupOptions.__annotations__)
+            raise TypeError(f"{name!r} is not a setting of a group; these are: {known}")
+        if value is None:
+            continue
+        if name in _TIMES:
+            fields[_TIMES[name]] = milliseconds(name, value)
+        elif name == "jitter":
+            fields["jitter_pct"] = round(value * 100)
+        elif name == "level":
+            fields["level"] = level_of(value).name.lower()
+        else:
+            fields[_AS_THEY_ARE.get(name, name)] = value
+    return fields
 
 
 def subscription_maker(
-    hook: Callable[[Subscription, bool], None],
+    engine: Any,
     patterns: Sequence[str],
     *,
     group: str | None,
-    start: Start | None,
-    prefetch: int | None,
-    lease: float | None,
-    attempts: int | None,
-    level: str | None,
+    start: Start | None = None,
+    prefetch: int | None = None,
+    concurrency: int = 1,
     count: int | None = None,
     fetching: bool = False,
+    on_error: str = "retry",
+    settings: Mapping[str, Any],
 ) -> Callable[[int], Subscription]:
     """A function that builds the subscription once its channel is known."""
     if not patterns and group is None:
         raise FabricError("nothing to consume", "name at least one pattern, or a group that exists")
     if prefetch is not None and prefetch < 1:
         raise FabricError(f"prefetch is 1 or more, not {prefetch}", "prefetch=1 gives one message at a time")
-    request: dict[str, Any] = {}
+    request = group_fields(settings)
     if patterns:
         request["patterns"] = list(patterns)
     if group is not None:
         request["group"] = group
+        request["concurrency"] = check_concurrency(concurrency)
     if start is not None:
-        request["start"] = _start(start)
-    if lease is not None:
-        request["lease_ms"] = round(lease * 1000)
-    if attempts is not None:
-        request["attempts_max"] = attempts
-    if level is not None:
-        request["level"] = level_of(level).name.lower()
+        request["start"] = position(start)
+    check_on_error(on_error)
 
     def make(chan: int) -> Subscription:
-        return Subscription(chan, request, prefetch=prefetch or PREFETCH, count_max=count, fetching=fetching, hook=hook)
+        return Subscription(
+            chan,
+            request,
+            prefetch=prefetch or PREFETCH,
+            count_max=count,
+            fetching=fetching,
+            on_error=on_error,
+            hook=engine.verdicts,
+            commit=engine.commit,
+        )
 
     return make
 
 
+def check_concurrency(concurrency: int) -> int:
+    if type(concurrency) is not int or not 1 <= concurrency <= CONCURRENCY_MAX:
+        raise FabricError(
+            f"concurrency is 1..{CONCURRENCY_MAX}, not {concurrency!r}", "it is how many messages you work on at once"
+        )
+    return concurrency
+
+
+def batch_concurrency(prefetch: int | None) -> int:
+    """Whoever takes whole batches has started all that he was sent."""
+    return min(prefetch or PREFETCH, CONCURRENCY_MAX)
+
+
 def pack(
-    topic: str, payloads: Sequence[object], headers: Mapping[str, HeaderValue] | None, options: Options
+    topic: str,
+    payloads: Sequence[object],
+    options: Options,
+    *,
+    keys: Sequence[str | bytes] | None = None,
+    ids: Sequence[str | bytes] | None = None,
+    headers: Mapping[str, HeaderValue] | None = None,
 ) -> list[tuple[bytes, int]]:
     """Blocks of many messages on one topic, each with its count."""
+    if not payloads:
+        raise BadMessage("nothing to publish", "give at least one payload")
+    for what, column in (("key", keys), ("id", ids)):
+        if column is not None and len(column) != len(payloads):
+            raise BadMessage(f"{len(column)} {what}s for {len(payloads)} payloads", f"give one {what} for each payload")
     messages = None
-    if headers or not all(type(payload) is bytes for payload in payloads):
-        messages = [fit(topic, payload, None, None, headers) for payload in payloads]
+    if headers or keys or ids or not all(type(payload) is bytes for payload in payloads):
+        messages = [
+            fit(topic, payload, keys[i] if keys else None, ids[i] if ids else None, headers)
+            for i, payload in enumerate(payloads)
+        ]
         payloads = [message.body for message in messages]
     bodies = cast(Sequence[bytes], payloads)
     blocks = []
     for start, stop in _pieces(bodies):
-        columns = None if messages is None else [message.headers for message in messages[start:stop]]
+        part = () if messages is None else messages[start:stop]
         raw = block.encode(
             topic,
             bodies[start:stop],
-            headers=columns if columns is not None and any(columns) else None,
+            keys=[message.key for message in part] if keys else None,
+            ids=[message.id for message in part] if ids else None,
+            headers=[message.headers for message in part] if any(message.headers for message in part) else None,
             priority=options.priority,
             expires_us=options.expires_us,
         )
@@ -142,8 +279,3 @@ def _pieces(bodies: Sequence[bytes]) -> Iterator[tuple[int, int]]:
             yield start, index
             start, room = index, BLOCK_ROOM - size - MESSAGE_COST
     yield start, len(bodies)
-
-
-def total(receipts: Sequence[Receipt]) -> Receipt:
-    """One receipt for several blocks: the first seq, and the sums."""
-    return Receipt(receipts[0].seq, sum(r.count for r in receipts), sum(r.duplicates for r in receipts))

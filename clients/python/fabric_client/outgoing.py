@@ -9,12 +9,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from fabric import block, names
+from fabric import messages as m
 from fabric.columns import HeaderValue
 from fabric.errors import Code, ProtocolError
 from fabric.messages import Level
 from fabric_client.errors import BadMessage, describe
+from fabric_client.ticket import Ticket
 
 T = TypeVar("T")
+Settles = tuple[tuple[int, tuple[tuple[int, int, int, Any], ...]], ...]  # (channel, verdicts), as in a TXN
 
 JSON_HEADER: Final = ("content-type", "application/json")
 
@@ -33,8 +36,10 @@ class Options(NamedTuple):
     """What steers the hub. Messages share a block only when these are equal."""
 
     level: Level = Level.JOURNALED
-    priority: int = 0
+    priority: int = block.PRIORITY_DEFAULT
     expires_us: int = 0
+    when: tuple[tuple[str, Any], ...] = ()  # the options of PUB: ttl_ms, delay_ms and their kin
+    scheduled: bool = False  # confirmed by the id of a schedule, not by seqs
 
 
 PLAIN: Final = Options()
@@ -141,6 +146,39 @@ class Lane:
 
 
 CLOSED_LANE: Final = Lane(None, (), 0)  # nobody enters
+
+
+class Outgoing:
+    """A sealed block on its way. With `settles` it is a transaction: these verdicts and the block, or neither."""
+
+    __slots__ = ("count", "each", "marks", "options", "pseq", "raw", "rid", "settles", "topics")
+
+    def __init__(
+        self,
+        raw: bytes,
+        count: int,
+        options: Options,
+        topics: tuple[str, ...],
+        marks: list[tuple[int, Ticket]],
+        each: bool = False,
+    ) -> None:
+        self.raw = raw
+        self.count = count
+        self.options = options
+        self.topics = topics
+        self.marks = marks  # (index in the block, or -1 for all of it; who waits for it)
+        self.each = each  # whoever waits for all of it wants to know every seq
+        self.settles: Settles = ()
+        self.pseq = 0  # 0: gets the next number when it is sent
+        self.rid = 0
+
+    def message(self) -> m.Publish | m.Transact:
+        """What is said to the hub."""
+        if self.settles:
+            return m.Transact(self.rid, self.pseq, self.settles, self.raw)
+        if self.options.when:
+            return m.Publish(self.rid, self.pseq, self.options.level, self.raw, dict(self.options.when))
+        return m.Publish(self.rid, self.pseq, self.options.level, self.raw)
 
 
 class Gather:

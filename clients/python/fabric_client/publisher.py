@@ -10,13 +10,13 @@ and stores it once. Every sending has a new request id: answers to an earlier se
 """
 
 from collections import deque
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection
+from typing import Final
 
 from fabric import messages as m
 from fabric.block import Block
 from fabric.errors import Code, FabricError
-from fabric_client.errors import BadMessage, PublishRefused, Refusal, describe, from_wire
+from fabric_client.errors import BadMessage, Refusal, Stale, describe, from_wire, refusal_error
 from fabric_client.outgoing import (
     BLOCK_ROOM,
     BLOCK_SLACK,
@@ -29,8 +29,11 @@ from fabric_client.outgoing import (
     Gather,
     Lane,
     Options,
+    Outgoing,
+    Settles,
     check_topic,
 )
+from fabric_client.receipt import Scheduled, receipt_of, receipt_of_all
 from fabric_client.ticket import Ticket
 
 # What may wait unsent, on top of the window that the hub grants. A second of full speed; then the caller waits.
@@ -39,37 +42,6 @@ BUFFER_BYTES_MAX: Final = 64 << 20
 TOPICS_KNOWN_MAX: Final = 1 << 16  # topics whose check is remembered
 RETRY_S: Final = 0.05  # when the hub asks for a repetition without saying when
 _RETRYABLE: Final = frozenset({Code.BUSY, Code.OVERRUN, Code.DISK_FULL, Code.SHUTTING_DOWN, Code.NO_SESSION})
-
-
-class Receipt(NamedTuple):
-    """What the hub said: `seq` of the (first) message, how many it covers, and how many of them it had already.
-
-    `seq` is 0 in one case: a repetition after a long loss of connection, stored too long ago to be looked up.
-    """
-
-    seq: int
-    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which no one needs here
-    duplicates: int = 0
-
-    @property
-    def duplicate(self) -> bool:
-        """Whether the hub had it already; `seq` is then that of the first time."""
-        return self.duplicates > 0
-
-
-class Outgoing:
-    """A sealed block on its way."""
-
-    __slots__ = ("count", "level", "marks", "pseq", "raw", "rid", "topics")
-
-    def __init__(self, raw: bytes, count: int, level: int, topics: tuple[str, ...], marks: list[tuple[int, Ticket]]):
-        self.raw = raw
-        self.count = count
-        self.level = level
-        self.topics = topics
-        self.marks = marks  # (index in the block, who waits for it)
-        self.pseq = 0  # 0: gets the next number when it is sent
-        self.rid = 0
 
 
 class Publisher:
@@ -182,11 +154,22 @@ class Publisher:
         self.put(message, options, waiter)
         self.seal()
 
-    def put_block(self, raw: bytes, count: int, level: int, topic: str, waiter: Ticket | None) -> None:
+    def put_block(self, raw: bytes, count: int, options: Options, topic: str, waiter: Ticket, each: bool) -> None:
         """Accept a block that the caller packed; the waiter gets one receipt for all of it."""
         self._check_topic(topic)
         self.seal()
-        self._enqueue(Outgoing(raw, count, level, (topic,), [] if waiter is None else [(-1, waiter)]))
+        self._enqueue(Outgoing(raw, count, options, (topic,), [(-1, waiter)], each))
+
+    def put_transaction(self, gather: Gather, settles: Settles, waiter: Ticket) -> None:
+        """Accept messages that are stored together with verdicts, or not at all."""
+        self.seal()
+        count = len(gather.payloads)
+        raw, topics = gather.take()
+        if len(raw) > self.block_bytes_max:
+            raise BadMessage(f"a transaction of {len(raw)} bytes is over {self.block_bytes_max}", "publish less in it")
+        block = Outgoing(raw, count, PLAIN, topics, [(-1, waiter)], each=True)
+        block.settles = settles
+        self._enqueue(block)
 
     def seal(self) -> None:
         """Close the gathered block; what is put next goes into another one."""
@@ -195,7 +178,7 @@ class Publisher:
         if not gather.payloads:
             return
         self.full_blocks += gather.room < BLOCK_ROOM // 4 or len(gather.payloads) >= LANE_COUNT_MAX
-        count, level, marks = len(gather.payloads), gather.options.level, gather.marks
+        count, options, marks = len(gather.payloads), gather.options, gather.marks
         try:
             raw, topics = gather.take()
         except FabricError as error:
@@ -203,7 +186,7 @@ class Publisher:
                 waiter.fail(error)
             raise
         self.blocks += 1
-        self._enqueue(Outgoing(raw, count, level, topics, marks))
+        self._enqueue(Outgoing(raw, count, options, topics, marks))
 
     def pump(self, now: float) -> None:
         """Send what may be sent. With nothing in flight a message leaves at once; otherwise it gathers company until
@@ -230,15 +213,25 @@ class Publisher:
 
     # What the hub says.
 
-    def welcomed(self, last_pseq: int, same_journal: bool, flow: tuple[int, int], block_bytes_max: int) -> None:
+    def welcomed(
+        self,
+        last_pseq: int,
+        same_journal: bool,
+        flow: tuple[int, int],
+        block_bytes_max: int,
+        known: Collection[int] = (),
+    ) -> None:
         """A session is open. The hub's last number decides: what it has keeps its numbers and is sent again to learn
-        its seq; what it lacks is numbered from there on."""
+        its seq; what it lacks is numbered from there on. `known` are the channels that outlived the connection."""
         self._rewind(self._flight)
         self._stored_pseq = last_pseq
         self._pseq = last_pseq + 1
-        for block in self._queue:
+        for block in list(self._queue):
             if not same_journal or block.pseq > last_pseq:
                 block.pseq = 0
+            if not block.pseq and any(chan not in known for chan, _ in block.settles):
+                self._unqueue(block)
+                self._tell(block, Stale("the connection was lost before the transaction", describe(Code.STALE)))
         self.hold_until = 0.0
         self.last_reason = ""
         self._window_blocks, self._window_bytes = flow
@@ -253,17 +246,43 @@ class Publisher:
         self._window_blocks, self._window_bytes = window.blocks_max, window.bytes_max
 
     def confirmed(self, answer: m.PubOk) -> None:
-        for rid, first_seq, _, duplicates in answer.confirms:
-            block = self._flight.pop(rid, None)
-            if block is None:
-                continue  # an earlier sending of a block that was sent again
+        for row in answer.confirms:
+            block = self._land(row[0])
+            if block is not None and block.marks:
+                self._receipts(block, row[1], row[3], dict(row[4]) if len(row) > 4 else {})
+
+    def answered(self, answer: m.Ok) -> bool:
+        """An OK confirms a schedule or a transaction. True when it was one of ours."""
+        block = self._land(answer.rid)
+        if block is None:
+            return False
+        fields = answer.fields
+        if block.options.scheduled:
+            duplicates = block.count if fields.get("dup") else 0
+            receipt = Scheduled(0, block.count, duplicates, (), (), fields.get("schedule", 0), fields.get("due_us", 0))
+            for _, waiter in block.marks:
+                waiter.succeed(receipt)
+        else:
+            repeated = dict(fields.get("dup_rows", ()))
+            self._receipts(block, fields.get("first_seq", 0), fields.get("dups", 0), repeated)
+        return True
+
+    def _land(self, rid: int) -> Outgoing | None:
+        """The block that was sent under this number; None for an earlier sending of a block that was sent again."""
+        block = self._flight.pop(rid, None)
+        if block is not None:
             self._flight_bytes -= len(block.raw)
             self._kick = True
-            for index, waiter in block.marks:
-                if index < 0:
-                    waiter.succeed(Receipt(first_seq, block.count, duplicates))
-                else:
-                    waiter.succeed(Receipt(first_seq and first_seq + index, 1, int(duplicates == block.count)))
+        return block
+
+    @staticmethod
+    def _receipts(block: Outgoing, first_seq: int, duplicates: int, repeated: dict[int, int]) -> None:
+        whole = duplicates == block.count and not repeated
+        for index, waiter in block.marks:
+            if index < 0:
+                waiter.succeed(receipt_of_all(block.count, first_seq, duplicates, repeated, block.each))
+            else:
+                waiter.succeed(receipt_of(index, first_seq, whole, repeated))
 
     def refused(self, answer: m.Err, now: float) -> bool:
         """The hub did not store a block. True when the answer was to one of ours."""
@@ -280,7 +299,8 @@ class Publisher:
             self.hold_until = max(self.hold_until, now + (retry_ms / 1000 or RETRY_S))
         elif block.pseq <= self._stored_pseq and answer.code == Code.BAD_OPTION:
             # Sent again after a reconnect, and stored so long ago that the hub no longer knows where.
-            self.confirmed(m.PubOk(block.level, ((answer.rid, 0, 0, block.count),)))
+            self._land(answer.rid)
+            self._receipts(block, 0, block.count, {})
         else:
             self._drop(block, answer)
         return True
@@ -290,8 +310,7 @@ class Publisher:
         self._live = False
         self._close_lane()
         for block in (*self._flight.values(), *self._queue):
-            for _, waiter in block.marks:
-                waiter.fail(error)
+            self._tell(block, error)
         for _, waiter in self.gather.marks:
             waiter.fail(error)
 
@@ -311,7 +330,7 @@ class Publisher:
         self._queued_bytes -= len(block.raw)
         self._flight[block.rid] = block
         self._flight_bytes += len(block.raw)
-        self._send(m.Publish(block.rid, block.pseq, block.level, block.raw))
+        self._send(block.message())
 
     def _rewind(self, blocks: "dict[int, Outgoing]") -> None:
         """Take blocks out of the flight and put them back to the front of the queue, in order."""
@@ -342,11 +361,19 @@ class Publisher:
         """Refused for good. Its numbers are not used up, so those who came after it move up."""
         self._renumber_from(block)
         assert self._queue[0] is block
-        self._queue.popleft()
-        self._queued_messages -= block.count
-        self._queued_bytes -= len(block.raw)
+        self._unqueue(block)
         refusal = Refusal(block.topics, tuple(Block(block.raw).payloads()), answer.code, answer.text)
-        for _, waiter in block.marks:
-            waiter.fail(from_wire(answer) if answer.code == Code.FENCED else PublishRefused([refusal]))
+        itself = answer.code in (Code.FENCED, Code.STALE)
+        self._tell(block, from_wire(answer) if itself else refusal_error([refusal]))
         if len(block.marks) < block.count and not (block.marks and block.marks[0][0] < 0):
             self.refusals.append(refusal)
+
+    def _unqueue(self, block: Outgoing) -> None:
+        self._queue.remove(block)
+        self._queued_messages -= block.count
+        self._queued_bytes -= len(block.raw)
+
+    @staticmethod
+    def _tell(block: Outgoing, error: FabricError) -> None:
+        for _, waiter in block.marks:
+            waiter.fail(error)

@@ -16,16 +16,20 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import zmq
 
 from fabric.errors import FabricError
-from fabric_client.engine import Engine
-from fabric_client.errors import Closed
-from fabric_client.message import VERDICTS_PER_FRAME, Batch
+from fabric_client.batch import VERDICTS_PER_FRAME, Batch
+from fabric_client.engine import COMMIT_S, Engine
+from fabric_client.receipt import Receipt
+from fabric_client.refresh import Refresh
+from fabric_client.requests import Request, Responder
 from fabric_client.session import State
 from fabric_client.subscription import FOREVER, VERDICT_DELAY_S, Subscription
+from fabric_client.ticket import Ticket
+from fabric_client.transaction import Transaction
 
 log = logging.getLogger("fabric_client")
 
@@ -124,24 +128,62 @@ class Pump(Engine):
             finally:
                 self.hand_over_locked()
 
-    def next_batch(self, sub: Subscription, timeout: float | None) -> Batch | None:
-        """The next delivery; None when the time is over or the subscription is."""
+    def next_item(
+        self, sub: Subscription, timeout: float | None, also: Callable[[], object] = lambda: False
+    ) -> Batch | Refresh | None:
+        """What comes next; None when the time is over, the subscription is, or `also()`."""
         with self.lock:
-            if sub.taken < VERDICTS_PER_FRAME and sub.ready:
+            if sub.refused:
+                raise sub.refused.pop(0)
+            if sub.taken < VERDICTS_PER_FRAME and sub.ready and not sub.bars.by_key:
                 return sub.take()
             if not self._stopped:
-                if sub.wants_collect:
+                if sub.wants_collect or sub.bars.by_key:  # what is barred goes back before it can be taken
                     self.session.flush(sub)
                 self.turn_locked()
                 self.hand_over_locked()
-            batch = sub.take()
-        if batch is None:
-            self.wait(lambda: sub.ready or sub.error or sub.closed, timeout)
+            item = sub.take()
+        if item is None:
+            self.wait(lambda: sub.awake or also(), timeout)
             with self.lock:
-                batch = sub.take()
-                if batch is None and sub.error is not None and not isinstance(sub.error, Closed):
-                    raise sub.error
-        return batch
+                item = sub.take()
+                if item is None:
+                    sub.complain()
+        return item
+
+    def next_request(self, sub: Responder, timeout: float | None) -> Request | None:
+        """The next request to be answered; None when the time is over, or the subscription is."""
+        self.wait(lambda: sub.requests or sub.awake, timeout)
+        with self.lock:
+            if sub.requests:
+                return sub.requests.popleft()
+            sub.complain()
+        return None
+
+    def poke(self) -> None:
+        """Let those who wait look again. Called from any thread, without the lock."""
+        with self.lock:
+            self._changed.notify_all()
+            if self._leading:
+                self._leader_wake.wake()
+
+    def commit(self, txn: Transaction) -> Receipt | None:
+        """Send a transaction and wait for its outcome. Called without the lock."""
+        if not txn.publishes:
+            txn.ack()
+            return None
+        self.check()
+        ticket = Ticket()
+        with self.lock:
+            self.session.transact(txn, ticket)
+        receipt: Receipt = self.result(ticket, COMMIT_S, "the transaction was not confirmed")
+        return receipt
+
+    def result(self, ticket: Ticket, timeout: float | None, what: str) -> Any:
+        """Wait for an answer. Called without the lock."""
+        if not self.wait(lambda: ticket.done, timeout) and not ticket.done:
+            raise self.too_late(what, timeout)
+        return ticket.result()
 
     def _follow(self, seconds: float) -> None:
         self._followers += 1

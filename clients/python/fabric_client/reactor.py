@@ -7,15 +7,19 @@ descriptor is edge-triggered. One timer stands for all deadlines of the session.
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 import zmq
 
-from fabric_client.engine import Engine
-from fabric_client.errors import Closed
-from fabric_client.message import VERDICTS_PER_FRAME, Batch
+from fabric_client.batch import VERDICTS_PER_FRAME, Batch
+from fabric_client.engine import COMMIT_S, Engine
+from fabric_client.receipt import Receipt
+from fabric_client.refresh import Refresh
+from fabric_client.requests import Request, Responder
 from fabric_client.session import State
 from fabric_client.subscription import FOREVER, VERDICT_DELAY_S, Subscription
 from fabric_client.ticket import Ticket
+from fabric_client.transaction import Transaction
 
 
 class Reactor(Engine):
@@ -67,20 +71,50 @@ class Reactor(Engine):
             await self._within(future, timeout)
         return ticket.done
 
-    async def next_batch(self, sub: Subscription, timeout: float | None) -> Batch | None:
-        """The next delivery; None when the time is over or the subscription is."""
-        if sub.taken >= VERDICTS_PER_FRAME or not sub.ready:
-            if sub.wants_collect and not self._stopped:
-                self.session.flush(sub)
+    async def next_item(
+        self, sub: Subscription, timeout: float | None, also: Callable[[], object] = lambda: False
+    ) -> Batch | Refresh | None:
+        """What comes next; None when the time is over, the subscription is, or `also()`."""
+        if sub.refused:
+            raise sub.refused.pop(0)
+        if sub.taken >= VERDICTS_PER_FRAME or not sub.ready or sub.bars.by_key:
+            if (sub.wants_collect or sub.bars.by_key) and not self._stopped:
+                self.session.flush(sub)  # what is barred goes back before it can be taken
             self.pump()
         if not sub.ready:
-            await self.wait(lambda: sub.ready or sub.error or sub.closed, timeout)
+            await self.wait(lambda: sub.awake or also(), timeout)
         else:
             await asyncio.sleep(0)  # a consumer that never waits would starve the rest of the loop
-        batch = sub.take()
-        if batch is None and sub.error is not None and not isinstance(sub.error, Closed):
-            raise sub.error
-        return batch
+        item = sub.take()
+        if item is None:
+            sub.complain()
+        return item
+
+    async def next_request(self, sub: Responder, timeout: float | None) -> Request | None:
+        """The next request to be answered; None when the time is over, or the subscription is."""
+        await self.wait(lambda: sub.requests or sub.awake, timeout)
+        if sub.requests:
+            return sub.requests.popleft()
+        sub.complain()
+        return None
+
+    async def commit(self, txn: Transaction) -> Receipt | None:
+        """Send a transaction and wait for its outcome."""
+        if not txn.publishes:
+            txn.ack()
+            return None
+        self.check()
+        ticket = Ticket()
+        self.session.transact(txn, ticket)
+        self.pump()
+        receipt: Receipt = await self.result(ticket, COMMIT_S, "the transaction was not confirmed")
+        return receipt
+
+    async def result(self, ticket: Ticket, timeout: float | None, what: str) -> Any:
+        """Wait for an answer."""
+        if not await self.answer(ticket, timeout):
+            raise self.too_late(what, timeout)
+        return ticket.result()
 
     def verdicts(self, sub: Subscription, urgent: bool) -> None:
         """A subscription's hook."""

@@ -21,10 +21,13 @@ from typing import Any, Final
 from fabric import messages as m
 from fabric.errors import BlockError, Code, FabricError
 from fabric.messages import PROTOCOL_VERSION
-from fabric_client.errors import Closed, from_wire
+from fabric_client.calls import Call, Calls
+from fabric_client.errors import Closed, NotFound, from_wire
 from fabric_client.publisher import Publisher
+from fabric_client.requests import Responder
 from fabric_client.subscription import FOREVER, Subscription
 from fabric_client.ticket import Ticket
+from fabric_client.transaction import Transaction, send
 
 log = logging.getLogger("fabric_client")
 
@@ -41,17 +44,6 @@ class State(Enum):
     LOST = "no connection; a new socket is due at `reopen_at`"
     FAILED = "the hub refused us for good"
     CLOSED = "we said goodbye"
-
-
-class Call:
-    """A request that wants an answer; repeated after a reconnect until it has one."""
-
-    __slots__ = ("message", "retry_at", "ticket")
-
-    def __init__(self, message: m.ToHub, ticket: Ticket) -> None:
-        self.message = message
-        self.ticket = ticket
-        self.retry_at = FOREVER
 
 
 class Session:
@@ -72,12 +64,16 @@ class Session:
         self._attempt = 0
         self._token = b""  # the hub's name for this session; a secret
         self._producer_epoch: int | None = None
-        self._calls: dict[int, Call] = {}
+        self._calls = Calls(self._say)
         self._hello_rid = 0
         self._heartbeat_s = HEARTBEAT_S
         self._heard_at = 0.0
         self._said_at = 0.0
         self._pinged_at = 0.0
+
+    @property
+    def live(self) -> bool:
+        return self.state is State.LIVE
 
     # The socket comes and goes.
 
@@ -131,21 +127,27 @@ class Session:
         self.error = error
         self.out = []
         self.publisher.fail_all(error)
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
-            call.ticket.fail(error)
+        self._calls.fail_all(error)
         for sub in self.subscriptions.values():
             sub.error = sub.error or error
 
     # Requests.
 
-    def info(self, what: str, ticket: Ticket) -> None:
+    def ask(self, make: Callable[[int], m.ToHub], ticket: Ticket) -> Call:
+        """Say what `make` makes of a request id, and fill the ticket with the hub's answer."""
         rid = self._next_rid()
-        self._call(m.Info(rid, {"what": what}), rid, ticket)
+        return self._call(make(rid), rid, ticket)
+
+    def abandon(self, call: Call) -> None:
+        """Nobody waits for this answer any more."""
+        self._calls.pop(call.rid)
 
     def goodbye(self, ticket: Ticket) -> None:
-        rid = self._next_rid()
-        self._call(m.Goodbye(rid), rid, ticket)
+        self.ask(m.Goodbye, ticket)
+
+    def transact(self, txn: Transaction, ticket: Ticket) -> None:
+        """Publish what a transaction has gathered together with the acks of its messages, or do neither."""
+        send(txn, self.publisher, self.flush, ticket)
 
     def subscribe(self, make: Callable[[int], Subscription], ticket: Ticket) -> Subscription:
         """Open a subscription; `make` builds it for the channel that is given to it."""
@@ -161,18 +163,23 @@ class Session:
             return
         self.flush(sub)
         sub.close()
-        rid = self._next_rid()
-        self._call(m.Unsubscribe(sub.chan, rid), rid, ticket)
+        self.ask(lambda rid: m.Unsubscribe(sub.chan, rid), ticket)
 
     def fetch(self, sub: Subscription, count: int, expires_ms: int, ticket: Ticket) -> None:
-        rid = self._next_rid()
-        self._call(m.Fetch(sub.chan, rid, count, expires_ms), rid, ticket)
+        self.ask(lambda rid: m.Fetch(sub.chan, rid, count, expires_ms), ticket)
+
+    def ready(self, sub: Subscription, refresh: int, ticket: Ticket) -> None:
+        """The application is through with a refresh."""
+        self.flush(sub)  # what it acked counts as well
+        self.ask(lambda rid: m.Ready(sub.chan, rid, refresh), ticket)
 
     def flush(self, sub: Subscription) -> None:
         """Send a subscription's verdicts and credit now; without a connection they wait for a resume."""
         messages = sub.collect(self._next_rid)
         if self.state is State.LIVE:
-            self._say_all(messages)
+            self.out.extend(messages)
+        for refresh in sub.readies():
+            self.ask(lambda rid, number=refresh: m.Ready(sub.chan, rid, number), Ticket(_log_refusal))  # type: ignore[misc]
 
     @property
     def settled(self) -> bool:
@@ -194,15 +201,12 @@ class Session:
             return
         for sub in self.subscriptions.values():
             if now >= sub.flush_at:
-                self._say_all(sub.collect(self._next_rid))
+                self.flush(sub)
             if now >= sub.touch_at:
                 touches = sub.renew(now)
                 if touches is not None:
                     self._say(touches)
-        for call in list(self._calls.values()):
-            if now >= call.retry_at:
-                call.retry_at = FOREVER
-                self._say(call.message)
+        self._calls.tick(now)
         if now >= self._ping_at():
             self._pinged_at = now
             self._say(m.Ping(0))
@@ -218,13 +222,11 @@ class Session:
             return self._heard_at + SILENCE_MAX * self._heartbeat_s
         if self.state is not State.LIVE:
             return FOREVER
-        deadline = min(self._ping_at(), self._heard_at + SILENCE_MAX * self._heartbeat_s)
+        deadline = min(self._ping_at(), self._heard_at + SILENCE_MAX * self._heartbeat_s, self._calls.next_deadline())
         if self.publisher.hold_until and not self.publisher.settled:
             deadline = min(deadline, self.publisher.hold_until)
         for sub in self.subscriptions.values():
             deadline = min(deadline, sub.flush_at, sub.touch_at)
-        for call in self._calls.values():
-            deadline = min(deadline, call.retry_at)
         return deadline
 
     def _ping_at(self) -> float:
@@ -251,8 +253,19 @@ class Session:
                 self._answer(message.rid, message.sent)
             case m.Gap():
                 self._gap(message)
+            case m.Got() | m.Reply():
+                if self._calls.part(message):
+                    self._answer(message.rid, message.fields)  # type: ignore[union-attr]
+            case m.Request():
+                sub = self.subscriptions.get(message.chan)
+                if isinstance(sub, Responder):
+                    sub.asked(message)
+            case m.Reset():
+                sub = self.subscriptions.get(message.chan)
+                if sub is not None:
+                    sub.reset(message.fields)
             case m.Notice():
-                log.info("the hub says %s: %s", message.kind, dict(message.fields))
+                self._notice(message)
 
     def _welcome(self, message: m.Welcome, now: float) -> None:
         if self.state is not State.OPENING or message.rid != self._hello_rid:
@@ -267,33 +280,25 @@ class Session:
         self._producer_epoch = producer.get("epoch", self._producer_epoch)
         blocks, size = fields.get("flow", (1, 1 << 20))
         limit = fields.get("limits", {}).get("block_bytes", 1 << 20)
-        self.publisher.welcomed(producer.get("last_pseq", 0), same_journal, (blocks, size), limit)
-        self._resume(set(fields.get("subs", ())) if fields.get("resumed") else set(), same_journal)
+        known = set(fields.get("subs", ())) if fields.get("resumed") else set()
+        self.publisher.welcomed(producer.get("last_pseq", 0), same_journal, (blocks, size), limit, known)
+        self._resume(known, same_journal, bool(fields.get("resumed")))
         self.publisher.pump(now)
 
-    def _resume(self, known: set[int], same_journal: bool) -> None:
+    def _resume(self, known: set[int], same_journal: bool, resumed: bool) -> None:
         """Say again what the hub may have missed. `known` are the channels that it still has."""
-        calls = list(self._calls.items())
-        opening = {call.message.chan for _, call in calls if isinstance(call.message, m.Subscribe)}
+        opening, unanswered = self._calls.opening(), self._calls.all()
         for sub in list(self.subscriptions.values()):
             if sub.chan in known:
-                self._say_all(sub.resumed())
+                self.out.extend(sub.resumed())
             elif sub.closed:
                 del self.subscriptions[sub.chan]
             else:
                 sub.restart(same_journal)
                 if sub.chan not in opening:
                     self._call_subscribe(sub, Ticket())
-        for rid, call in calls:
-            call.retry_at = FOREVER
-            chan = getattr(call.message, "chan", 0)
-            answered_by_resume = isinstance(call.message, m.Subscribe) and chan in known
-            moot = isinstance(call.message, m.Unsubscribe) and chan not in known
-            if answered_by_resume or moot:
-                self._answer(rid, {})
-            elif not (isinstance(call.message, m.Fetch) and chan in known):
-                # A FETCH that the hub still has goes on there; a second one would be refused.
-                self._say(call.message)
+        for rid in self._calls.resume(unanswered, known, resumed):
+            self._answer(rid, {})
 
     def _deliver(self, message: m.Deliver, now: float) -> None:
         sub = self.subscriptions.get(message.chan)
@@ -311,7 +316,20 @@ class Session:
         sub = self.subscriptions.get(message.chan)
         if sub is not None and sub.answered(message.rid, message.fields):
             return
-        self._answer(message.rid, message.fields)
+        if not self.publisher.answered(message):
+            self._answer(message.rid, message.fields)
+
+    def _notice(self, message: m.Notice) -> None:
+        fields = message.fields
+        sub = self.subscriptions.get(fields.get("chan", 0))
+        if message.kind == "lease_lost" and sub is not None:
+            sub.take_back(fields.get("ordinals", ()))
+            log.info("%s: deliveries were taken back: %s", sub.group, fields.get("why", "no reason given"))
+        elif message.kind == "unsubscribed" and sub is not None:
+            sub.error = NotFound(str(fields.get("why", "unsubscribed")), "subscribe again to create it anew")
+            del self.subscriptions[sub.chan]
+        else:
+            log.info("the hub says %s: %s", message.kind, dict(fields))
 
     def _err(self, message: m.Err, now: float) -> None:
         if message.code == Code.NO_SESSION:
@@ -327,22 +345,13 @@ class Session:
                 self.fail(from_wire(message))
             return
         sub = self.subscriptions.get(message.chan)
-        if sub is not None and message.rid in sub.unconfirmed:
+        if sub is not None and sub.refuse(message.rid, from_wire(message)):
             log.error("the hub refused verdicts on %s: %s", sub.group, message.text)
-            del sub.unconfirmed[message.rid]
             return
-        call = self._calls.get(message.rid)
-        if call is None:
-            return
-        if retry_ms:
-            call.retry_at = now + retry_ms / 1000
-            return
-        del self._calls[message.rid]
-        error = from_wire(message)
-        if isinstance(call.message, m.Subscribe) and sub is not None:
-            sub.error = error
+        call = self._calls.refused(message, now)
+        if call is not None and isinstance(call.message, m.Subscribe) and sub is not None:
+            sub.error = call.ticket.error
             del self.subscriptions[sub.chan]
-        call.ticket.fail(error)
 
     def _gap(self, message: m.Gap) -> None:
         sub = self.subscriptions.get(message.chan)
@@ -354,20 +363,18 @@ class Session:
 
     # Helpers.
 
-    def _call(self, message: m.ToHub, rid: int, ticket: Ticket) -> None:
+    def _call(self, message: m.ToHub, rid: int, ticket: Ticket) -> Call:
         if self.error is not None:
             ticket.fail(self.error)
-            return
-        self._calls[rid] = Call(message, ticket)
-        if self.state is State.LIVE:
-            self._say(message)
+            return Call(message, rid, ticket)
+        return self._calls.add(message, rid, ticket, self.state is State.LIVE)
 
     def _call_subscribe(self, sub: Subscription, ticket: Ticket) -> None:
         rid = self._next_rid()
         self._call(sub.subscribe(rid), rid, ticket)
 
     def _answer(self, rid: int, value: Any) -> None:
-        call = self._calls.pop(rid, None)
+        call = self._calls.pop(rid)
         if call is None:
             return
         sub = self.subscriptions.get(getattr(call.message, "chan", 0))
@@ -391,5 +398,7 @@ class Session:
     def _say(self, message: m.ToHub) -> None:
         self.out.append(message)
 
-    def _say_all(self, messages: Any) -> None:
-        self.out.extend(messages)
+
+def _log_refusal(ticket: Ticket) -> None:
+    if ticket.error is not None:
+        log.error("the hub refused a READY: %s", ticket.error)

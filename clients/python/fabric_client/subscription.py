@@ -7,27 +7,37 @@ is void, because the hub will deliver it again.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from fabric import messages as m
 from fabric.block import Block
 from fabric.errors import FabricError
 from fabric.messages import Verdict
-from fabric_client.errors import Closed
-from fabric_client.message import NEVER, VERDICTS_PER_FRAME, Batch
+from fabric.wire import REASON_CHARS_MAX
+from fabric_client.batch import NEVER, VERDICTS_PER_FRAME, Batch
+from fabric_client.errors import Closed, HubError, Stale
+from fabric_client.order import Bars
+from fabric_client.refresh import Refresh
+from fabric_client.rows import Row, extend, runs
+from fabric_client.window import PREFETCH_BYTES, Window
+
+if TYPE_CHECKING:
+    from fabric_client.transaction import Transaction
+
+__all__ = ["FOREVER", "PREFETCH", "PREFETCH_BYTES", "VERDICT_DELAY_S", "Subscription"]
 
 # Enough to keep the line full while a consumer works through a block, and a multiple of a full block, which the hub
 # need not cut then. Slow jobs want less, so that work which one worker could not start is not withheld from others.
 PREFETCH: Final = 8192
-# Not below the largest block, so that bytes alone can never stall a subscription.
-PREFETCH_BYTES: Final = 16 << 20
 LEASE_S: Final = 30.0  # the hub's default, in case its answer to SUB was lost
 VERDICT_DELAY_S: Final = 0.005  # verdicts wait so long for company
 VERDICT_ROWS_MAX: Final = 10_000  # per ACK frame; far below what the wire allows
 FOREVER: Final = float("inf")
 
-Row = tuple[int, int, int, Any]
+
+def _no_transactions(_: "Transaction") -> Any:
+    raise AssertionError("this subscription has no shell")
 
 
 class Subscription:
@@ -41,16 +51,21 @@ class Subscription:
         prefetch: int = PREFETCH,
         count_max: int | None = None,
         fetching: bool = False,
+        on_error: str = "retry",
         hook: "Callable[[Subscription, bool], None]" = lambda sub, urgent: None,
+        commit: "Callable[[Transaction], Any]" = _no_transactions,
     ) -> None:
         self.chan = chan
         self.group: str | None = request.get("group")
         self.request = dict(request)
         self.hook = hook
-        self.fetching = fetching  # credit is given by FETCH, not by us
-        self.ready: deque[Batch] = deque()  # delivered and not yet taken
+        self.commit = commit  # sends a transaction, and waits for its outcome in the manner of the shell
+        self.on_error = on_error
+        self.fetching = fetching
+        self.ready: deque[Batch | Refresh] = deque()  # arrived and not yet taken
         self.dirty: deque[Batch] = deque()  # have verdicts to send
         self.unconfirmed: dict[int, m.Settle] = {}  # ACKs without an answer, by rid
+        self.refused: list[HubError] = []  # answers to ACKs that the application has not heard of yet
         self.flush_at = FOREVER
         self.touch_at = FOREVER
         self.lease_s: float = request.get("lease_ms", LEASE_S * 1000) / 1000
@@ -61,25 +76,28 @@ class Subscription:
         self.void = 0  # deliveries that a lost session made void
         self.stale = 0  # verdicts that came after the lease had lapsed
         self.lost = 0  # messages that retention or damage took (GAP)
+        self.taken_back = 0  # deliveries that the hub took back, or that went back to keep the order
         self.taken = 0  # messages taken since the last collect
-        self._prefetch = prefetch
-        self._count_max = count_max
+        self.bars = Bars()
         self._next_seq = 0  # where an ephemeral subscription goes on; 0: not known
         self._touches: list[Row] = []
-        self._held: dict[int, Batch] = {}  # group deliveries not settled yet, by first ordinal
-        self._start_generation()
-
-    def _start_generation(self) -> None:
+        self._returns: list[Row] = []  # go back to keep the order
+        self._held: dict[int, Batch] = {}  # deliveries not settled yet, by first ordinal
+        self._readies: deque[int] = deque()  # refreshes that the application is through with
+        self._adopt(request)
+        self._window = Window(prefetch, count_max, fetching)
         self.last_ordinal = 0  # last <= credit
         self.jump_allowed = False  # on a resumed connection ordinals may be missing
-        self._settled = 0  # messages
-        self._settled_bytes = 0
-        self._credit = self._credit_target()
-        self._credit_bytes = 0 if self.fetching else PREFETCH_BYTES
+
+    def _adopt(self, settings: Mapping[str, Any]) -> None:
+        """What the group's settings mean for us."""
+        self.bars.order = settings.get("order", self.bars.order)
+        # Whether deliveries want verdicts: not without a group, nor where the hub acks what it sends.
+        self.settles = self.group is not None and settings.get("ack", self.request.get("ack")) != "auto"
 
     def subscribe(self, rid: int) -> m.Subscribe:
         """The SUB that opens, or opens again, this subscription."""
-        fields = {**self.request, "credit": [self._credit, self._credit_bytes]}
+        fields = {**self.request, "credit": [self._window.ordinal_max, self._window.bytes_max]}
         if self.group is None and self._next_seq:
             fields["start"] = {"seq": self._next_seq}
         return m.Subscribe(self.chan, rid, fields)
@@ -87,14 +105,15 @@ class Subscription:
     def accepted(self, fields: Mapping[str, Any]) -> None:
         """The hub's OK to SUB."""
         self.lease_s = fields.get("lease_ms", self.lease_s * 1000) / 1000
+        self._adopt(fields)
         if not self._next_seq:
             self._next_seq = fields.get("cursor", 0)
 
     def restart(self, same_journal: bool) -> None:
         """The hub knows nothing of this subscription any more. A group's deliveries will come again, so what is held
-        of them is void. Without a group nothing comes twice: what is buffered stays, and we go on after it."""
+        of them is void. Without verdicts nothing comes twice: what is buffered stays, and we go on after it."""
         self.generation += 1
-        if self.group is not None:
+        if self.settles:
             for batch in self._held.values():
                 self.void += len(batch.open_indexes())
                 batch._due = NEVER
@@ -102,13 +121,16 @@ class Subscription:
             self._held.clear()
             self.dirty.clear()
             self._touches.clear()
+            self._returns.clear()
             self.unconfirmed.clear()
+            self.bars.clear()
+        self._readies.clear()
         if not same_journal:
             self._next_seq = 0
         self.flush_at = self.touch_at = FOREVER
-        if self._count_max is not None:
-            self._count_max -= self._settled
-        self._start_generation()
+        self._window = self._window.renewed()
+        self.last_ordinal = 0
+        self.jump_allowed = False
 
     def close(self) -> None:
         """No more deliveries. A verdict on what is still held is an error from now on: the hub has taken it back."""
@@ -132,36 +154,98 @@ class Subscription:
         block = Block(message.block)
         block.verify_body()
         self.last_ordinal += missing + block.count
-        self._settled += missing  # they lapsed while we were away: the hub does not count on us for them
+        self._window.lost(missing)  # they lapsed while we were away: the hub does not count on us for them
         if self.closed:
             return True
         batch = Batch(self, block, message.first_ordinal, message.attempt, message.seqs, now)
         self._next_seq = batch.last_seq + 1
-        if self.group is not None:
+        if self.settles:
             self._held[message.first_ordinal] = batch
             self.touch_at = min(self.touch_at, now + self.lease_s / 4)
         if self.unwanted:
             batch.release()
-        else:
-            self.ready.append(batch)
+            return True
+        self.ready.append(batch)
+        if self.bars and (early := self.bars.arrived(batch)):
+            self._forget(batch, early, give_back=True)
+            self.hook(self, False)
         return True
+
+    def reset(self, fields: Mapping[str, Any]) -> None:
+        """The hub asks for a refresh; it takes its place among the deliveries."""
+        if not self.closed:
+            self.ready.append(Refresh(self, fields["refresh"], fields["phase"], fields.get("target", 0)))
+
+    def note_ready(self, number: int) -> None:
+        """The application is through with a refresh. Called from any thread, without a lock."""
+        self._readies.append(number)
+        self.hook(self, False)
+
+    def take_back(self, ordinals: Sequence[Sequence[int]]) -> None:
+        """The hub gave these deliveries to others: what has not begun is dropped, and no verdict on them is sent."""
+        for batch in list(self._held.values()):
+            gone: list[int] = []
+            for first, last in ordinals:
+                low, high = first - batch.first_ordinal, last - batch.first_ordinal
+                gone.extend(range(max(low, 0), min(high + 1, batch.count)))
+            if gone:
+                self._forget(batch, gone)
+
+    def _forget(self, batch: Batch, indexes: Collection[int], *, give_back: bool = False) -> None:
+        """Do not hand these out any more, nor send a verdict on them: they are the hub's again, or go back to it."""
+        fresh = sorted(set(indexes).difference(batch._settled))
+        self.taken_back += len(fresh)
+        if give_back:
+            extend(self._returns, Verdict.RELEASE, (batch.first_ordinal + index for index in fresh))
+        if batch in self.ready:
+            self._cut_up(batch, fresh)
+        elif fresh:
+            batch._lost = batch._lost.union(fresh)
+            self._window.lost(len(fresh))
+            self._settle(batch, fresh)
+
+    def _cut_up(self, batch: Batch, gone: Collection[int]) -> None:
+        """Put what is left of a batch that nobody has taken in its place."""
+        at = self.ready.index(batch)
+        del self.ready[at], self._held[batch.first_ordinal]
+        left = [index for index in range(batch.count) if index not in gone]
+        pieces = [batch.piece(start, stop) for start, stop in runs(left)]
+        for place, piece in enumerate(pieces):
+            self.ready.insert(at + place, piece)
+            self._held[piece.first_ordinal] = piece
+        self._window.lost(len(gone))
+        self._window.settled_bytes += len(batch.block.raw) - sum(len(piece.block.raw) for piece in pieces)
 
     @property
     def wants_collect(self) -> bool:
         """Whether verdicts or credit should leave before waiting: much was taken, or the hub may wait for credit.
         Otherwise they can wait a moment for company."""
-        return self.taken >= VERDICTS_PER_FRAME or self._credit - self.last_ordinal <= self._prefetch // 2
+        window = self._window
+        return self.taken >= VERDICTS_PER_FRAME or window.ordinal_max - self.last_ordinal <= window.prefetch // 2
 
-    def take(self) -> Batch | None:
-        """The next batch, if there is one."""
+    @property
+    def awake(self) -> bool:
+        """Whether there is something for whoever waits: a delivery, or news that there will be none."""
+        return bool(self.ready or self.error or self.closed or self.refused)
+
+    def complain(self) -> None:
+        """Raise what the hub has against this subscription or its verdicts, each refusal of a verdict once."""
+        if self.error is not None and not isinstance(self.error, Closed):
+            raise self.error
+        if self.refused:
+            raise self.refused.pop(0)
+
+    def take(self) -> Batch | Refresh | None:
+        """What comes next, if there is something."""
         if not self.ready:
             return None
-        batch = self.ready.popleft()
-        self.taken += batch.count
-        if self.group is None and batch.generation == self.generation:
-            self._settled += batch.count
-            self._settled_bytes += len(batch.block.raw)
-        return batch
+        item = self.ready.popleft()
+        if isinstance(item, Batch):
+            self.taken += item.count
+            if not self.settles and item.generation == self.generation:
+                self._window.settled += item.count
+                self._window.settled_bytes += len(item.block.raw)
+        return item
 
     # Verdicts.
 
@@ -180,11 +264,10 @@ class Subscription:
             self.dirty.append(batch)
         self.hook(self, urgent)
 
-    def touch(self, batch: Batch, first: int, last: int, lease: float | None) -> None:
-        if self.group is None or self.closed or batch.generation != self.generation:
+    def touch(self, batch: Batch, first: int, last: int, lease_ms: int | None) -> None:
+        if not self.settles or self.closed or batch.generation != self.generation:
             return
-        arg = None if lease is None else round(lease * 1000)
-        self._touches.append((Verdict.TOUCH, batch.first_ordinal + first, batch.first_ordinal + last, arg))
+        self._touches.append((Verdict.TOUCH, batch.first_ordinal + first, batch.first_ordinal + last, lease_ms))
         self.hook(self, False)
 
     def collect(self, next_rid: Callable[[], int]) -> list[m.ToHub]:
@@ -193,17 +276,29 @@ class Subscription:
         self.taken = 0
         out: list[m.ToHub] = []
         rows = self._rows()
-        if self._touches:
-            touches, self._touches = self._touches, []
-            rows.extend(touches)
+        if self._returns or self._touches:
+            rows += self._returns
+            rows += self._touches
+            self._returns, self._touches = [], []
         for start in range(0, len(rows), VERDICT_ROWS_MAX):
             settle = m.Settle(self.chan, next_rid(), tuple(rows[start : start + VERDICT_ROWS_MAX]))
             self.unconfirmed[settle.rid] = settle
             out.append(settle)
-        credit = self._raise_credit()
-        if credit is not None:
-            out.append(credit)
+            self.bars.sent(settle.rid)
+        if self._window.rise():
+            out.append(m.Credit(self.chan, self._window.ordinal_max, self._window.bytes_max))
         return out
+
+    def _give_back(self) -> None:
+        """What is here of barred keys goes back together with the failure that barred them."""
+        for batch in list(self._held.values()):
+            late = [index for index in batch.open_indexes() if self.bars.goes_back(batch, index)]
+            if late:
+                self._forget(batch, late, give_back=True)
+
+    def readies(self) -> list[int]:
+        """Refreshes that the application is through with, since the last time."""
+        return [self._readies.popleft() for _ in range(len(self._readies))]
 
     def renew(self, now: float) -> m.ToHub | None:
         """Every quarter of a lease, whatever is held longer than a quarter is touched: nothing gets past half.
@@ -220,19 +315,54 @@ class Subscription:
         # Unanswered: a lost touch is repeated by the next one.
         return m.Settle(self.chan, 0, tuple(rows[:VERDICT_ROWS_MAX])) if rows else None
 
-    def resumed(self) -> Iterator[m.ToHub]:
+    def resumed(self) -> Iterable[m.ToHub]:
         """What the hub may have missed before a resume: unanswered ACKs and the credit, both safe to repeat."""
         self.jump_allowed = True
         yield from self.unconfirmed.values()
         if not self.fetching:
-            yield m.Credit(self.chan, self._credit, self._credit_bytes)
+            yield m.Credit(self.chan, self._window.ordinal_max, self._window.bytes_max)
 
     def answered(self, rid: int, fields: Mapping[str, Any]) -> bool:
         """The hub's OK to an ACK. True when it was one of ours."""
         if self.unconfirmed.pop(rid, None) is None:
             return False
         self.stale += sum(last - first + 1 for first, last in fields.get("stale", ()))
+        self.bars.answered(rid)
         return True
+
+    def refuse(self, rid: int, error: HubError) -> bool:
+        """The hub's ERR to an ACK. True when it was one of ours; the application hears of it with its next step."""
+        if self.unconfirmed.pop(rid, None) is None:
+            return False
+        self.bars.answered(rid)
+        self.refused.append(error)
+        return True
+
+    def transacted(self, batch: Batch, indexes: Collection[int], error: FabricError | None) -> None:
+        """A transaction on messages of this subscription is through."""
+        if self.closed or self._held.get(batch.first_ordinal) is not batch or isinstance(error, Closed):
+            return
+        if error is None:
+            fresh = set(indexes).difference(batch._settled)
+            self._window.settled += len(fresh)
+            self._settle(batch, fresh)
+        elif isinstance(error, Stale):
+            # Some may still be ours, but nothing was done for them either; what is not ours is stale once more.
+            self._forget(batch, indexes, give_back=True)
+        else:
+            reason = str(error)[:REASON_CHARS_MAX]
+            batch._other.extend((Verdict.RETRY, index, reason) for index in indexes)
+            self.noted(batch, urgent=False)
+
+    def _settle(self, batch: Batch, indexes: Collection[int]) -> None:
+        """Nothing more is expected of us for these messages."""
+        batch._settled = batch._settled.union(indexes)
+        if len(batch._settled) == batch.count:
+            self._let_go(batch)
+
+    def _let_go(self, batch: Batch) -> None:
+        if self._held.pop(batch.first_ordinal, None) is not None:
+            self._window.settled_bytes += len(batch.block.raw)
 
     def _rows(self) -> list[Row]:
         acks: list[Row] = []
@@ -240,86 +370,13 @@ class Subscription:
         while self.dirty:
             batch = self.dirty.popleft()
             batch._listed = False
-            first = batch.first_ordinal
-            if self._held.get(first) is not batch:
+            if self._held.get(batch.first_ordinal) is not batch:
                 continue  # settled before, or void
-            self._fresh_others(batch, others)
-            acked = self._rest(batch) if batch._whole else self._fresh_acks(batch)
-            self._settled += len(acked)
-            if len(acked) == batch.count:
-                _extend_range(acks, Verdict.ACK, first, first + batch.count - 1)
-            else:
-                _extend(acks, Verdict.ACK, (first + index for index in sorted(acked)))
-            if batch._whole or len(batch._settled) == batch.count:
-                del self._held[first]
-                self._settled_bytes += len(batch.block.raw)
+            self._window.settled += batch.harvest(acks, others)
+            if batch._listed:
+                self.dirty.append(batch)
+            if batch.complete:
+                self._let_go(batch)
+        if self.bars and self.bars.leaving(others):
+            self._give_back()
         return acks + others
-
-    @staticmethod
-    def _rest(batch: Batch) -> Collection[int]:
-        everything = range(batch.count)
-        return set(everything).difference(batch._settled) if batch._settled else everything
-
-    def _fresh_acks(self, batch: Batch) -> set[int]:
-        """Acked since the last time. See `Batch._noted` for the order of steps."""
-        done, start = batch._done, batch._sent
-        count = len(done)
-        batch._due = count + 1
-        if len(done) > count and not batch._listed:
-            batch._listed = True
-            self.dirty.append(batch)
-        batch._sent = count
-        fresh = set(done[start:count])
-        if batch._settled:
-            fresh -= batch._settled
-            batch._settled |= fresh
-        else:
-            batch._settled = fresh.copy()
-        return fresh
-
-    def _fresh_others(self, batch: Batch, rows: list[Row]) -> None:
-        while batch._other:
-            verdict, index, arg = batch._other.popleft()
-            if index not in batch._settled:
-                batch._settled.add(index)
-                self._settled += 1
-                _extend_range(rows, verdict, batch.first_ordinal + index, batch.first_ordinal + index, arg)
-
-    # Credit: cumulative limits, so that a repeated or lost CREDIT does no harm.
-
-    def _credit_target(self) -> int:
-        if self.fetching:
-            return 0
-        target = self._settled + self._prefetch
-        return target if self._count_max is None else min(target, self._count_max)
-
-    def _raise_credit(self) -> m.Credit | None:
-        if self.fetching:
-            return None
-        target, target_bytes = self._credit_target(), self._settled_bytes + PREFETCH_BYTES
-        enough = target - self._credit >= max(1, self._prefetch // 2)
-        last_part = target == self._count_max and target > self._credit
-        if not (enough or last_part or target_bytes - self._credit_bytes >= PREFETCH_BYTES // 2):
-            return None
-        self._credit, self._credit_bytes = target, target_bytes
-        return m.Credit(self.chan, target, target_bytes)
-
-
-def _extend(rows: list[Row], verdict: int, ordinals: Iterable[int]) -> None:
-    """Add ascending ordinals to rows of ranges."""
-    first = last = -2
-    for ordinal in ordinals:
-        if ordinal != last + 1:
-            if last > 0:
-                _extend_range(rows, verdict, first, last)
-            first = ordinal
-        last = ordinal
-    if last > 0:
-        _extend_range(rows, verdict, first, last)
-
-
-def _extend_range(rows: list[Row], verdict: int, first: int, last: int, arg: Any = None) -> None:
-    if rows and rows[-1][2] == first - 1 and rows[-1][0] == verdict and rows[-1][3] == arg:
-        rows[-1] = (verdict, rows[-1][1], last, arg)
-    else:
-        rows.append((verdict, first, last, arg))

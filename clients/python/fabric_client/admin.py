@@ -1,0 +1,214 @@
+"""Making, changing and removing what a hub has: `fab.admin.groups.pause("billing")`.
+
+One set of words for both twins: each word makes the fields of an ADMIN and gives what asking gives, an answer with the
+blocking client and something to await with the other. Answers are the hub's own, as dicts; a refusal is raised.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar, Unpack
+
+from fabric_client.options import GroupOptions, Moment, Start, group_fields, microseconds, position
+from fabric_client.verdicts import Seconds, milliseconds
+
+A = TypeVar("A")  # dict[str, Any], or something to await that gives one
+Asking = Callable[[Mapping[str, Any]], A]
+
+
+class Admin(Generic[A]):
+    def __init__(self, ask: Asking[A]) -> None:
+        self._ask = ask
+        self.groups = Groups(ask)
+        self.topics = Topics(ask)
+        self.queues = Queues(ask)
+        self.hub = HubSettings(ask)
+        self.sessions = Sessions(ask)
+
+    def dead_letters(self, group: str) -> "DeadLetters[A]":
+        """The dead letters of a group."""
+        return DeadLetters(self._ask, group)
+
+    def ask(self, op: str, **fields: Any) -> A:
+        """Any operation by its name on the wire."""
+        return self._ask({"op": op, **_given(fields)})
+
+
+class Groups(Generic[A]):
+    def __init__(self, ask: Asking[A]) -> None:
+        self._ask = ask
+
+    def create(self, group: str, *patterns: str, start: Start | None = None, **settings: Unpack[GroupOptions]) -> A:
+        """A group before anyone consumes. Asking for one that exists just so is no error; otherwise it is a
+        Conflict."""
+        fields = {"op": "group.create", "group": group, "patterns": list(patterns), **group_fields(settings)}
+        if start is not None:
+            fields["start"] = position(start)
+        return self._ask(fields)
+
+    def update(self, group: str, *, patterns: Sequence[str] | None = None, **settings: Unpack[GroupOptions]) -> A:
+        """Other settings from now on."""
+        fields = {"op": "group.update", "group": group, **group_fields(settings)}
+        if patterns is not None:
+            fields["patterns"] = list(patterns)
+        return self._ask(fields)
+
+    def delete(self, group: str) -> A:
+        """The group and its position go; its consumers are told."""
+        return self._ask({"op": "group.delete", "group": group})
+
+    def seek(self, group: str, to: Start) -> A:
+        """Go on from another place: "first", "new", a seq, a time."""
+        return self._ask({"op": "group.seek", "group": group, "to": position(to)})
+
+    def pause(self, group: str) -> A:
+        """Deliver nothing new until `resume`."""
+        return self._ask({"op": "group.pause", "group": group})
+
+    def resume(self, group: str) -> A:
+        return self._ask({"op": "group.resume", "group": group})
+
+    def refresh(self, group: str, *, start: Start | None = None, timeout: Seconds | None = None) -> A:
+        """Let all consumers load their local copies anew, from `start` (the first message unless told)."""
+        fields: dict[str, Any] = {"op": "group.refresh", "group": group}
+        if start is not None:
+            fields["from"] = position(start)
+        if timeout is not None:
+            fields["timeout_ms"] = milliseconds("timeout", timeout)
+        return self._ask(fields)
+
+
+class Topics(Generic[A]):
+    """Settings are those of the wire, with times as seconds: `max_age`, `max_msgs`, `max_bytes`, `on_full`, `keep`,
+    `dedupe`, `dedupe_window`."""
+
+    def __init__(self, ask: Asking[A]) -> None:
+        self._ask = ask
+
+    def create(self, topic: str, **settings: Any) -> A:
+        return self._ask({"op": "topic.create", "topic": topic, **_topic_fields(settings)})
+
+    def update(self, topic: str, **settings: Any) -> A:
+        return self._ask({"op": "topic.update", "topic": topic, **_topic_fields(settings)})
+
+    def delete(self, topic: str) -> A:
+        """Its settings and its messages go."""
+        return self._ask({"op": "topic.delete", "topic": topic})
+
+    def purge(self, topic: str) -> A:
+        """Its messages go."""
+        return self._ask({"op": "topic.purge", "topic": topic})
+
+
+class Queues(Generic[A]):
+    """A queue is a topic that keeps a message until it is acked, and the group of the same name that acks."""
+
+    def __init__(self, ask: Asking[A]) -> None:
+        self._ask = ask
+
+    def create(self, queue: str, **settings: Any) -> A:
+        """Settings are those of a topic and those of a group."""
+        return self._ask({"op": "queue.create", "queue": queue, **_queue_fields(settings)})
+
+    def delete(self, queue: str) -> A:
+        return self._ask({"op": "queue.delete", "queue": queue})
+
+    def purge(self, queue: str) -> A:
+        return self._ask({"op": "queue.purge", "queue": queue})
+
+
+class DeadLetters(Generic[A]):
+    """`list` gives a page; `redrive` and `discard` take `seqs`, a filter (`reason`, `topic`, `before`) or, without
+    either, all. All three answer with `more` and `next`: give that as `after` to go on."""
+
+    def __init__(self, ask: Asking[A], group: str) -> None:
+        self._ask = ask
+        self._group = group
+
+    def list(self, *, after: int | None = None, n: int | None = None) -> A:
+        return self._ask({"op": "dlq.list", "group": self._group, **_given({"after_seq": after, "n": n})})
+
+    def redrive(
+        self,
+        seqs: Sequence[int] | None = None,
+        *,
+        reason: str | None = None,
+        topic: str | None = None,
+        before: Moment | None = None,
+        after: int | None = None,
+        n: int | None = None,
+    ) -> A:
+        """Give them to their group once more, as new messages."""
+        return self._ask({"op": "dlq.redrive", **self._choice(seqs, reason, topic, before, after, n)})
+
+    def discard(
+        self,
+        seqs: Sequence[int] | None = None,
+        *,
+        reason: str | None = None,
+        topic: str | None = None,
+        before: Moment | None = None,
+        after: int | None = None,
+        n: int | None = None,
+    ) -> A:
+        """They are dead letters no longer."""
+        return self._ask({"op": "dlq.discard", **self._choice(seqs, reason, topic, before, after, n)})
+
+    def _choice(
+        self,
+        seqs: Sequence[int] | None,
+        reason: str | None,
+        topic: str | None,
+        before: Moment | None,
+        after: int | None,
+        n: int | None,
+    ) -> dict[str, Any]:
+        chosen = _given(
+            {"reason": reason, "topic": topic, "before_us": None if before is None else microseconds(before)}
+        )
+        fields = {"group": self._group, **_given({"after_seq": after, "max": n})}
+        if seqs is not None:
+            fields["seqs"] = [*seqs]
+        if chosen:
+            fields["filter"] = chosen
+        elif seqs is None:
+            fields["all"] = True
+        return fields
+
+
+class HubSettings(Generic[A]):
+    def __init__(self, ask: Asking[A]) -> None:
+        self._ask = ask
+
+    def update(self, **settings: Any) -> A:
+        """Settings of the hub as a whole, such as `events=True`."""
+        return self._ask({"op": "hub.update", **settings})
+
+
+class Sessions(Generic[A]):
+    def __init__(self, ask: Asking[A]) -> None:
+        self._ask = ask
+
+    def kick(self, session: int | None = None, *, client: str | None = None) -> A:
+        """End sessions, by number or by the name of the client. They may come back."""
+        return self._ask({"op": "session.kick", **_given({"session": session, "client": client})})
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+_TOPIC_TIMES = {"max_age": "max_age_ms", "dedupe_window": "dedupe_ms"}
+
+
+def _topic_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Seconds become milliseconds; everything else is the hub's to judge."""
+    return {
+        _TOPIC_TIMES.get(name, name): milliseconds(name, value) if name in _TOPIC_TIMES else value
+        for name, value in settings.items()
+        if value is not None
+    }
+
+
+def _queue_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
+    of_group = {name: value for name, value in settings.items() if name in GroupOptions.__annotations__}
+    of_topic = {name: value for name, value in settings.items() if name not in of_group}
+    return {**_topic_fields(of_topic), **group_fields(of_group)}

@@ -1,0 +1,190 @@
+"""Questions and answers with the asyncio client: the twin of `sync_ask`."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from time import monotonic
+from typing import Any, overload
+
+from fabric import messages as m
+from fabric.columns import HeaderValue
+from fabric_client import async_consumer, async_worker
+from fabric_client.admin import Admin
+from fabric_client.aio_base import AsyncBase
+from fabric_client.async_consumer import AsyncConsumer
+from fabric_client.mailbox import Mailbox, addressed, inbox, mailbox_settings
+from fabric_client.message import Message
+from fabric_client.options import (
+    ANSWER_S,
+    FETCH_GRACE_S,
+    Moment,
+    check_concurrency,
+    message_of,
+    subscription_maker,
+)
+from fabric_client.reading import Reading
+from fabric_client.requests import Reply, Request, next_reply, one, request_fields, responder_maker
+from fabric_client.ticket import Ticket
+
+
+class AsyncAsking(AsyncBase):
+    _is_named: bool
+    _mailbox: Mailbox | None
+
+    @property
+    def admin(self) -> Admin[Awaitable[dict[str, Any]]]:
+        """Make, change and remove groups, topics and queues; look after dead letters. Every word is awaited."""
+        return Admin(self._administer)
+
+    async def info(
+        self, what: str = "hub", name: str | None = None, *, timeout: float | None = ANSWER_S, **fields: Any
+    ) -> dict[str, Any]:
+        """What the hub knows: "hub", "counters", "groups", "group" (with its name), "topics", "topic", "sessions",
+        "schedules", "dlq", "settings". Lists come in pages: `more` and `next`, which is given as `after`."""
+        return await self._inform({"what": what, **({} if name is None else {"name": name}), **fields}, timeout)
+
+    async def get(
+        self,
+        topic: str | None = None,
+        *,
+        seq: int | None = None,
+        time: Moment | None = None,
+        n: int | None = None,
+        last: bool = False,
+        by_key: bool = False,
+        timeout: float | None = ANSWER_S,
+    ) -> AsyncIterator[Message]:
+        """Read stored messages of a topic or pattern without a group: from a seq or a time on, the `last` ones, or the
+        latest of each key (`by_key`). `n` is how many: 1 unless told, all keys with `by_key`."""
+        reading = Reading(topic, seq, time, n, last, by_key)
+        while not reading.done:
+            call, answer = await self._call(reading.ask, timeout, "no answer to a get")
+            for message in reading.page(answer, call.parts):
+                yield message
+
+    @overload
+    async def request(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: float = ANSWER_S,
+        replies_max: None = None,
+        key: str | bytes | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        durable: bool = False,
+        correlation: str | None = None,
+    ) -> Reply: ...
+
+    @overload
+    async def request(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: float = ANSWER_S,
+        replies_max: int,
+        key: str | bytes | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+    ) -> AsyncIterator[Reply]: ...
+
+    async def request(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: float = ANSWER_S,
+        replies_max: int | None = None,
+        key: str | bytes | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        durable: bool = False,
+        correlation: str | None = None,
+    ) -> Reply | AsyncIterator[Reply]:
+        """Ask whoever answers that topic, and wait for the reply; with `replies_max`, an iterator over up to so many.
+        Raises NoResponders at once when nobody answers it, TimedOut, or RemoteError when the one who answers failed.
+
+        A `durable` request is a message in the journal, and so is its answer: it survives the end of either program.
+        Asking again with the same `correlation` does not repeat the request, but goes on waiting for its answer.
+        """
+        if durable:
+            return await self._durable(topic, data, timeout, key, headers, correlation)
+        fields, raw = request_fields(timeout, replies_max), one(topic, data, key, headers)
+        replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout + FETCH_GRACE_S)
+        return replies if replies_max is not None else await anext(replies)
+
+    def serve(
+        self,
+        *patterns: str,
+        group: str | None = None,
+        concurrency: int = 1,
+        count: int | None = None,
+        timeout: float | None = None,
+    ) -> AsyncConsumer[Request]:
+        """Iterate over requests to topics that match, and `reply` to each. Those of one `group` share the requests;
+        `concurrency` is how many unanswered ones the hub may send."""
+        make = responder_maker(self._reactor, patterns, group, check_concurrency(concurrency))
+        sub = self._begin(make, Ticket())
+        return AsyncConsumer(self._reactor, sub, async_consumer.requests(self._reactor, sub, count, timeout))
+
+    async def respond(
+        self,
+        patterns: str | Sequence[str],
+        handler: Callable[[Request], Any],
+        *,
+        group: str | None = None,
+        concurrency: int = 16,
+        count: int | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Answer requests with what `handler(request)` returns, in up to `concurrency` tasks; an async generator
+        answers with several replies, an exception with a RemoteError. Returns how many were answered, after `count`
+        of them, or when none came for `timeout` seconds."""
+        names = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        sub = await self._open(responder_maker(self._reactor, names, group, check_concurrency(concurrency)), ANSWER_S)
+        return await async_worker.respond(self._reactor, sub, handler, concurrency, count, timeout)
+
+    # Helpers.
+
+    async def _administer(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(await self._ask(lambda rid: m.Admin(rid, fields), ANSWER_S, f"no answer to {fields['op']}"))
+
+    async def _replies(self, make: Callable[[int], m.ToHub], timeout: float) -> AsyncIterator[Reply]:
+        self._reactor.check()
+        deadline = monotonic() + timeout
+        ticket = Ticket()
+        call = self._reactor.session.ask(make, ticket)
+        self._reactor.pump()
+        try:
+            while True:
+                came = await self._reactor.wait(lambda: call.parts or ticket.done, max(0.0, deadline - monotonic()))
+                if not came and not ticket.done:
+                    raise self._reactor.too_late("no reply", timeout)
+                while (reply := next_reply(call)) is not None:
+                    yield reply
+                if ticket.done and not call.parts:
+                    ticket.result()
+                    return
+        finally:
+            self._forget(call)
+
+    async def _durable(
+        self,
+        topic: str,
+        data: object,
+        timeout: float,
+        key: str | bytes | None,
+        headers: Mapping[str, HeaderValue] | None,
+        correlation: str | None,
+    ) -> Reply:
+        name = inbox(self._reactor.session.name, self._is_named)
+        box = self._mailbox
+        if box is None or box.sub.closed or box.sub.error is not None:
+            make = subscription_maker(self._reactor, (name,), settings={}, **mailbox_settings(name))
+            box = self._mailbox = Mailbox(await self._open(make, ANSWER_S))
+        correlation, headers = addressed(name, correlation, headers)
+        message, options = message_of(topic, data, key=key, id=correlation, headers=headers)
+        ticket = Ticket()
+        self._reactor.session.publisher.put(message, options, ticket)
+        self._reactor.pump()
+        deadline = monotonic() + timeout
+        await self._reactor.result(ticket, timeout, "the request was not confirmed")
+        await self._reactor.wait(lambda: box.look(correlation), max(0.0, deadline - monotonic()))
+        return box.take(correlation)

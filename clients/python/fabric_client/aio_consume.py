@@ -1,0 +1,154 @@
+"""Consuming with the asyncio client: the twin of `sync_consume`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack
+
+from fabric_client import async_consumer, async_worker
+from fabric_client.aio_base import AsyncBase
+from fabric_client.async_consumer import AsyncConsumer, OnRefresh
+from fabric_client.batch import Batch
+from fabric_client.message import Message
+from fabric_client.options import (
+    ANSWER_S,
+    CONCURRENCY_MAX,
+    FETCH_GRACE_S,
+    GroupOptions,
+    Start,
+    batch_concurrency,
+    check_concurrency,
+    subscription_maker,
+)
+from fabric_client.refresh import Refresh
+from fabric_client.session import Session
+from fabric_client.subscription import Subscription
+from fabric_client.ticket import Ticket
+
+
+class AsyncConsuming(AsyncBase):
+    _session: Session
+    _fetchers: dict[object, list[Subscription]]
+
+    def consume(
+        self,
+        *patterns: str,
+        group: str | None = None,
+        start: Start | None = None,
+        prefetch: int | None = None,
+        concurrency: int = 1,
+        on_error: str = "retry",
+        on_refresh: OnRefresh | None = None,
+        count: int | None = None,
+        timeout: float | None = None,
+        **settings: Unpack[GroupOptions],
+    ) -> AsyncConsumer[Message]:
+        """Iterate over the messages that match, with `async for`; see `Client.consume` for the settings. What the hub
+        has against the subscription is raised by the first step of the iteration."""
+        sub = self._begin(
+            self._maker(
+                patterns, settings,
+                group=group, start=start, prefetch=prefetch, concurrency=concurrency, on_error=on_error, count=count,
+            ),
+            Ticket(),
+        )  # fmt: skip
+        return AsyncConsumer(
+            self._reactor, sub, async_consumer.messages(self._reactor, sub, count, timeout, on_refresh)
+        )
+
+    def consume_batches(
+        self,
+        *patterns: str,
+        group: str | None = None,
+        start: Start | None = None,
+        prefetch: int | None = None,
+        on_error: str = "retry",
+        on_refresh: OnRefresh | None = None,
+        count: int | None = None,
+        timeout: float | None = None,
+        **settings: Unpack[GroupOptions],
+    ) -> AsyncConsumer[Batch]:
+        """Like `consume`, a delivery at a time: the fastest way through. `batch.payloads` is a list of bytes. All that
+        was sent counts as begun."""
+        sub = self._begin(
+            self._maker(
+                patterns, settings,
+                group=group, start=start, prefetch=prefetch, concurrency=batch_concurrency(prefetch),
+                on_error=on_error, count=count,
+            ),
+            Ticket(),
+        )  # fmt: skip
+        return AsyncConsumer(self._reactor, sub, async_consumer.batches(self._reactor, sub, count, timeout, on_refresh))
+
+    async def work(
+        self,
+        patterns: str | Sequence[str],
+        handler: Callable[..., Any],
+        *,
+        group: str,
+        start: Start | None = None,
+        prefetch: int | None = None,
+        concurrency: int = 16,
+        on_error: str = "retry",
+        on_refresh: OnRefresh | None = None,
+        count: int | None = None,
+        timeout: float | None = None,
+        **settings: Unpack[GroupOptions],
+    ) -> int:
+        """Run `await handler(message)` on every message of a group, in up to `concurrency` tasks: returning acks, an
+        exception is `on_error`, and `Retry`, `Reject` and `Release` may be raised. `handler(message, ctx)` gets a
+        transaction besides: what it publishes with `ctx.publish` is stored together with the ack, or not at all. In a
+        group of order "key" the messages of a key are handled one after the other.
+
+        Returns how many were begun, after `count` of them, or when none came for `timeout` seconds.
+        """
+        make = self._maker(
+            (patterns,) if isinstance(patterns, str) else tuple(patterns), settings,
+            group=group, start=start, prefetch=prefetch or 2 * check_concurrency(concurrency),
+            concurrency=concurrency, on_error=on_error, count=count,
+        )  # fmt: skip
+        sub = await self._open(make, ANSWER_S)
+        return await async_worker.work(self._reactor, sub, handler, concurrency, count, timeout, on_refresh)
+
+    async def fetch(
+        self,
+        *patterns: str,
+        group: str | None = None,
+        count: int = 1,
+        timeout: float = 1.0,
+        start: Start | None = None,
+        on_error: str = "retry",
+        **settings: Unpack[GroupOptions],
+    ) -> list[Message]:
+        """Up to `count` messages, those that came within `timeout` seconds; an empty list when there are none.
+        Messages of a group may be held as long as needed, and want a verdict each."""
+        key = (patterns, group, on_error, *settings.items()) if group is not None else object()
+        idle = self._fetchers.setdefault(key, []) if group is not None else []
+        sub = idle.pop() if idle else None
+        if sub is None or sub.closed or sub.error is not None:
+            make = self._maker(
+                patterns, settings,
+                group=group, start=start, concurrency=CONCURRENCY_MAX, on_error=on_error, fetching=True,
+            )  # fmt: skip
+            sub = await self._open(make, ANSWER_S)
+        ticket = Ticket()
+        self._session.fetch(sub, count, max(0, round(timeout * 1000)), ticket)
+        self._reactor.pump()
+        ended = await self._reactor.answer(ticket, timeout + FETCH_GRACE_S)
+        self._reactor.check()
+        items = list(iter(sub.take, None))
+        batches = [item for item in items if isinstance(item, Batch)]
+        for item in items:
+            if isinstance(item, Refresh):
+                item.tell(None)
+        if ended:
+            ticket.result()
+            idle.append(sub)
+        elif not self._session.live and not batches:
+            self._reactor.drop(sub)
+            raise self._reactor.too_late("the hub did not answer a fetch", timeout)
+        sub.unwanted = not ended  # its END was lost with a connection
+        if group is None:
+            self._reactor.drop(sub)
+        return [message for batch in batches for message in batch]
+
+    def _maker(self, patterns: Sequence[str], settings: Mapping[str, Any], **how: Any) -> Callable[[int], Subscription]:
+        return subscription_maker(self._reactor, patterns, settings=settings, **how)

@@ -1,0 +1,37 @@
+"""Rows of an ACK: verdicts on ranges of ordinals."""
+
+from collections.abc import Iterable
+from typing import Any
+
+Row = tuple[int, int, int, Any]  # verdict, first ordinal, last ordinal, argument
+
+
+def extend(rows: list[Row], verdict: int, ordinals: Iterable[int]) -> None:
+    """Add ascending ordinals to rows of ranges."""
+    first = last = -2
+    for ordinal in ordinals:
+        if ordinal != last + 1:
+            if last > 0:
+                extend_range(rows, verdict, first, last)
+            first = ordinal
+        last = ordinal
+    if last > 0:
+        extend_range(rows, verdict, first, last)
+
+
+def extend_range(rows: list[Row], verdict: int, first: int, last: int, arg: Any = None) -> None:
+    if rows and rows[-1][2] == first - 1 and rows[-1][0] == verdict and rows[-1][3] == arg:
+        rows[-1] = (verdict, rows[-1][1], last, arg)
+    else:
+        rows.append((verdict, first, last, arg))
+
+
+def runs(indexes: Iterable[int]) -> list[tuple[int, int]]:
+    """Ascending indexes as (start, stop) pairs."""
+    found: list[tuple[int, int]] = []
+    for index in indexes:
+        if found and found[-1][1] == index:
+            found[-1] = (found[-1][0], index + 1)
+        else:
+            found.append((index, index + 1))
+    return found

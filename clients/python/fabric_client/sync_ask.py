@@ -1,0 +1,188 @@
+"""Questions and answers with the blocking client: requests, reading, what the hub knows, administration."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import monotonic
+from typing import Any, overload
+
+from fabric import messages as m
+from fabric.columns import HeaderValue
+from fabric_client import consumer, worker
+from fabric_client.admin import Admin
+from fabric_client.consumer import Consumer
+from fabric_client.mailbox import Mailbox, addressed, inbox, mailbox_settings
+from fabric_client.message import Message
+from fabric_client.options import (
+    ANSWER_S,
+    FETCH_GRACE_S,
+    Moment,
+    check_concurrency,
+    message_of,
+    subscription_maker,
+)
+from fabric_client.reading import Reading
+from fabric_client.requests import Reply, Request, next_reply, one, request_fields, responder_maker
+from fabric_client.sync_base import Base
+from fabric_client.ticket import Ticket
+
+
+class Asking(Base):
+    _is_named: bool
+    _mailbox: Mailbox | None
+
+    @property
+    def admin(self) -> Admin[dict[str, Any]]:
+        """Make, change and remove groups, topics and queues; look after dead letters."""
+        return Admin(self._administer)
+
+    def info(
+        self, what: str = "hub", name: str | None = None, *, timeout: float | None = ANSWER_S, **fields: Any
+    ) -> dict[str, Any]:
+        """What the hub knows: "hub", "counters", "groups", "group" (with its name), "topics", "topic", "sessions",
+        "schedules", "dlq", "settings". Lists come in pages: `more` and `next`, which is given as `after`."""
+        return self._inform({"what": what, **({} if name is None else {"name": name}), **fields}, timeout)
+
+    def get(
+        self,
+        topic: str | None = None,
+        *,
+        seq: int | None = None,
+        time: Moment | None = None,
+        n: int | None = None,
+        last: bool = False,
+        by_key: bool = False,
+        timeout: float | None = ANSWER_S,
+    ) -> Iterator[Message]:
+        """Read stored messages of a topic or pattern without a group: from a seq or a time on, the `last` ones, or the
+        latest of each key (`by_key`). `n` is how many: 1 unless told, all keys with `by_key`."""
+        reading = Reading(topic, seq, time, n, last, by_key)
+        while not reading.done:
+            call, answer = self._call(reading.ask, timeout, "no answer to a get")
+            yield from reading.page(answer, call.parts)
+
+    @overload
+    def request(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: float = ANSWER_S,
+        replies_max: None = None,
+        key: str | bytes | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        durable: bool = False,
+        correlation: str | None = None,
+    ) -> Reply: ...
+
+    @overload
+    def request(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: float = ANSWER_S,
+        replies_max: int,
+        key: str | bytes | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+    ) -> Iterator[Reply]: ...
+
+    def request(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: float = ANSWER_S,
+        replies_max: int | None = None,
+        key: str | bytes | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        durable: bool = False,
+        correlation: str | None = None,
+    ) -> Reply | Iterator[Reply]:
+        """Ask whoever answers that topic, and wait for the reply; with `replies_max`, an iterator over up to so many.
+        Raises NoResponders at once when nobody answers it, TimedOut, or RemoteError when the one who answers failed.
+
+        A `durable` request is a message in the journal, and so is its answer: it survives the end of either program.
+        Asking again with the same `correlation` does not repeat the request, but goes on waiting for its answer.
+        """
+        if durable:
+            return self._durable(topic, data, timeout, key, headers, correlation)
+        fields, raw = request_fields(timeout, replies_max), one(topic, data, key, headers)
+        replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout + FETCH_GRACE_S)
+        return replies if replies_max is not None else next(replies)
+
+    def serve(
+        self,
+        *patterns: str,
+        group: str | None = None,
+        concurrency: int = 1,
+        count: int | None = None,
+        timeout: float | None = None,
+    ) -> Consumer[Request]:
+        """Iterate over requests to topics that match, and `reply` to each. Those of one `group` share the requests;
+        `concurrency` is how many unanswered ones the hub may send."""
+        sub = self._open(responder_maker(self._pump, patterns, group, check_concurrency(concurrency)), ANSWER_S)
+        return Consumer(self, self._pump, sub, consumer.requests(self, self._pump, sub, count, timeout))
+
+    def respond(
+        self,
+        patterns: str | Sequence[str],
+        handler: Callable[[Request], Any],
+        *,
+        group: str | None = None,
+        concurrency: int = 16,
+        count: int | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Answer requests with what `handler(request)` returns, in up to `concurrency` threads; a generator answers
+        with several replies, an exception with a RemoteError. Returns how many were answered, after `count` of them,
+        or when none came for `timeout` seconds."""
+        names = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        sub = self._open(responder_maker(self._pump, names, group, check_concurrency(concurrency)), ANSWER_S)
+        return worker.respond(self._pump, sub, handler, concurrency, count, timeout)
+
+    # Helpers.
+
+    def _administer(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self._ask(lambda rid: m.Admin(rid, fields), ANSWER_S, f"no answer to {fields['op']}"))
+
+    def _replies(self, make: Callable[[int], m.ToHub], timeout: float) -> Iterator[Reply]:
+        self._pump.check()
+        deadline = monotonic() + timeout
+        ticket = Ticket()
+        with self._pump.lock:
+            call = self._pump.session.ask(make, ticket)
+        try:
+            while True:
+                came = self._pump.wait(lambda: call.parts or ticket.done, max(0.0, deadline - monotonic()))
+                if not came and not ticket.done:
+                    raise self._pump.too_late("no reply", timeout)
+                while (reply := next_reply(call)) is not None:
+                    yield reply
+                if ticket.done and not call.parts:
+                    ticket.result()
+                    return
+        finally:
+            self._forget(call)
+
+    def _durable(
+        self,
+        topic: str,
+        data: object,
+        timeout: float,
+        key: str | bytes | None,
+        headers: Mapping[str, HeaderValue] | None,
+        correlation: str | None,
+    ) -> Reply:
+        name = inbox(self._pump.session.name, self._is_named)
+        box = self._mailbox
+        if box is None or box.sub.closed or box.sub.error is not None:
+            make = subscription_maker(self._pump, (name,), settings={}, **mailbox_settings(name))
+            box = self._mailbox = Mailbox(self._open(make, ANSWER_S))
+        correlation, headers = addressed(name, correlation, headers)
+        message, options = message_of(topic, data, key=key, id=correlation, headers=headers)
+        ticket = Ticket()
+        with self._pump.lock:
+            self._pump.session.publisher.put(message, options, ticket)
+        deadline = monotonic() + timeout
+        self._pump.result(ticket, timeout, "the request was not confirmed")
+        self._pump.wait(lambda: box.look(correlation), max(0.0, deadline - monotonic()))
+        return box.take(correlation)

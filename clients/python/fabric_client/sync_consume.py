@@ -1,0 +1,153 @@
+"""Consuming with the blocking client: loops, handlers, single fetches."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack
+
+from fabric_client import consumer, worker
+from fabric_client.batch import Batch
+from fabric_client.consumer import Consumer, OnRefresh
+from fabric_client.message import Message
+from fabric_client.options import (
+    ANSWER_S,
+    CONCURRENCY_MAX,
+    FETCH_GRACE_S,
+    GroupOptions,
+    Start,
+    batch_concurrency,
+    check_concurrency,
+    subscription_maker,
+)
+from fabric_client.refresh import Refresh
+from fabric_client.session import Session
+from fabric_client.subscription import Subscription
+from fabric_client.sync_base import Base
+from fabric_client.ticket import Ticket
+
+
+class Consuming(Base):
+    _session: Session
+    _fetchers: dict[object, list[Subscription]]
+
+    def consume(
+        self,
+        *patterns: str,
+        group: str | None = None,
+        start: Start | None = None,
+        prefetch: int | None = None,
+        concurrency: int = 1,
+        on_error: str = "retry",
+        on_refresh: OnRefresh | None = None,
+        count: int | None = None,
+        timeout: float | None = None,
+        **settings: Unpack[GroupOptions],
+    ) -> Consumer[Message]:
+        """Iterate over the messages that match. With a `group` the work is shared and every message wants a verdict
+        (`with msg:`); without one, everything from now on is seen and nothing is remembered.
+
+        Ends after `count` messages, or when none came for `timeout` seconds. `prefetch` is how many unsettled messages
+        the hub may send ahead (default 8192, for speed): for slow jobs choose about twice what you work on at once,
+        so that the rest stays with the hub for other workers; 1 is fairest. `concurrency` is how many messages you
+        work on at once; `on_error` what an exception in `with msg:` means: "retry", "reject", "release" or "ack".
+        `on_refresh` hears of data refreshes. `GroupOptions` lists the settings of a group, fixed when it is created.
+        """
+        sub = self._subscribe(
+            patterns, settings,
+            group=group, start=start, prefetch=prefetch, concurrency=concurrency, on_error=on_error, count=count,
+        )  # fmt: skip
+        return Consumer(self, self._pump, sub, consumer.messages(self, self._pump, sub, count, timeout, on_refresh))
+
+    def consume_batches(
+        self,
+        *patterns: str,
+        group: str | None = None,
+        start: Start | None = None,
+        prefetch: int | None = None,
+        on_error: str = "retry",
+        on_refresh: OnRefresh | None = None,
+        count: int | None = None,
+        timeout: float | None = None,
+        **settings: Unpack[GroupOptions],
+    ) -> Consumer[Batch]:
+        """Like `consume`, a delivery at a time: the fastest way through. `batch.payloads` is a list of bytes. All that
+        was sent counts as begun."""
+        sub = self._subscribe(
+            patterns, settings,
+            group=group, start=start, prefetch=prefetch, concurrency=batch_concurrency(prefetch), on_error=on_error,
+            count=count,
+        )  # fmt: skip
+        return Consumer(self, self._pump, sub, consumer.batches(self, self._pump, sub, count, timeout, on_refresh))
+
+    def work(
+        self,
+        patterns: str | Sequence[str],
+        handler: Callable[..., Any],
+        *,
+        group: str,
+        start: Start | None = None,
+        prefetch: int | None = None,
+        concurrency: int = 16,
+        on_error: str = "retry",
+        on_refresh: OnRefresh | None = None,
+        count: int | None = None,
+        timeout: float | None = None,
+        **settings: Unpack[GroupOptions],
+    ) -> int:
+        """Run `handler(message)` on every message of a group, in up to `concurrency` threads: returning acks, an
+        exception is `on_error`, and `Retry`, `Reject` and `Release` may be raised. `handler(message, ctx)` gets a
+        transaction besides: what it publishes with `ctx.publish` is stored together with the ack, or not at all. In a
+        group of order "key" the messages of a key are handled one after the other.
+
+        Returns how many were begun, after `count` of them, or when none came for `timeout` seconds.
+        """
+        sub = self._subscribe(
+            (patterns,) if isinstance(patterns, str) else tuple(patterns), settings,
+            group=group, start=start, prefetch=prefetch or 2 * check_concurrency(concurrency),
+            concurrency=concurrency, on_error=on_error, count=count,
+        )  # fmt: skip
+        return worker.work(self._pump, sub, handler, concurrency, count, timeout, on_refresh)
+
+    def fetch(
+        self,
+        *patterns: str,
+        group: str | None = None,
+        count: int = 1,
+        timeout: float = 1.0,
+        start: Start | None = None,
+        on_error: str = "retry",
+        **settings: Unpack[GroupOptions],
+    ) -> list[Message]:
+        """Up to `count` messages, those that came within `timeout` seconds; an empty list when there are none.
+        Messages of a group may be held as long as needed, and want a verdict each."""
+        key = (patterns, group, on_error, *settings.items()) if group is not None else object()
+        idle = self._fetchers.setdefault(key, []) if group is not None else []
+        sub = idle.pop() if idle else None
+        if sub is None or sub.closed or sub.error is not None:
+            sub = self._subscribe(
+                patterns, settings,
+                group=group, start=start, concurrency=CONCURRENCY_MAX, on_error=on_error, fetching=True,
+            )  # fmt: skip
+        ticket = Ticket()
+        with self._pump.lock:
+            self._session.fetch(sub, count, max(0, round(timeout * 1000)), ticket)
+        ended = self._pump.wait(lambda: ticket.done, timeout + FETCH_GRACE_S)
+        self._pump.check()
+        with self._pump.lock:
+            items = list(iter(sub.take, None))
+        batches = [item for item in items if isinstance(item, Batch)]
+        for item in items:
+            if isinstance(item, Refresh):
+                item.tell(None)
+        if ended:
+            ticket.result()
+            idle.append(sub)
+        elif not self._session.live and not batches:
+            self._pump.drop(sub)
+            raise self._pump.too_late("the hub did not answer a fetch", timeout)
+        sub.unwanted = not ended  # its END was lost with a connection
+        if group is None:
+            self._pump.drop(sub)
+        return [message for batch in batches for message in batch]
+
+    def _subscribe(self, patterns: Sequence[str], settings: Mapping[str, Any], **how: Any) -> Subscription:
+        sub: Subscription = self._open(subscription_maker(self._pump, patterns, settings=settings, **how), ANSWER_S)
+        return sub

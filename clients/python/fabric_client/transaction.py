@@ -1,0 +1,137 @@
+"""Publishes that are stored together with the verdict on the message they come from, or not at all.
+
+A transaction only collects; `commit` sends everything in one TXN. When the hub says STALE nothing was done: the message
+had been taken back, and whoever has it now will publish in our place.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from fabric.columns import HeaderValue
+from fabric.errors import Code, FabricError
+from fabric.messages import Verdict
+from fabric_client.errors import BadMessage, Stale, describe
+from fabric_client.outgoing import PLAIN, Gather, check_topic, fit
+from fabric_client.rows import Row, extend
+from fabric_client.ticket import Ticket
+
+if TYPE_CHECKING:
+    from fabric_client.batch import Batch
+    from fabric_client.publisher import Publisher
+    from fabric_client.subscription import Subscription
+
+
+class Transaction:
+    """Made by `message.transaction()`, `batch.transaction()` and `message.context`; a handler gets it as `ctx`."""
+
+    def __init__(self, batch: "Batch", index: int | None) -> None:
+        self.batch = batch
+        self._index = index
+        self.gather = Gather()
+        self._over = False
+
+    @property
+    def publishes(self) -> int:
+        """How many messages it will publish."""
+        return len(self.gather.payloads)
+
+    def indexes(self) -> Collection[int]:
+        """The messages that it acks, by their places in the batch."""
+        return self.batch.open_indexes() if self._index is None else (self._index,)
+
+    def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        key: str | bytes | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        id: str | bytes | None = None,
+    ) -> None:
+        """Publish with the ack, in one commit of the hub."""
+        if self._over:
+            raise FabricError("this transaction is over", "publish before the handler returns")
+        check_topic(topic)
+        self.gather.add(fit(topic, data, key, id, headers), PLAIN)
+
+    def reply(self, data: object, *, headers: Mapping[str, HeaderValue] | None = None) -> None:
+        """Answer a durable request: to the topic and with the correlation that its headers name."""
+        asked = self.batch.headers[self._index or 0]
+        inbox = asked.get("reply-to")
+        if not isinstance(inbox, str):
+            raise BadMessage("the message is no request: it has no header reply-to", "publish on a topic of yours")
+        answer = dict(headers or {})
+        if "correlation" in asked:
+            answer["correlation"] = asked["correlation"]
+        self.publish(inbox, data, headers=answer)
+
+    def commit(self) -> Any:
+        """Send it. Blocks with the blocking client, is awaited with the other; gives the receipt of the publishes, None
+        without any."""
+        self._over = True
+        return self.batch._sub.commit(self)
+
+    def _rolled_back(self, error: BaseException) -> bool:
+        self._over = True
+        if self._index is None:
+            return self.batch.__exit__(type(error), error, None)
+        return self.batch.message(self._index)._fail(error)
+
+    def ack(self) -> None:
+        """What is left of a transaction without publishes."""
+        if self._index is None:
+            self.batch.ack()
+        else:
+            self.batch.message(self._index).ack()
+
+    def __enter__(self) -> "Transaction":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is not None:
+            return self._rolled_back(error)
+        if not self._over:
+            self.commit()
+        return False
+
+    async def __aenter__(self) -> "Transaction":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is not None:
+            return self._rolled_back(error)
+        if not self._over:
+            await self.commit()
+        return False
+
+
+def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscription], None]", ticket: Ticket) -> None:
+    """Hand a transaction to the publisher; the ticket gets its outcome, and the subscription hears of it first."""
+    batch, indexes = txn.batch, list(txn.indexes())
+    sub = batch._sub
+    late = sub.closed or batch.generation != sub.generation or any(map(batch.is_gone, indexes))
+    if late or not (indexes and sub.settles):
+        ticket.fail(Stale("the message is no longer ours; nothing was published", describe(Code.STALE)))
+        return
+    rows: list[Row] = []
+    extend(rows, Verdict.ACK, (batch.first_ordinal + index for index in indexes))
+
+    def through(outcome: Ticket) -> None:
+        sub.transacted(batch, indexes, outcome.error)
+        if sub.wants_collect:
+            flush(sub)
+        if outcome.error is not None:
+            ticket.fail(outcome.error)
+        else:
+            ticket.succeed(outcome.value)
+
+    outcome = Ticket(through)
+    try:
+        publisher.put_transaction(txn.gather, ((sub.chan, tuple(rows)),), outcome)
+    except FabricError as error:
+        outcome.fail(error)

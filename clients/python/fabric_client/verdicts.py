@@ -1,0 +1,97 @@
+"""Verdicts as exceptions, and what an exception means for the message that was being handled.
+
+A handler says `raise Retry(30, "the shop is closed")` from however deep it is; whoever runs it (`with msg:`, `work`)
+turns that into the verdict. Any other exception is the handler's failure, and `on_error` says what follows from it.
+"""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from fabric.errors import FabricError
+from fabric.messages import Verdict
+from fabric.wire import REASON_CHARS_MAX
+
+Seconds = float | timedelta
+Decision = tuple[Verdict, Any]  # the verdict and its argument on the wire
+
+ON_ERROR: Final = {
+    "retry": Verdict.RETRY,
+    "reject": Verdict.REJECT,
+    "release": Verdict.RELEASE,
+    "ack": Verdict.ACK,
+}
+
+
+class HandlerVerdict(Exception):
+    """Raised in a handler to end it with a verdict on its message."""
+
+    def decide(self) -> Decision:
+        raise NotImplementedError
+
+
+class Retry(HandlerVerdict):
+    """Failed: deliver the message again, after `delay` (seconds or a timedelta) or the group's backoff."""
+
+    def __init__(self, delay: Seconds | None = None, reason: str | None = None) -> None:
+        super().__init__(reason or "retry")
+        self.delay = delay
+        self.reason = reason
+
+    def decide(self) -> Decision:
+        return Verdict.RETRY, retry_argument(self.delay, self.reason)
+
+
+class Reject(HandlerVerdict):
+    """Never again: to the dead letters."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "reject")
+        self.reason = reason
+
+    def decide(self) -> Decision:
+        return Verdict.REJECT, self.reason[:REASON_CHARS_MAX]
+
+
+class Release(HandlerVerdict):
+    """Not started: give it to someone else; not counted."""
+
+    def decide(self) -> Decision:
+        return Verdict.RELEASE, None
+
+
+def seconds(value: Seconds) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def milliseconds(what: str, value: Seconds) -> int:
+    """A time that is not negative, in whole milliseconds; anything above zero is at least one."""
+    length = seconds(value)
+    if not 0 <= length < float("inf"):
+        raise FabricError(f"{what} is a number of seconds, 0 or more, not {value!r}", "use a float or a timedelta")
+    return round(length * 1000) or (1 if length else 0)
+
+
+def retry_argument(delay: Seconds | None, reason: str | None) -> Any:
+    """How a RETRY says when and why."""
+    wait = None if delay is None else milliseconds("delay", delay)
+    if not reason:
+        return wait
+    return reason[:REASON_CHARS_MAX] if wait is None else [wait, reason[:REASON_CHARS_MAX]]
+
+
+def check_on_error(on_error: str) -> str:
+    if on_error not in ON_ERROR:
+        raise FabricError(f"on_error {on_error!r} is not known", f"use one of {', '.join(map(repr, ON_ERROR))}")
+    return on_error
+
+
+def decision(error: BaseException, on_error: str) -> Decision:
+    """What an exception out of a handler means for its message."""
+    if isinstance(error, HandlerVerdict):
+        return error.decide()
+    if not isinstance(error, Exception):
+        return Verdict.RELEASE, None  # interrupted or cancelled: nobody's failure
+    verdict = ON_ERROR[on_error]
+    if verdict in (Verdict.RETRY, Verdict.REJECT):
+        return verdict, f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]
+    return verdict, None

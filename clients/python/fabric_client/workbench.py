@@ -1,0 +1,109 @@
+"""Which message may be handled next, when several are handled at once. Shared by both twins; no threads, no waiting.
+
+In an ordered group the hub sends several messages of a key ahead; here they wait for one another, so that the handler
+sees one of them at a time, in order.
+"""
+
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from fabric_client.batch import Batch
+from fabric_client.errors import Stale
+from fabric_client.message import Message
+from fabric_client.subscription import Subscription
+
+log = logging.getLogger("fabric_client")
+
+
+class Bench:
+    """Messages that wait for a handler, and how many handlers are at work."""
+
+    def __init__(self, sub: Subscription, concurrency: int, count: int | None) -> None:
+        self._sub = sub
+        self._concurrency = concurrency
+        self._left = count  # how many may still begin
+        self._ready: deque[Message] = deque()
+        self._queues: dict[bytes, deque[Message]] = {}  # by key: behind a message that is ready or being handled
+        self.begun = 0
+        self.running = 0
+
+    def add(self, batch: Batch) -> None:
+        for message in batch:
+            key = self._key(message)
+            if key and key in self._queues:
+                self._queues[key].append(message)
+            else:
+                if key:
+                    self._queues[key] = deque()
+                self._ready.append(message)
+
+    def next(self) -> Message | None:
+        """A message to begin with now."""
+        while self._ready and self.running < self._concurrency and self._left != 0:
+            message = self._ready.popleft()
+            if message.lost:
+                self._pass_on(message)
+                continue
+            self.running += 1
+            self.begun += 1
+            if self._left is not None:
+                self._left -= 1
+            return message
+        return None
+
+    def done(self, message: Message) -> None:
+        """The handler is through with it."""
+        self.running -= 1
+        self._pass_on(message)
+
+    @property
+    def hungry(self) -> bool:
+        """Whether there is nothing to begin with although someone is free."""
+        return not self._ready and self.running < self._concurrency and self._left != 0
+
+    @property
+    def idle(self) -> bool:
+        return not self.running and not self._ready
+
+    @property
+    def over(self) -> bool:
+        """Whether as many as wanted have been handled."""
+        return self._left == 0 and not self.running
+
+    def _key(self, message: Message) -> bytes:
+        bars = self._sub.bars
+        return bars.key_of(message._batch, message._index) if bars.ordered else b""
+
+    def _pass_on(self, message: Message) -> None:
+        key = self._key(message)
+        if not key:
+            return
+        queue = self._queues[key]
+        if queue:
+            self._ready.append(queue.popleft())
+        else:
+            del self._queues[key]
+
+
+def caller(handler: Callable[..., Any]) -> Callable[[Message], Any]:
+    """A function of the message alone: a handler that takes two arguments gets the message's context as well."""
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):  # some built-ins do not tell
+        return handler
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if sum(p.kind in plain and p.default is inspect.Parameter.empty for p in parameters) >= 2:
+        return lambda message: handler(message, message.context)
+    return handler
+
+
+def report(message: Message, error: Exception) -> None:
+    """A handler failed, or its transaction did. The verdict has been given already; here someone hears of it."""
+    if isinstance(error, Stale):
+        log.warning("%s seq %d was taken back before it was done: %s", message.topic, message.seq, error)
+    else:
+        log.error("the handler failed on %s seq %d, attempt %d", message.topic, message.seq, message.attempt,
+                  exc_info=error)  # fmt: skip

@@ -1,0 +1,117 @@
+"""Handlers in threads: `fab.work(...)` and `fab.respond(...)`."""
+
+import inspect
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fabric_client.message import Message
+from fabric_client.pump import Pump
+from fabric_client.refresh import Refresh
+from fabric_client.requests import Request, Responder
+from fabric_client.subscription import Subscription
+from fabric_client.workbench import Bench, caller, report
+
+OnRefresh = Callable[[Refresh], object]
+
+
+def work(
+    pump: Pump,
+    sub: Subscription,
+    handler: Callable[..., Any],
+    concurrency: int,
+    count: int | None,
+    timeout: float | None,
+    on_refresh: OnRefresh | None,
+) -> int:
+    """Run the handler on every message until `count`, or nothing came for `timeout` seconds; how many it was."""
+    bench = Bench(sub, concurrency, count)
+    call = caller(handler)
+    finished: deque[Message] = deque()
+    refresh: Refresh | None = None
+
+    def handle(message: Message) -> None:
+        try:
+            with message:
+                call(message)
+        except Exception as error:
+            report(message, error)
+        finally:
+            finished.append(message)
+            pump.poke()
+
+    with ThreadPoolExecutor(concurrency, "fabric-worker") as pool:
+        try:
+            while not bench.over:
+                while finished:
+                    bench.done(finished.popleft())
+                while (message := bench.next()) is not None:
+                    pool.submit(handle, message)
+                if refresh is not None and bench.idle:
+                    refresh.tell(on_refresh)
+                    refresh = None
+                if refresh is None and bench.hungry:
+                    item = pump.next_item(sub, None if bench.running else timeout, lambda: finished)
+                    if isinstance(item, Refresh):
+                        refresh = item
+                    elif item is not None:
+                        bench.add(item)
+                    elif not finished and (bench.idle or sub.closed or sub.error):
+                        break
+                else:
+                    pump.wait(lambda: finished, None)
+        finally:
+            pool.shutdown(wait=True)  # what has begun may end, and give its verdict
+            pump.drop(sub)
+    return bench.begun
+
+
+def answer(request: Request, handler: Callable[[Request], Any]) -> None:
+    """Run a handler on a request. What it returns is the answer; a generator gives several."""
+    try:
+        result = handler(request)
+        if inspect.isgenerator(result):
+            for part in result:
+                request.reply(part, final=False)
+            request.end()
+        elif not request.answered:
+            request.reply(b"" if result is None else result)
+    except Exception as error:
+        report(request, error)
+        request.fail(f"{type(error).__name__}: {error}")
+
+
+def respond(
+    pump: Pump,
+    sub: Responder,
+    handler: Callable[[Request], Any],
+    concurrency: int,
+    count: int | None,
+    timeout: float | None,
+) -> int:
+    """Answer requests until `count`, or none came for `timeout` seconds; how many it was."""
+    begun = 0
+    running: set[Request] = set()
+
+    def handle(request: Request) -> None:
+        try:
+            answer(request, handler)
+        finally:
+            running.discard(request)
+            pump.poke()
+
+    with ThreadPoolExecutor(concurrency, "fabric-responder") as pool:
+        try:
+            while begun != count:
+                pump.wait(lambda: len(running) < concurrency, None)
+                request = pump.next_request(sub, timeout)
+                if request is None:
+                    break
+                running.add(request)
+                begun += 1
+                pool.submit(handle, request)
+        finally:
+            pool.shutdown(wait=True)
+            pump.drop(sub)
+    return begun
