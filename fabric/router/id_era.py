@@ -176,8 +176,9 @@ class Era:
         return iter(range(self._row(PAGE), self._row(PAGE + self._pages + 1)))
 
     def row_numbers(self) -> Iterator[int]:
-        """All rows that it may have, the head last."""
-        yield from self.page_numbers()
+        """All rows that it may have, the head last. One whose buckets are on disk has no pages, or they are going."""
+        if self.buckets is not None:
+            yield from self.page_numbers()
         if self.is_full:
             yield from range(self._row(BUCKET), self._row(BUCKET + BUCKETS))
             yield from range(self._row(FILTER), self._row(FILTER + SLICES))

@@ -258,7 +258,7 @@ class Ids:
         now_us = self._now_us
         for kind in list(self._open):
             era = self._open_era(kind, now_us)
-            if now_us - era.since_us > era.longest_us:
+            if now_us - era.since_us >= era.longest_us:
                 del self._open[kind]
         for era in [era for era in self._eras if era.until_us <= now_us]:
             if self._open.get(era.number & 1) is not era and not self._is_moving(era):

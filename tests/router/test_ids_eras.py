@@ -1,0 +1,403 @@
+"""Eras: how keys get to disk and back, and when they go. Everything is made small, so that eras are full soon."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from fabric import messages as m
+from fabric.block import Block, encode
+from fabric.errors import ProtocolError
+from fabric.router import id_era, ids
+from fabric.router.clock import Clock
+from fabric.router.id_era import Era, Places
+from fabric.router.ids import Ids
+from tests.router.world import MemoryReader
+from tests.seeds import seeded
+
+SMALL = {
+    "BUCKETS": 16, "BUCKET_SHIFT": 60, "ERA_KEYS": 64, "WORDS": 64, "_SLOT": 63, "FILTER_BYTES": 512, "SLICES": 4,
+    "SLICE_BYTES": 128, "PAGE_BYTES": 5 * 32,
+}  # fmt: skip
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SMALL.items():
+        monkeypatch.setattr(id_era, name, value)
+        monkeypatch.setattr(ids, name, value, raising=False)
+    monkeypatch.setattr(ids, "STEP_ROWS", 7)
+
+
+class Disk:
+    """An index with a memory for a disk. Turns are committed one by one; `crash` forgets those that are not."""
+
+    def __init__(self) -> None:
+        self.now_us = 1_000_000_000
+        self.reader = MemoryReader()
+        self.settings: dict[str, m.TopicSettings] = {}
+        self.seq = 1
+        self.sealed: list[tuple[list[m.Record], int]] = []
+        self.on_disk = 0
+        self.crash()
+
+    def crash(self) -> None:
+        self.clock = Clock()
+        self.clock.set(self.now_us, 0.0)
+        self.sealed.clear()
+        self.seq = self.on_disk + 1
+        self.ids = Ids(self.reader, self.clock, lambda t: self.settings.get(t, m.TopicSettings()), lambda t, s: False)
+
+    def wait(self, us: int) -> None:
+        self.now_us += us
+        self.clock.set(self.now_us, 0.0)
+
+    def put(self, *names: str, topic: str = "t") -> dict[str, int]:
+        """The seqs of messages with these ids."""
+        raw = [name.encode() for name in names]
+        checked = self.ids.check(Block(encode(topic, raw, ids=raw)))
+        self.ids.remember(checked, self.seq)
+        rows = dict(checked.rows(self.seq))
+        seqs = {}
+        for index, name in enumerate(names):
+            if index not in rows:
+                seqs[name] = self.seq
+                self.seq += 1
+        return {name: seqs.get(name) or rows[index] for index, name in enumerate(names)}
+
+    def seal(self) -> None:
+        self.sealed.append((self.ids.rows(), self.seq - 1))
+
+    def commit(self) -> None:
+        """The oldest turn is on disk."""
+        records, self.on_disk = self.sealed.pop(0)
+        for record in records:
+            match record:
+                case m.SaveIds(number, value):
+                    self.reader.ids[number] = value
+                case m.DropIds(number):
+                    self.reader.ids.pop(number, None)
+        self.ids.committed()
+
+    def turn(self) -> None:
+        self.seal()
+        self.commit()
+
+    def settle_down(self) -> None:
+        """Let the background finish."""
+        for _ in range(200):
+            self.ids.sweep()
+            self.turn()
+
+    @property
+    def eras(self) -> list[Era]:
+        return self.ids._eras
+
+
+@pytest.fixture
+def disk(small: None) -> Disk:
+    return Disk()
+
+
+def kinds(disk: Disk) -> set[str]:
+    """What kinds of rows there are."""
+    names = {id_era.PAGE: "page", id_era.BUCKET: "bucket", id_era.FILTER: "filter"}
+    return {
+        "head" if number & 0xFFFF == id_era.HEAD else names[number & 0xC000]
+        for number in disk.reader.ids
+    }  # fmt: skip
+
+
+def filled(disk: Disk, count: int, word: str = "k") -> dict[str, int]:
+    """Many keys, a few in each turn."""
+    known: dict[str, int] = {}
+    for at in range(0, count, 3):
+        known |= disk.put(*(f"{word}{i}" for i in range(at, min(at + 3, count))))
+        disk.turn()
+    return known
+
+
+def test_a_full_era_is_written_out_and_found_on_disk(disk: Disk) -> None:
+    known = filled(disk, 200)
+    disk.settle_down()
+    assert len(disk.eras) == 4
+    assert [era.buckets is None for era in disk.eras] == [True, True, True, False]
+    assert kinds(disk) == {"page", "bucket", "filter", "head"}
+    assert disk.put(*known) == known
+    disk.crash()
+    assert [era.buckets is None for era in disk.eras] == [True, True, True, False]
+    assert disk.put(*known) == known
+    assert disk.put("new") == {"new": 201}
+
+
+def test_pages_go_when_their_era_is_on_disk(disk: Disk) -> None:
+    filled(disk, 70)
+    disk.settle_down()
+    full, last = disk.eras
+    assert {number >> 16 for number in disk.reader.ids if number & 0xFFFF < id_era.BUCKET} == {last.number}
+    assert sum(len(v) for n, v in disk.reader.ids.items() if n >> 16 == last.number) == 32 * last.count
+    assert sum(len(v) for n, v in disk.reader.ids.items() if 0x4000 <= n & 0xFFFF < 0x8000) == 32 * full.count
+
+
+def test_buckets_stay_in_memory_until_their_rows_are_on_disk(disk: Disk) -> None:
+    known: dict[str, int] = {}
+    for i in range(70):
+        known |= disk.put(f"k{i}")
+        disk.seal()  # sealed, and the disk is slow
+    for _ in range(40):
+        disk.ids.sweep()
+        disk.seal()
+    assert not disk.reader.ids
+    assert disk.put(*known) == known
+    while disk.sealed:
+        disk.commit()
+        assert disk.put(*known) == known
+    assert disk.eras[0].buckets is None
+
+
+def test_a_crash_at_any_turn_keeps_what_was_on_disk(disk: Disk) -> None:
+    known: dict[str, int] = {}
+    for i in range(150):
+        mine = disk.put(f"k{i}", f"l{i}")
+        if i % 2:
+            disk.turn()
+            known |= mine
+        else:
+            disk.seal()
+            disk.crash()  # before this turn is on disk
+    assert len(disk.eras) > 2
+    assert disk.put(*known) == known
+    assert disk.put("k0") == {"k0": disk.seq - 1}
+
+
+def test_eras_go_when_their_windows_are_over(disk: Disk) -> None:
+    known = filled(disk, 130)
+    disk.settle_down()
+    disk.wait(599_999_999)
+    disk.ids.sweep()
+    assert disk.put(*known) == known
+    disk.wait(1)
+    disk.settle_down()
+    assert disk.eras == []
+    assert disk.reader.ids == {}
+    disk.crash()
+    assert disk.put("k0") == {"k0": 131}
+
+
+def test_a_crash_while_an_era_is_removed_leaves_nothing_behind(disk: Disk) -> None:
+    filled(disk, 130)
+    disk.settle_down()
+    disk.wait(600_000_000)
+    turns = 0
+    while disk.reader.ids:
+        for _ in range(turns := turns + 1):
+            disk.ids.sweep()
+            disk.turn()
+        disk.crash()
+    disk.settle_down()
+    assert disk.put("k0") == {"k0": 131}
+
+
+def test_an_era_that_is_not_full_ends_with_its_window(disk: Disk) -> None:
+    disk.put("a")
+    disk.turn()
+    disk.wait(600_000_001)
+    disk.ids.sweep()
+    disk.put("b")
+    disk.turn()
+    assert [era.number for era in disk.eras] == [4]
+    disk.settle_down()
+    assert {number >> 16 for number in disk.reader.ids} == {4}
+
+
+def test_restarts_do_not_make_eras(disk: Disk) -> None:
+    for i in range(30):
+        disk.put(f"k{i}")
+        disk.turn()
+        disk.crash()
+    assert len(disk.eras) == 1
+
+
+def test_few_long_windows_do_not_keep_the_short_ones(disk: Disk) -> None:
+    disk.settings["long"] = m.TopicSettings(dedupe_ms=100 * HOUR_MS)
+    for i in range(0, 200, 2):
+        disk.put(f"k{i}", f"k{i + 1}")
+        if i % 20 == 0:
+            disk.put(f"k{i}", topic="long")
+        disk.turn()
+    disk.settle_down()
+    assert len(disk.eras) == 5
+    disk.wait(600_000_000)
+    disk.settle_down()
+    assert [era.number & 1 for era in disk.eras] == [1]
+    disk.crash()
+    assert disk.put("k0", topic="long") == {"k0": 3}
+    assert disk.put("k0")["k0"] > 200
+
+
+def test_a_block_of_short_and_long_windows(disk: Disk) -> None:
+    disk.settings["long"] = m.TopicSettings(dedupe_ms=100 * HOUR_MS)
+    raw = [b"1", b"2", b"3"]
+    block = Block(encode(["t", "long", "t"], raw, ids=raw))
+    disk.ids.remember(disk.ids.check(block), 1)
+    assert disk.ids.check(block).rows(4) == ((0, 1), (1, 2), (2, 3))
+    assert sorted(era.count for era in disk.eras) == [1, 2]
+
+
+def test_the_latest_entry_counts_wherever_it_is(disk: Disk) -> None:
+    disk.settings["s"] = m.TopicSettings(dedupe="slide", dedupe_ms=10_000)
+    assert disk.put("x", topic="s") == {"x": 1}
+    for i in range(100):
+        disk.wait(9_999_999)
+        assert disk.put("x", topic="s") == {"x": 1}
+        disk.put(f"fill{i}", topic="other")
+        disk.turn()
+    disk.wait(10_000_000)
+    assert disk.put("x", topic="s")["x"] > 1
+
+
+def test_more_keys_than_memory_are_refused_until_some_are_over(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ids, "ERAS_MAX", 3)
+    with pytest.raises(ProtocolError, match="dedupe_ms") as refused:
+        filled(disk, 1000)
+    assert refused.value.fields["retry_ms"] == ids.RETRY_MS
+    assert disk.ids.count >= 3 * 64
+    disk.settle_down()
+    disk.wait(600_000_000)
+    disk.settle_down()
+    filled(disk, 30, "again")
+
+
+# Hashes.
+
+
+def test_hashes_that_share_everything_the_index_looks_at_first_are_told_apart() -> None:
+    """Same filter bits, same bucket: only the whole hash decides."""
+    era, hashes = Era(2), [bytes(8) + bytes([i]) + bytes(7) for i in range(1, 40)]
+    for seq, digest in enumerate(hashes[:20]):
+        era.add(digest + seq.to_bytes(8, "little") + (99).to_bytes(8, "little"), Places.of([digest]), 99)
+    places = Places.of(hashes)
+    assert era.candidates(places) == list(range(39))
+    assert len(set(places.buckets)) == 1
+    found = [era.find(digest, bucket, _no_row) for digest, bucket in zip(hashes, places.buckets, strict=True)]
+    assert found == [(seq, 99) for seq in range(20)] + [None] * 19
+
+
+def test_a_hash_that_lies_across_two_keys_is_not_found() -> None:
+    era = Era(2)
+    one = bytes(16) + b"seq.....until..."
+    other = bytes(12) + b"\1\2\3\0" + b"seq.....until..."
+    keys = one + other
+    era.buckets = [bytearray(keys) for _ in range(id_era.BUCKETS)]
+    for at in range(1, 48):
+        expected = (int.from_bytes(b"seq.....", "little"), int.from_bytes(b"until...", "little")) if at == 32 else None
+        assert era.find(keys[at : at + 16], 0, _no_row) == expected
+    assert era.find(keys[:16], 0, _no_row) is not None
+
+
+def _no_row(number: int) -> bytes:
+    raise AssertionError(number)
+
+
+def test_a_filter_lets_all_of_its_own_through_and_few_others() -> None:
+    era = Era(2)
+    mine = [os.urandom(16) for _ in range(20_000)]
+    for at in range(0, len(mine), 1000):
+        part = mine[at : at + 1000]
+        era.add(b"".join(digest + bytes(16) for digest in part), Places.of(part), 1)
+    assert len(era.candidates(Places.of(mine))) == len(mine)
+    others = [os.urandom(16) for _ in range(20_000)]
+    assert len(era.candidates(Places.of(others))) < 40
+
+
+def test_damaged_rows_cost_only_what_was_in_them(disk: Disk) -> None:
+    known = filled(disk, 140)
+    disk.settle_down()
+    number = next(n for n in disk.reader.ids if id_era.BUCKET <= n & 0xFFFF < id_era.FILTER and disk.reader.ids[n])
+    lost = len(disk.reader.ids[number]) // 32
+    disk.reader.ids[number] = b""
+    for number in [n for n in disk.reader.ids if id_era.FILTER <= n & 0xFFFF < id_era.HEAD]:
+        disk.reader.ids[number] = b""  # costs time only
+    disk.crash()
+    again = disk.put(*known)
+    assert sum(again[name] != seq for name, seq in known.items()) == lost
+
+
+# Against a twin that does the same in the plainest way.
+
+
+@pytest.mark.parametrize("run", range(12))
+def test_as_a_dictionary_would(small: None, run: int) -> None:
+    rng = seeded(f"ids, run {run}")
+    disk = Disk()
+    settled: set[int] = set()
+    disk.settings = {
+        "slide": m.TopicSettings(dedupe="slide", dedupe_ms=7_000),
+        "acked": m.TopicSettings(dedupe="until_ack", dedupe_ms=30_000),
+        "long": m.TopicSettings(dedupe_ms=3 * HOUR_MS),
+        "ever": m.TopicSettings(dedupe_ms=0),
+        "plain": m.TopicSettings(dedupe_ms=20_000),
+    }
+    twin = Twin(disk, settled)
+    for _ in range(rng.choice((60, 400))):
+        what = rng.random()
+        if what < 0.6:
+            topic = rng.choice(list(disk.settings))
+            names = [f"id{rng.randrange(rng.choice((9, 300)))}" for _ in range(rng.choice((1, 2, 8, 40)))]
+            raw = [name.encode() for name in names]
+            checked = disk.ids.check(Block(encode(topic, raw, ids=raw)))
+            expected = twin.put(topic, names)
+            assert checked.rows(disk.seq) == expected
+            disk.ids.remember(checked, disk.seq)
+            disk.seq += len(names) - len(expected)
+        elif what < 0.75:
+            disk.wait(rng.choice((1, 1000, 500_000, 6_999_999, 7_000_000, 20_000_000, 3 * HOUR_MS * 1000)))
+        elif what < 0.8 and disk.on_disk:
+            settled.add(rng.randint(1, disk.on_disk))
+        elif what < 0.85:
+            disk.ids.sweep()
+        elif what < 0.97:
+            disk.turn()
+            twin.committed()
+        else:
+            disk.crash()
+            twin.crashed()
+        _install(disk, lambda topic, seq: seq in settled)
+
+
+def _install(disk: Disk, is_settled: Callable[[str, int], bool]) -> None:
+    disk.ids._is_settled = is_settled
+
+
+class Twin:
+    """(topic, id) -> (seq, until), and a copy of it as of the last commit."""
+
+    def __init__(self, disk: Disk, settled: set[int]) -> None:
+        self.disk = disk
+        self.settled = settled
+        self.known: dict[tuple[str, str], tuple[int, int]] = {}
+        self.safe = dict(self.known)
+
+    def put(self, topic: str, names: list[str]) -> tuple[tuple[int, int], ...]:
+        now_us, seq, rows = self.disk.now_us, self.disk.seq, []
+        settings = self.disk.settings[topic]
+        until = now_us + settings.dedupe_ms * 1000 if settings.dedupe_ms else 1 << 62
+        mine: set[str] = set()
+        for index, name in enumerate(names):
+            first, old = self.known.get((topic, name), (0, 0))
+            if name in mine or (now_us < old and not (settings.dedupe == "until_ack" and first in self.settled)):
+                rows.append((index, first))
+                if settings.dedupe == "slide":
+                    self.known[topic, name] = first, until
+            else:
+                self.known[topic, name] = seq, until
+                mine.add(name)
+                seq += 1
+        return tuple(rows)
+
+    def committed(self) -> None:
+        self.safe = dict(self.known)
+
+    def crashed(self) -> None:
+        self.known = dict(self.safe)
