@@ -17,7 +17,7 @@ from fabric.router.deadletters import Box
 from fabric.router.intake import PENDING_BYTES_MAX, RETRY_MS
 from fabric.router.ledger import Out
 from fabric.router.options import bounded
-from fabric.router.reading import View
+from fabric.router.reading import View, as_runs
 from fabric.router.shelf import Shelf
 
 if TYPE_CHECKING:
@@ -182,8 +182,8 @@ def redrive(router: "Router", fields: Fields, now: float, out: Out) -> dict[str,
             router.intake.append(Block(raw))
             size += len(raw)
             done += len(seqs)
-            for seq in seqs:
-                router.dead_letters.remove(box, seq, seq)
+            for first, stop in as_runs(seqs):
+                router.dead_letters.remove(box, first, stop - 1)
     router.counters["redriven"] += done
     return {"group": box.group, "redriven": done, "skipped": skipped, "more": more, "next": reached}
 
@@ -195,10 +195,10 @@ def discard(router: "Router", fields: Fields, now: float, out: Out) -> dict[str,
     reached, more, skipped = choice.after, False, 0
     if choice.seqs is not None:
         _require_present(router, box, choice.seqs)
-        gone, reached = [(seq, seq) for seq in choice.seqs], choice.seqs[-1]
+        gone, reached = [(first, stop - 1) for first, stop in as_runs(choice.seqs)], choice.seqs[-1]
     elif choice.filter is not None:
         chosen, skipped, reached, more = _chosen(router, box, choice, guarded=False)
-        gone = [(letter.seq, letter.seq) for letter in chosen]
+        gone = [(first, stop - 1) for first, stop in as_runs([letter.seq for letter in chosen])]
     else:
         gone, reached, more = _oldest(router, box, choice)
     for first, last in gone:
@@ -322,7 +322,8 @@ def _by_block(chosen: list[Letter]) -> Iterator[list[Letter]]:
 def _redriven(group: str, part: list[Letter]) -> Iterator[tuple[bytes | None, list[int]]]:
     """Blocks for the group out of letters of one block; None for what does not fit into one."""
     try:
-        yield lt.redriven(group, part[0].block, [letter.place for letter in part]), [letter.seq for letter in part]
+        places, headers = [letter.place for letter in part], [letter.headers for letter in part]
+        yield lt.redriven(group, part[0].block, places, headers), [letter.seq for letter in part]
     except BlockError:
         if len(part) == 1:
             yield None, [part[0].seq]

@@ -82,19 +82,21 @@ class Box:
         return at >= 0 and self._segments[at].find(seq) >= 0
 
     def remove(self, first: int, last: int) -> None:
-        """Letters first..last, all of one run, are no longer there."""
-        place = self._place(first)
-        segment = self._segments[place]
-        at = segment.find(first)
-        assert at >= 0
-        assert last <= segment.lasts[at]
-        segment.remove(at, first, last)
-        self.size -= last - first + 1
-        self._dirty[segment.key] = None
-        if not segment.firsts:
-            del self._segments[place]
-        elif len(segment.firsts) > 2 * RUNS_PER_SEGMENT:
-            self._split(place)
+        """Letters first..last, which are all there, are no longer. A run may end with its segment."""
+        while first <= last:
+            place = self._place(first)
+            segment = self._segments[place]
+            at = segment.find(first)
+            assert at >= 0, first
+            end = min(last, segment.lasts[at])
+            segment.remove(at, first, end)
+            self.size -= end - first + 1
+            self._dirty[segment.key] = None
+            if not segment.firsts:
+                del self._segments[place]
+            elif len(segment.firsts) > 2 * RUNS_PER_SEGMENT:
+                self._split(place)
+            first = end + 1
 
     def runs(self, after: int, horizon: int) -> Iterator[tuple[int, int]]:
         """Runs of letters above `after`, up to the horizon. Nothing may be removed meanwhile."""

@@ -114,9 +114,9 @@ def _alone(part: _Part, note: Notes) -> bytes:
 # Out of letters, messages.
 
 
-def redriven(group: str, block: Block, places: Sequence[int]) -> bytes:
-    """Letters at some places of a block as an unstamped block for the group they came from."""
-    headers, payloads = block.headers(), block.payloads()
+def redriven(group: str, block: Block, places: Sequence[int], headers: Sequence[Notes]) -> bytes:
+    """Letters at some places of a block, with their headers, as an unstamped block for the group they came from."""
+    payloads = block.payloads()
     keys, ids = _columns(block)
     part = _Part(
         REDRIVE + group,
@@ -124,7 +124,7 @@ def redriven(group: str, block: Block, places: Sequence[int]) -> bytes:
         [payloads[at] for at in places],
         keys and [keys[at] for at in places],
         ids and [ids[at] for at in places],
-        [_once_more(headers[at]) for at in places],
+        [_once_more(notes) for notes in headers],
     )
     return part.encoded()
 

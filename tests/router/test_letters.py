@@ -83,7 +83,8 @@ def test_a_message_that_fills_a_block_becomes_a_letter_without_a_body() -> None:
 
 
 def redriven(letter: Block, *places: int) -> Block:
-    return Block(letters.redriven("g", letter, places or range(letter.count)))
+    chosen = places or range(letter.count)
+    return Block(letters.redriven("g", letter, chosen, [letter.headers()[at] for at in chosen]))
 
 
 def test_a_letter_is_redriven_and_revived() -> None:
@@ -102,7 +103,7 @@ def test_a_letter_is_redriven_and_revived() -> None:
 
 def test_only_redriven_messages_of_a_block_are_revived_and_picked_ones_stay_picked() -> None:
     letter = letter_of(stamped(encode("a.x", [b"1"], headers=[{"h": "v"}]), 10), Death(10, 10))
-    hidden = letters.redriven("g", letter.stamped(20, 1), [0])
+    hidden = letters.redriven("g", letter.stamped(20, 1), [0], letter.headers())
     mixed = encode(
         ["b", "$redrive.g", "c", "$redrive.g"],
         [b"b", b"1", b"c", b"1"],
@@ -159,8 +160,11 @@ def test_a_box_against_a_set() -> None:
                 seq += count + chance.choice((0, 0, 1, 7))
             elif chance.random() < 0.98:
                 gone = chance.choice(sorted(twin)[:50] if chance.random() < 0.5 else sorted(twin))
-                box.remove(gone, gone)
-                twin.remove(gone)
+                last = gone
+                while last + 1 in twin and chance.random() < 0.5:
+                    last += 1
+                box.remove(gone, last)
+                twin -= set(range(gone, last + 1))
             else:
                 floor = chance.randrange(1, seq)
                 box.trim(floor)
@@ -186,6 +190,17 @@ def test_a_box_against_a_set() -> None:
 
 def seqs(box: Box, after: int, horizon: int) -> list[int]:
     return [seq for first, last in box.runs(after, horizon) for seq in range(first, last + 1)]
+
+
+def test_letters_that_follow_each_other_are_removed_together_across_segments() -> None:
+    box = Box("g")
+    for i in range(deadletters.RUNS_PER_SEGMENT):
+        box.add(1 + 2 * i, 1)
+    first = 2 * deadletters.RUNS_PER_SEGMENT - 1
+    box.add(first + 1, 5)  # the segment is full, so this is another one
+    assert len(box._segments) == 2
+    box.remove(first, first + 3)
+    assert seqs(box, first - 1, 1 << 40) == [first + 4, first + 5]
 
 
 def test_a_death_rewrites_one_short_row_however_many_letters_there_are() -> None:
