@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from fabric.block import COUNT_MAX, IDS, SPARSE, Block, join
 from fabric.errors import Code, ProtocolError
 from fabric.messages import Append, Confirm, Level, Publish, PubOk, Record, SaveProducer
-from fabric.names import check_topic
+from fabric.names import check_topic, unaliased
 from fabric.router.ids import Ids
 from fabric.router.producers import SCHEDULED, Producer
 from fabric.router.sessions import Session
@@ -69,6 +69,9 @@ class Intake:
         self._held = 0  # bytes that wait for the disk and are not in the entries
         self._known_topics: set[str] = set()
         self.watch: Callable[[Block, int], None] = _ignore  # told of each block of the hub's own topics, and its seq
+        self.tracked: set[str] = set()  # topics with settings: with a block of these,
+        self.require_room: Callable[[Block], None] = _ignore_block  # asked before a publish is taken,
+        self.count: Callable[[Block, int], None] = _ignore  # and told of what is stored, and its seq
 
         self.ids: Ids | None = None  # whoever made the intake sets it; without it, ids are stored and not looked at
 
@@ -86,6 +89,8 @@ class Intake:
             return None
         if block.flags & IDS and self.ids is not None:
             return self._accept_new(session, publish, block, self.ids)
+        if self.tracked and not self.tracked.isdisjoint(block.topics):
+            self.require_room(block)
         self.take(session, publish, block, self.next_seq)
         self._confirm(session, publish, (publish.rid, self.next_seq, block.count, 0))
         self.hasty |= publish.level == Level.RECEIVED
@@ -96,6 +101,8 @@ class Intake:
         """Take what is left of a block without the messages whose idempotency keys are known."""
         checked = ids.check(block)
         left, first = checked.block, self.next_seq
+        if left is not None and not self.tracked.isdisjoint(left.topics):
+            self.require_room(left)
         ids.remember(checked, first)
         repeats = checked.rows(first)
         if left is None:
@@ -158,6 +165,8 @@ class Intake:
         """Take a block that has passed the checks, or that the hub made itself."""
         if block.topics[0][0] == "$":
             self.watch(block, self.next_seq)
+        if self.tracked and not self.tracked.isdisjoint(block.topics):
+            self.count(block, self.next_seq)
         self._entries.append(_Entry(block, self.next_seq))
         self.next_seq += block.count
         self.pending_bytes += len(block.raw)
@@ -165,7 +174,7 @@ class Intake:
     def _learn(self, topics: tuple[str, ...]) -> None:
         for topic in topics:
             check_topic(topic)
-            if topic.startswith("$"):
+            if unaliased(topic).startswith("$"):  # who reads x.DLQ gets dead letters, so nobody may write there
                 raise ProtocolError(Code.FORBIDDEN, f"topic {topic!r} is the hub's own")
         if len(self._known_topics) >= CACHE_MAX:
             self._known_topics.clear()

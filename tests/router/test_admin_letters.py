@@ -349,3 +349,21 @@ def test_a_wrong_choice_is_refused(fields: dict[str, Any], says: str) -> None:
         assert error.code == Code.BAD_OPTION
         assert says in error.text
     assert len(listed(w)) == 1
+
+
+def test_nobody_writes_where_others_read_dead_letters() -> None:
+    w = world()
+    for topic in ("g.DLQ", "a.b.DLQ", "$dlq.g"):
+        (answer,) = w.pub(P, topic, "1")
+        assert isinstance(answer, m.Err)
+        assert answer.code == Code.FORBIDDEN
+    for topic in ("DLQ", "g.dlq", "g.DLQ.x"):
+        assert isinstance(w.pub(P, topic, "1")[0], m.PubOk)
+
+
+def test_dead_letters_are_consumed_under_both_names() -> None:
+    w = world()
+    die(w, "1")
+    for chan, name in ((1, "$dlq.g"), (2, "g.DLQ")):
+        w.sub(A, chan, name, start="first")
+    assert w.bodies(A) == ["1", "1"]
