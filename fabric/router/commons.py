@@ -1,6 +1,7 @@
 """What all groups of one hub share: where blocks are, how far the disk is, what time it is, who keeps a record."""
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fabric.messages import Happening
 from fabric.router.clock import Clock
@@ -18,7 +19,7 @@ class Events(Protocol):
 
 
 class Commons:
-    __slots__ = ("appended_seq", "clock", "committed_seq", "events", "shelf", "trie")
+    __slots__ = ("appended_seq", "clock", "committed_seq", "events", "say", "shelf", "trie")
 
     def __init__(self, shelf: Shelf, clock: Clock, last_seq: int) -> None:
         self.shelf = shelf
@@ -27,3 +28,8 @@ class Commons:
         self.committed_seq = last_seq  # on disk
         self.appended_seq = last_seq  # sealed, and on disk soon; what groups of level `received` may have
         self.events: Events | None = None  # None: nobody wants to know
+        self.say: Callable[..., None] = _silent  # an advisory, as in `advice`
+
+
+def _silent(topic: str, **fields: Any) -> None:
+    pass

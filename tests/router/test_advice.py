@@ -73,6 +73,15 @@ def test_dead_letters_and_lost_sessions_are_told() -> None:
     assert news(w)[-1] == ("$sys.session.lost", {"session": 2, "client": "C"})
 
 
+def test_messages_that_a_group_will_not_get_are_told() -> None:
+    w = world("$sys.gap")
+    w.sub(C, 1, "a", group="g", credit=0)
+    w.pub(P, "a", "1", "2", "3")
+    w.router.trimmed(3, [])
+    w.pass_time(0.1)
+    assert [(topic, fields["group"], fields["last_seq"]) for topic, fields in news(w)] == [("$sys.gap", "g", 2)]
+
+
 def test_advisories_and_messages_share_one_count_of_ordinals() -> None:
     w = world("$sys.#", "a")
     for i in range(5):
