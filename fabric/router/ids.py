@@ -261,19 +261,16 @@ class Ids:
             if now_us - era.since_us >= era.longest_us:
                 del self._open[kind]
         for era in [era for era in self._eras if era.until_us <= now_us]:
-            if self._open.get(era.number & 1) is not era and not self._is_moving(era):
+            if self._open.get(era.number & 1) is not era:
                 self._eras.remove(era)
                 self._removing.append(era.row_numbers())
         if self._writing or self._removing:
             self.is_due = True
 
-    def _is_moving(self, era: Era) -> bool:
-        return any(era is moving for moving, _ in self._writing) or any(era in turn for turn in self._turns)
-
     # The turn.
 
     def rows(self) -> list[Record]:
-        """What must be on disk with this turn: new keys, and a step of what is to be written out or removed."""
+        """What must be on disk with this turn: new keys, and a step of what is to be written out, then removed."""
         records: list[Record] = []
         completed: list[Era] = []
         if self._added or self.is_due:

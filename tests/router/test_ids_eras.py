@@ -257,6 +257,24 @@ def test_the_latest_entry_counts_wherever_it_is(disk: Disk) -> None:
     assert disk.put("x", topic="s")["x"] > 1
 
 
+def test_the_latest_entry_counts_when_windows_are_changed(disk: Disk) -> None:
+    disk.put("first")
+    disk.settings["c"] = m.TopicSettings(dedupe_ms=2 * HOUR_MS)
+    assert disk.put("x", topic="c") == {"x": 2}
+    disk.wait(2 * HOUR_MS * 1000)
+    disk.settings["c"] = m.TopicSettings(dedupe_ms=1000)
+    assert disk.put("x", topic="c") == {"x": 3}  # in an older era than the entry before
+    assert [era.count for era in disk.eras] == [2, 1]
+    assert disk.put("x", topic="c") == {"x": 3}
+
+
+def test_an_era_that_is_over_before_it_was_written_out_goes_all_the_same(disk: Disk) -> None:
+    filled(disk, 66)
+    disk.wait(600_000_000)
+    disk.settle_down()
+    assert (disk.eras, disk.reader.ids) == ([], {})
+
+
 def test_more_keys_than_memory_are_refused_until_some_are_over(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ids, "ERAS_MAX", 3)
     with pytest.raises(ProtocolError, match="dedupe_ms") as refused:

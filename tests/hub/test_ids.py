@@ -1,0 +1,68 @@
+"""Idempotency keys over real connections: a hub that is killed knows them when it is back."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from fabric import block as b
+from fabric import messages as m
+from fabric.hub import Hub, HubOptions
+from tests.hub.kit import Child, Talker, bodies_on_disk, sockets, talker
+
+
+@pytest.fixture
+def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
+    with zmq.Context() as context:
+        yield context
+
+
+def publish(peer: Talker, topic: str, *ids: bytes, pseq: int = 0) -> tuple[Any, ...]:
+    """The row of the confirmation, without the rid."""
+    rid = peer.next_rid()
+    peer.send(m.Publish(rid, pseq, m.Level.JOURNALED, b.encode(topic, [b"body " + i for i in ids], ids=ids)))
+    (row,) = peer.until(m.PubOk).confirms
+    assert row[0] == rid
+    return row[1:]
+
+
+def test_keys_outlive_a_hub_that_is_killed(tmp_path: Path, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    with sockets() as folder, Child(tmp_path, folder) as hub:
+        hub.start()
+        with talker(context, hub.url) as peer:
+            for at in range(0, 2000, 200):
+                names = [b"%d" % i for i in range(at, at + 200)]
+                assert publish(peer, "t", *names) == (at + 1, 200, 0)
+            assert publish(peer, "t", b"17", b"new", b"1999", b"new") == (2001, 1, 3, ((0, 18), (2, 2000), (3, 2001)))
+        for _ in range(2):
+            hub.kill()
+            hub.start()
+            with talker(context, hub.url) as peer:
+                assert publish(peer, "t", b"0", b"new", b"1000") == (1, 0, 3, ((0, 1), (1, 2001), (2, 1001)))
+                assert publish(peer, "u", b"0")[0] == 2002
+        hub.kill()
+    bodies = bodies_on_disk(hub.journal)
+    assert len(bodies) == 2002
+    assert bodies[:2001] == [b"body %d" % i for i in range(2000)] + [b"body new"]
+
+
+def test_a_consumer_sees_each_id_once(tmp_path: Path) -> None:
+    with Hub(tmp_path / "journal", HubOptions(binds=[f"inproc://{uuid.uuid4()}"], drain_s=0)) as hub:
+        with talker(hub.context, hub.binds[0]) as peer:
+            peer.subscribe("t", group="g")
+            publish(peer, "t", b"1", b"2", b"1")
+            publish(peer, "t", b"2")
+            publish(peer, "t", b"3", b"2")
+            assert [body for _, body in peer.take(3)] == [b"body 1", b"body 2", b"body 3"]
+            assert peer.receive(0) is None
+
+
+def test_a_stopped_hub_goes_on_with_its_keys(tmp_path: Path) -> None:
+    for life in range(3):
+        with Hub(tmp_path / "journal", HubOptions(binds=[f"inproc://{uuid.uuid4()}"], drain_s=0)) as hub:
+            with talker(hub.context, hub.binds[0]) as peer:
+                row = publish(peer, "t", b"always", b"life %d" % life)
+                assert row == ((1, 2, 0) if life == 0 else (life + 2, 1, 1, ((0, 1),)))
