@@ -336,6 +336,7 @@ class SaveTopic(NamedTuple):
     msgs: int  # how many there are at or above the floor; -1: they are being counted
     bytes: int  # and the bytes of their payloads
     deleted: bool = False  # no settings any more: the floor alone is kept, for as long as something lies below it
+    reaped: int = 0  # blocks below were looked at, and those without any messages left discarded
 
 
 class DropTopic(NamedTuple):

@@ -57,8 +57,8 @@ def put_state(txn: Writing, tables: Tables, record: Record) -> None:
         case SaveProducer():
             key, row = records.encode_producer(record)
             txn.put(key, row, db=tables.producers)
-        case SaveTopic(name, settings, floor, msgs, size, deleted):
-            _put(txn, tables.topics, name_key(name), [name, list(settings), floor, msgs, size, deleted])
+        case SaveTopic(name, settings):
+            _put(txn, tables.topics, name_key(name), [name, list(settings), *record[2:]])
         case DropTopic(name):
             txn.delete(name_key(name), db=tables.topics)
         case SaveSchedule():
@@ -88,8 +88,8 @@ def failures(txn: Reading, tables: Tables) -> Iterator[SaveFailure]:
 
 def topics(txn: Reading, tables: Tables) -> Iterator[SaveTopic]:
     for key, row in txn.cursor(tables.topics):
-        name, settings, floor, msgs, size, *more = unpack(unseal(key, row))
-        yield SaveTopic(name, TopicSettings(*settings), floor, msgs, size, *more)
+        name, settings, *more = unpack(unseal(key, row))
+        yield SaveTopic(name, TopicSettings(*settings), *more)
 
 
 def settings(txn: Reading, tables: Tables) -> Iterator[SaveSetting]:

@@ -14,12 +14,14 @@ before it is on disk, because groups are woken by `committed` (groups of level `
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from fabric import messages as m
 from fabric.block import PRIORITY_DEFAULT
 from fabric.errors import Code, ProtocolError
-from fabric.router import admin
+from fabric.names import DEAD
+from fabric.router import admin, topic_queues
 from fabric.router.advice import Advice
 from fabric.router.clock import Clock
 from fabric.router.commons import Commons
@@ -42,6 +44,7 @@ from fabric.router.schedule import Schedules
 from fabric.router.sessions import CHANNELS_MAX, Session
 from fabric.router.settings import HubSettings
 from fabric.router.shelf import Reader, Shelf
+from fabric.router.topicbook import TopicBook
 from fabric.router.transactions import Transactions
 
 SWEEP_S: Final = 0.5
@@ -79,7 +82,7 @@ class Router:
         now: float = 0.0,
     ) -> None:
         self.clock = Clock()
-        self.clock.set(wall_us or int(now * 1e6), now)
+        self.clock.set(max(wall_us or int(now * 1e6), last_ts_us), now)  # a clock that was set back delays nobody
         self.ledger = Ledger()
         self.intake = Intake(last_seq, last_ts_us, producers)
         self.shelf = Shelf(reader)
@@ -96,13 +99,19 @@ class Router:
         self.events: Events | None = None  # None: they were never switched on
         self.schedules = Schedules(reader.schedules, self.intake, self.ledger, self.clock, self.counters)
         self.advice = Advice(self.commons.trie, self.counters)
+        self.commons.say = self.advice.say
         self.dead_letters = DeadLetters(saved, first_seq, self.advice.say)
         self.intake.watch = self.dead_letters.appended
         self.reading = Reading(self.shelf, self.dead_letters)
         self.refreshes = Refreshes(self.dispatcher, self.shelf, self.ledger, self.advice.say)
         self.settings.watch("advisories", self.advice.enable)
         self.settings.watch("events", self.set_events)
-        self.ids = self.intake.ids = Ids(reader, self.clock, _topic_settings, self.dispatcher.is_settled)
+        self.topics = TopicBook(topics, self.commons, self.intake, self.ledger, self.counters, first_seq)
+        self.topics.queues = partial(topic_queues.admin, self)
+        self.intake.tracked, self.intake.require_room = self.topics.tracked, self.topics.require_room
+        self.intake.count = self.topics.take
+        self.topics.keeper.told = self._removed
+        self.ids = self.intake.ids = Ids(reader, self.clock, self.topics.settings_of, self.dispatcher.is_settled)
         self._sealed: deque[_Sealed] = deque()
         self._sweep_at = 0.0
 
@@ -149,9 +158,10 @@ class Router:
             self._sweep(now, out)
         self.requests.tick(now, out)
         self.schedules.tick(now)
+        self.topics.tick(now, out)
         self.dispatcher.serve(now, out)
         self.refreshes.tick(now, out)
-        self.dispatcher.settle_down(now, answers=bool(self.ledger))
+        self.dispatcher.settle_down(now, answers=bool(self.ledger) or bool(self.topics))
         if self.events is not None:
             self.events.settle_down(now)
         if self.advice:
@@ -168,6 +178,7 @@ class Router:
             self.requests.next_deadline(),
             self.refreshes.next_deadline(),
             self.schedules.next_deadline(),
+            self.topics.next_deadline(),
         )
 
     def commit_deadline(self) -> float:
@@ -195,7 +206,8 @@ class Router:
             self.dispatcher.wake(batch.blocks, received=True)
         self.schedules.seal()
         rows, sends = self.ledger.take()
-        records = batch.records + self.dispatcher.take_rows() + rows + self.ids.rows()
+        groups = self.dispatcher.take_rows()
+        records = batch.records + groups + rows + self.topics.seal(groups) + self.ids.rows()
         if self.events is not None:
             records += self.events.take()
         if self.dead_letters:
@@ -217,13 +229,22 @@ class Router:
         for session, blocks, size in batch.taken:
             session.inflight_blocks -= blocks
             session.inflight_bytes -= size
+        self.topics.committed()
         self.dispatcher.wake(batch.blocks, received=False)
         self.dispatcher.serve(now, out)
 
+    def begins_at(self, first_seq: int) -> None:
+        """The journal has less of what was removed before; nobody misses anything."""
+        self.dispatcher.first_seq = first_seq
+        self.topics.trimmed(first_seq)
+
     def trimmed(self, first_seq: int, out: Out) -> None:
         """Retention moved the start of the journal."""
+        behind = sum(group.durable and group.floor + 1 < first_seq for group in self.groups.values())
+        self.counters["groups_overtaken"] += behind
         self.dispatcher.trimmed(first_seq, out)
         self.dead_letters.trimmed(first_seq)
+        self.topics.trimmed(first_seq)
 
     def block_peer(self, peer: m.PeerId, blocked: bool) -> None:
         """The connection cannot take more now, or can again."""
@@ -398,14 +419,17 @@ class Router:
         except KeyError:
             raise ProtocolError(Code.NOT_FOUND, f"no subscription on channel {chan}") from None
 
+    def _removed(self, topic: str, floor: int, unsettled: int) -> None:
+        """Retention has removed messages of a topic; so many were not settled by all groups."""
+        if topic.startswith(DEAD) and (box := self.dead_letters.boxes.get(topic.removeprefix(DEAD))) is not None:
+            self.dead_letters.lowered(box, floor)
+        if unsettled:
+            self.advice.say("$sys.topic.trimmed", name=topic, floor=floor, unsettled=unsettled)
+
     def _sweep(self, now: float, out: Out) -> None:
         for session in self.reception.silent(now):
             self.end(session, lost=True)
         self.reception.forget_producers()
         self.ids.sweep()
+        self.topics.sweep(out)
         self.reception.adjust_window(out)
-
-
-def _topic_settings(topic: str) -> m.TopicSettings:
-    """What holds for every topic, until topics have settings of their own."""
-    return m.TopicSettings()

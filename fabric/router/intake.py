@@ -245,5 +245,9 @@ def _sealed(run: list[_Entry], ts_us: int) -> Block:
     return Block(join([entry.block for entry in run])).stamped(run[0].base_seq, ts_us)
 
 
+def _ignore_block(block: Block) -> None:
+    pass
+
+
 def _ignore(block: Block, base_seq: int) -> None:
     pass

@@ -47,6 +47,10 @@ class Reader(Protocol):
         """The seqs of the latest message of each key of each wanted topic, some at a time."""
         ...
 
+    def topic_names(self, limit: int) -> tuple[list[str], bool]:
+        """Topics of the latest messages, as many as can be found without a long search; whether that is all."""
+        ...
+
     def next_event(self) -> int:
         """The number that the next delivery event gets."""
         ...
@@ -75,6 +79,7 @@ class Shelf:
         self._bases: list[int] = []  # base_seq of each
         self._start = 0
         self._bytes = 0
+        self.first_seq = 1  # what lies below is removed, also when it is still in memory
         self.removed: dict[str, int] = {}  # topic -> its messages with a seq below were removed
         self.superseded: Callable[[Block, int], bool] | None = None  # whether a later message has the key of a place
         self.committed = 0  # last seq on disk; what lies above must not be dropped from memory
@@ -90,20 +95,22 @@ class Shelf:
             del self._blocks[: self._start], self._bases[: self._start]
             self._start = 0
 
-    def _holds(self, seq: int) -> bool:
+    def holds(self, seq: int) -> bool:
         """Whether seq is not before what is in memory."""
         return self._start < len(self._bases) and seq >= self._bases[self._start]
 
     def at(self, seq: int) -> Block | Damaged | None:
         """The block that holds seq."""
-        if self._holds(seq):
+        if seq < self.first_seq:
+            return None
+        if self.holds(seq):
             block = self._blocks[bisect_right(self._bases, seq) - 1]
             return block if seq <= block.last_seq else None
         return self.reader.block_at(seq)
 
     def find(self, cursor: int, horizon: int, wanted: Callable[[str], bool]) -> Found:
         """The first block at or after cursor, up to horizon, with a wanted topic."""
-        if not self._holds(cursor):
+        if not self.holds(cursor):
             block, reached = self.reader.next_block(cursor, wanted)
             return Found(block, cursor, more=False) if block else Found(None, reached, more=reached <= horizon)
         blocks, at = self._blocks, bisect_right(self._bases, cursor) - 1

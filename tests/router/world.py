@@ -1,6 +1,6 @@
 """A router with a memory for a disk and a number for a clock, spoken to in single lines."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fabric import messages as m
@@ -43,6 +43,21 @@ class MemoryReader:
         found = next((b.base_seq for b in self.blocks if b.ts_us >= ts_us), None)
         return found if found is not None else (self.blocks[-1].last_seq + 1 if self.blocks else 1)
 
+    def latest_per_key(self, wanted: Callable[[str], bool]) -> Iterator[list[int]]:
+        seen = set()
+        for block in reversed(self.blocks):
+            found = []
+            rows = list(zip(range(block.count), block.topic_names(), block.keys(), strict=True))
+            for at, topic, key in reversed(rows):
+                if wanted(topic) and (topic, key) not in seen:
+                    seen.add((topic, key))
+                    found.append(block.base_seq + at)
+            yield found
+
+    def topic_names(self, limit: int) -> tuple[list[str], bool]:
+        names = list(dict.fromkeys(topic for block in reversed(self.blocks) for topic in block.topics))
+        return names[:limit], len(names) <= limit
+
     def last_match(self, wanted: Callable[[str], bool], before: int | None = None) -> int | None:
         for block in reversed(self.blocks):
             if before is not None and block.base_seq >= before:
@@ -63,6 +78,7 @@ class World:
         self.failures: dict[tuple[str, int], m.SaveFailure] = {}
         self.producers: dict[str, m.SaveProducer] = {}
         self.settings: dict[str, m.SaveSetting] = {}
+        self.topics: dict[str, m.SaveTopic] = {}
         self.said: dict[bytes, list[m.ToClient]] = {}
         self._tokens = 0
         self.router = self._router(**restored)
@@ -87,6 +103,7 @@ class World:
             wall_us=self.wall_us(),
             now=self.now,
             settings=list(self.settings.values()),
+            topics=list(self.topics.values()),
         )
 
     def say(self, peer: bytes, message: m.ToHub, *, commit: bool = True) -> list[m.ToClient]:
@@ -130,6 +147,14 @@ class World:
                     self.reader.ids[number] = value
                 case m.DropIds(number):
                     self.reader.ids.pop(number, None)
+                case m.SaveTopic(name):
+                    self.topics[name] = record
+                case m.DropTopic(name):
+                    del self.topics[name]
+                case m.Discard(bases):
+                    last = self.reader.blocks[-1].base_seq
+                    assert last not in bases, "the last block stays"
+                    self.reader.blocks = [b for b in self.reader.blocks if b.base_seq not in bases]
                 case m.SaveGroup(name):
                     self.groups[name] = record
                 case m.DropGroup(name):

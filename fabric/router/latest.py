@@ -1,0 +1,71 @@
+"""The latest message of each key of one topic: what `last_per_key` keeps, and what it lets go.
+
+The only memory for each message that retention has, and only for topics that ask for it. It is derived state: after a
+restart it is made again by reading the topic once, and until that is done nothing counts as superseded. A message
+without a key is nobody's successor and stays.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+LATEST_KEYS_MAX: Final = 100_000  # for one topic; some 15 MB. With more keys than that it keeps everything, and says so
+_SIZE_BITS: Final = 32  # payloads are shorter than 4 GB
+
+
+class Latest:
+    __slots__ = ("_places", "superseded")
+
+    def __init__(self) -> None:
+        self._places: dict[bytes, int] = {}  # key -> seq and payload size, in one number
+        self.superseded = 0  # messages that had a successor, since somebody last asked
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._places) > LATEST_KEYS_MAX
+
+    def put(self, key: bytes, seq: int, size: int) -> tuple[int, int]:
+        """A message that was published, or found. Returns how many messages and bytes there are more than before."""
+        if not key:
+            return 1, size
+        place = self._places.get(key)
+        if place is None:
+            self._places[key] = seq << _SIZE_BITS | size
+            return 1, size
+        self.superseded += 1
+        if place >> _SIZE_BITS > seq:
+            return 0, 0
+        self._places[key] = seq << _SIZE_BITS | size
+        return 0, size - (place & (1 << _SIZE_BITS) - 1)
+
+    def growth(self, messages: Iterable[tuple[bytes, int]]) -> tuple[int, int]:
+        """How many messages and bytes there would be more, if these (key, size) came next."""
+        count = total = 0
+        news: dict[bytes, int] = {}
+        for key, size in messages:
+            if not key:
+                count, total = count + 1, total + size
+            else:
+                news[key] = size
+        for key, size in news.items():
+            place = self._places.get(key)
+            if place is None:
+                count, total = count + 1, total + size
+            else:
+                total += size - (place & (1 << _SIZE_BITS) - 1)
+        return count, total
+
+    def is_superseded(self, key: bytes, seq: int) -> bool:
+        return bool(key) and self._places.get(key, 0) >> _SIZE_BITS > seq
+
+    def remove(self, key: bytes, seq: int) -> bool:
+        """The message goes; true when it was there, and not only a superseded one."""
+        if not key:
+            return True
+        place = self._places.get(key)
+        if place is None or place >> _SIZE_BITS != seq:
+            return False
+        del self._places[key]
+        return True
