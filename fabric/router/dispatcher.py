@@ -12,9 +12,10 @@ from typing import Any, Final
 from fabric import messages as m
 from fabric.block import Block
 from fabric.errors import Code, ProtocolError
+from fabric.names import DEAD
 from fabric.router import settling
 from fabric.router.commons import Commons
-from fabric.router.delivery import Backlog, Parcel
+from fabric.router.delivery import Parcel
 from fabric.router.groups import Group
 from fabric.router.handing import hand_out
 from fabric.router.intake import Intake
@@ -29,7 +30,6 @@ from fabric.router.timers import NEVER, Timers
 # Settled deliveries may wait this long for a commit of their own; a publish takes them along sooner.
 LAZY_S: Final = 0.005
 GROUPS_MAX: Final = 10_000
-DEAD_LETTERS: Final = "$dlq."
 PRIORITIES: Final = "priorities"  # a setting of the hub: those that were ever used
 
 _Timed = Parcel | Group | Subscription
@@ -40,7 +40,7 @@ class Dispatcher:
         self.counters: Counter[str] = Counter()
         self.groups: dict[str, Group] = {}
         self.commons = commons
-        self.first_seq = first_seq
+        self.first_seq = commons.shelf.first_seq = first_seq
         self.draining = False
         self.hasty_groups = 0  # how many are of level `received`
         self.timers: Timers[_Timed] = Timers(_is_pending)
@@ -201,7 +201,7 @@ class Dispatcher:
             else:
                 leased, more = hand_out(group, now, out)
             if group.dead or group.dirty:
-                self._bury(group, now)
+                self._bury(group)
                 self._note(group)
             for parcel in leased:
                 self.timers.set(parcel.deadline, parcel)
@@ -250,23 +250,17 @@ class Dispatcher:
     def _follow_up(self, group: Group, now: float) -> None:
         """Something was settled or came back: bury the dead, remember the row, look at the group again."""
         if group.dead:
-            self._bury(group, now)
+            self._bury(group)
         self._note(group)
         self.stir(group)
         self._set_alarm(group)
 
-    def _bury(self, group: Group, now: float) -> None:
+    def _bury(self, group: Group) -> None:
         """Dead letters are appended in the turn that settles them: on disk, it is one or the other."""
         dead, group.dead = group.dead, []
         for letter in dead:
             block = self.commons.shelf.at(letter.first)  # a letter comes from one delivery, and so from one block
-            if isinstance(block, Block) and block.topics[0].startswith(DEAD_LETTERS):
-                if letter.reason != settling.REJECTED:  # dead letters have none of their own: they are tried for ever
-                    due = now + group.settings.backoff_max_ms / 1000
-                    group.pending.put(
-                        Backlog(-block.priority, letter.first, letter.last, letter.attempts + 1, failures=0), due
-                    )
-                    continue
+            if isinstance(block, Block) and block.topics[0].startswith(DEAD):  # letters have none of their own
                 self.counters["dead_letters_discarded"] += letter.last - letter.first + 1
             elif isinstance(block, Block):
                 for raw in letters(group.name, letter, block, letter.first, letter.last):
@@ -276,7 +270,7 @@ class Dispatcher:
 
     def trimmed(self, first_seq: int, out: Out) -> None:
         """Retention moved the start of the journal."""
-        self.first_seq = first_seq
+        self.first_seq = self.commons.shelf.first_seq = first_seq
         for group in self.groups.values():
             group.trimmed(first_seq, out)
             self._note(group)

@@ -7,10 +7,10 @@ members are rebuilt or end with the process.
 What is here is the state. How it is handed out is in `handing` and `keyed`, how it is settled in `settling`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from fabric.block import PRIORITY_DEFAULT
+from fabric.block import PRIORITY_DEFAULT, Block
 from fabric.messages import Gap, GroupSettings, Level, SaveFailure, SaveGroup
 from fabric.router.commons import Commons
 from fabric.router.delivery import Backlog, DeadLetter
@@ -61,6 +61,7 @@ class Group:
         self.settings = settings
         self.leases = self.durable and settings.ack == "explicit"  # whether consumers say when they are done
         self.strict = settings.order == "strict"
+        self.ordered = settings.order != "none"
         self.received = settings.level == Level.RECEIVED
 
     def wants(self, topic: str) -> bool:
@@ -122,9 +123,25 @@ class Group:
 
     def add_lane(self, priority: int, cursor: int) -> None:
         """Messages of a priority are counted apart from here on. Order comes before priority."""
-        if self.settings.order == "none" and self.lane_of(priority).priority != priority:
-            self.lanes.append(Lane(priority, cursor))
+        if not self.ordered and self.lane_of(priority).priority != priority:
+            self.lanes.append(Lane(priority, max(cursor, self.base.cursor)))  # it may have begun after that
             self.lanes.sort(key=lambda lane: -lane.priority)
+
+    def by_rank(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """Messages first..last as (rank, first, last) of the same priority each."""
+        while len(self.lanes) > 1 and first <= last:
+            block = self.commons.shelf.at(first)
+            if not isinstance(block, Block):
+                break
+            end = min(last, block.last_seq)
+            yield -block.priority, first, end
+            first = end + 1
+        if first <= last:
+            yield -PRIORITY_DEFAULT, first, last
+
+    def rank_of(self, block: Block) -> int:
+        """How a message that comes back is ranked: by its priority, unless there is an order to keep."""
+        return -PRIORITY_DEFAULT if self.ordered else -block.priority
 
     def wake(self, seq: int, priority: int) -> None:
         """A wanted block that starts at seq can be delivered now."""
@@ -140,7 +157,8 @@ class Group:
         group = cls(saved.name, saved.settings, saved.cursor, commons, durable=True)
         group.paused, group.refresh = saved.paused, saved.refresh
         for priority, cursor in saved.lanes:
-            group.add_lane(priority, cursor)
+            group.add_lane(priority, 0)
+            group.lane_of(priority).cursor = cursor
         fresh = Ranges(saved.open)
         for first, last in saved.open:
             group.open.add(first, last)
@@ -152,10 +170,11 @@ class Group:
             if group.keys is not None:
                 group.keys.restore(row, due, commons.shelf)
             else:
-                backlog = Backlog(-PRIORITY_DEFAULT, row.first, row.last, row.failures + 1, row.failures)
-                group.pending.put(backlog, due)
+                for rank, start, end in group.by_rank(row.first, row.last):
+                    group.pending.put(Backlog(rank, start, end, row.failures + 1, row.failures), due)
         for first, last in fresh:
-            group.pending.put(Backlog(-PRIORITY_DEFAULT, first, last, attempt=2, failures=0))
+            for rank, start, end in group.by_rank(first, last):
+                group.pending.put(Backlog(rank, start, end, attempt=2, failures=0))
         return group
 
     def record(self) -> SaveGroup:
@@ -179,6 +198,8 @@ class Group:
     def lost(self, first: int, last: int, why: str, out: Out) -> None:
         """Say loudly that messages cannot be delivered; to whoever comes next, if nobody is here."""
         self.close(first, last)
+        if self.durable:
+            self.commons.say("$sys.gap", group=self.name, first_seq=first, last_seq=last, why=why)
         if not self.members:
             if len(self._untold) >= UNTOLD_MAX:
                 first, why = self._untold[0][0], f"{why} (not every message between was)"

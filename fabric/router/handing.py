@@ -175,7 +175,7 @@ def post(
         return None
     settings = group.settings
     leased = (now + settings.lease_ms / 1000, now + settings.lease_max_ms / 1000)
-    parcel = Parcel(member, first_ordinal, seqs, (-block.priority, work.attempt, work.failures), leased, keys)
+    parcel = Parcel(member, first_ordinal, seqs, (group.rank_of(block), work.attempt, work.failures), leased, keys)
     member.parcels.append(parcel)
     member.outstanding += count
     return parcel

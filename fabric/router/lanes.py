@@ -106,7 +106,9 @@ def redelivery(group: "Group", backlog: Backlog, wall_us: int, out: Out) -> Work
     block = shelf.at(first)
     if not isinstance(block, Block):
         end = min(last, _end_of_gap(shelf, first, last) if block is None else block.last_seq)
-        group.lost(first, end, REMOVED if block is None else block.why, out)
+        if not group.leases or group.open.holds(first):  # or they were told already
+            group.lost(first, end, REMOVED if block is None else block.why, out)
+        group.close(first, end)
         if end < last:
             group.pending.put(backlog._replace(first=end + 1))
         return None

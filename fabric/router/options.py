@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from fabric.errors import Code, ProtocolError
 from fabric.messages import GroupSettings, Level
-from fabric.names import canonical, check_topic, unaliased
+from fabric.names import REDRIVE, canonical, check_topic, unaliased
 
 # Least, default, most.
 LEASE_MS: Final = (100, 30_000, 43_200_000)
@@ -62,7 +62,7 @@ def group_name(fields: Mapping[str, Any]) -> str:
     if not name or name.startswith("$"):
         raise ProtocolError(Code.BAD_OPTION, f"group {name!r}: a name is not empty and does not start with $")
     try:
-        check_topic(f"$dlq.{name}")
+        check_topic(REDRIVE + name)  # the longest of the topics that are made with it
     except ProtocolError as error:
         raise ProtocolError(Code.BAD_OPTION, f"group: its dead letters would need a bad topic: {error}") from None
     return name
@@ -73,7 +73,7 @@ def group_settings(fields: Mapping[str, Any], existing: GroupSettings | None, *,
     name = group_name(fields) if durable else ""
     if existing is None and not fields.get("patterns"):
         raise ProtocolError(Code.BAD_OPTION, "patterns is missing: a new group needs at least one")
-    asked = _asked(fields, existing or GroupSettings(()))
+    asked = _asked(fields, existing or GroupSettings(()), durable=durable)
     if existing is not None:
         _require_same(name, existing, asked)
     return asked
@@ -81,7 +81,7 @@ def group_settings(fields: Mapping[str, Any], existing: GroupSettings | None, *,
 
 def changed_settings(fields: Mapping[str, Any], existing: GroupSettings) -> GroupSettings:
     """The settings of a group after ADMIN has changed some."""
-    asked = _asked(fields, existing)
+    asked = _asked(fields, existing, durable=True)
     for field in FIXED:
         if getattr(asked, field) != getattr(existing, field):
             raise ProtocolError(
@@ -90,7 +90,7 @@ def changed_settings(fields: Mapping[str, Any], existing: GroupSettings) -> Grou
     return asked
 
 
-def _asked(fields: Mapping[str, Any], base: GroupSettings) -> GroupSettings:
+def _asked(fields: Mapping[str, Any], base: GroupSettings, *, durable: bool) -> GroupSettings:
     asked = GroupSettings(
         patterns=_patterns(fields.get("patterns")) or base.patterns,
         lease_ms=bounded(fields, "lease_ms", LEASE_MS[0], base.lease_ms, LEASE_MS[2]),
@@ -111,6 +111,8 @@ def _asked(fields: Mapping[str, Any], base: GroupSettings) -> GroupSettings:
                 Code.BAD_OPTION, f"lease_max_ms is at least lease_ms ({asked.lease_ms}), not {asked.lease_max_ms}"
             )
         asked = asked._replace(lease_max_ms=asked.lease_ms)
+    if asked.order != "none" and not durable:
+        raise ProtocolError(Code.BAD_OPTION, f"order {asked.order!r} needs a group: without one nothing is settled")
     if asked.order != "none" and asked.ack != "explicit":
         raise ProtocolError(Code.BAD_OPTION, f"order {asked.order!r} needs ack 'explicit', not {asked.ack!r}")
     return asked

@@ -8,7 +8,9 @@ once, in the turn that settles it.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from fabric.block import Block
 from fabric.messages import Happening, Notice, Verdict
+from fabric.names import DEAD
 from fabric.router.backoff import wait_ms
 from fabric.router.delivery import Backlog, DeadLetter, Parcel
 from fabric.router.groups import Group
@@ -36,14 +38,17 @@ class _Why(NamedTuple):
 def settle(group: Group, sub: Subscription, verdict: int, first: int, last: int, arg: Any, now: float) -> Ranges:
     """Apply a verdict to ordinals. Returns those that are stale: they are someone else's by now, or settled."""
     stale = Ranges([(first, last)])
-    for parcel in sub.parcels_in(first, last):
+    parcels = sub.parcels_in(first, last)
+    if group.ordered:
+        parcels.reverse()  # what comes back takes later ones along, and these are to be judged themselves
+    for parcel in parcels:
         if verdict == Verdict.TOUCH:
             lease_ms = arg if type(arg) is int else group.settings.lease_ms
             parcel.deadline = min(max(parcel.deadline, now + lease_ms / 1000), parcel.ends)
             taken = [(max(a, first), min(b, last)) for a, b in parcel.open if a <= last and b >= first]
         else:
             taken = parcel.open.remove(first, last)
-        for a, b in taken:
+        for a, b in reversed(taken):
             stale.remove(a, b)
             if verdict != Verdict.TOUCH:
                 sub.outstanding -= b - a + 1
@@ -128,7 +133,7 @@ def _fail(group: Group, parcel: Parcel, ordinals: Sequence[Span], why: _Why, now
     if not ordinals:
         return
     failures, settings = parcel.failures + 1, group.settings
-    if settings.attempts_max and failures >= settings.attempts_max:
+    if settings.attempts_max and failures >= settings.attempts_max and not _is_letter(group, parcel):
         for span in ordinals:
             _give_up(group, parcel, span, why.reason, why.error)
         return
@@ -141,6 +146,12 @@ def _fail(group: Group, parcel: Parcel, ordinals: Sequence[Span], why: _Why, now
             group.failures.note(a, b, failures, group.commons.clock.wall_us(due) if due else 0, why.error or why.reason)
             group.dirty = group.durable
             _put_back(group, parcel, (a, b), (parcel.attempt + 1, failures), due, failed=True)
+
+
+def _is_letter(group: Group, parcel: Parcel) -> bool:
+    """Dead letters have none of their own: they are tried for ever."""
+    block = group.commons.shelf.at(parcel.runs[0][0])
+    return isinstance(block, Block) and block.topics[0].startswith(DEAD)
 
 
 def _come_back(group: Group, parcel: Parcel, ordinals: Iterable[Span], attempt: int) -> None:

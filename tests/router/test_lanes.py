@@ -220,3 +220,14 @@ def test_a_group_with_other_settings_is_refused_with_the_difference() -> None:
     assert answer.code == Code.GROUP_MISMATCH
     assert answer.text == "group 'g' exists with backoff_ms 100, not 200"
     assert answer.fields == {"field": "backoff_ms", "have": "100", "want": "200"}
+
+
+def test_a_new_priority_does_not_reach_back_behind_a_start() -> None:
+    w = world()
+    raw = encode("job", [b"before"], priority=9)
+    w.say(P, m.Publish(9, 0, m.Level.JOURNALED, raw), commit=False)
+    w.hello(B)
+    w.sub(B, 1, "job", group="late", start="new")
+    pub(w, 9, "after")
+    assert w.bodies(A) == ["before", "after"]
+    assert w.bodies(B) == ["after"]

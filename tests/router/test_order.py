@@ -183,3 +183,30 @@ def test_strict_delivers_a_suspect_alone() -> None:
     assert w.bodies(A) == ["a1", "b1", "a1", "b1", "a1"]
     ack(w, A, "a1")
     assert w.bodies(A)[5:] == ["b1"]
+
+
+def test_strict_order_does_not_look_at_priorities() -> None:
+    w = world(A, order="strict")
+    pub(w, "a1")
+    w.say(P, m.Publish(9, 0, m.Level.JOURNALED, encode("job", [b"b1"], priority=9)))
+    w.say(A, m.Goodbye(1))
+    w.hello(B)
+    w.sub(B, 1, group="g")
+    assert w.bodies(B) == ["a1", "b1"]
+
+
+def test_a_retry_of_several_deliveries_at_once_is_applied_to_all() -> None:
+    w = world(A, order="strict", backoff_ms=0)
+    for word in ("a1", "b1", "c1"):
+        pub(w, word)
+    answer = w.settle(A, 1, Verdict.RETRY, 1, 3)
+    assert m.Ok(1, 7, {"applied": 3, "stale": []}) in answer
+    assert w.bodies(A)[3:] == ["a1", "b1", "c1"]
+
+
+def test_order_needs_a_group() -> None:
+    w = World()
+    w.hello(A)
+    (answer,) = w.sub(A, 1, "job", order="key")
+    assert isinstance(answer, m.Err)
+    assert answer.text == "order 'key' needs a group: without one nothing is settled"
