@@ -78,7 +78,7 @@ class World:
         self.failures: dict[tuple[str, int], m.SaveFailure] = {}
         self.producers: dict[str, m.SaveProducer] = {}
         self.settings: dict[str, m.SaveSetting] = {}
-        self.topics: dict[str, m.SaveTopic] = {}
+        self.topic_rows: dict[str, m.SaveTopic] = {}
         self.said: dict[bytes, list[m.ToClient]] = {}
         self._tokens = 0
         self.router = self._router(**restored)
@@ -103,7 +103,7 @@ class World:
             wall_us=self.wall_us(),
             now=self.now,
             settings=list(self.settings.values()),
-            topics=list(self.topics.values()),
+            topics=list(self.topic_rows.values()),
         )
 
     def say(self, peer: bytes, message: m.ToHub, *, commit: bool = True) -> list[m.ToClient]:
@@ -148,9 +148,9 @@ class World:
                 case m.DropIds(number):
                     self.reader.ids.pop(number, None)
                 case m.SaveTopic(name):
-                    self.topics[name] = record
+                    self.topic_rows[name] = record
                 case m.DropTopic(name):
-                    del self.topics[name]
+                    del self.topic_rows[name]
                 case m.Discard(bases):
                     last = self.reader.blocks[-1].base_seq
                     assert last not in bases, "the last block stays"
