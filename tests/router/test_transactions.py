@@ -211,3 +211,36 @@ def test_giving_back_over_several_deliveries_is_not_stale(order: str) -> None:
     answer = factory.transact((RETRY, 1, held, None), chan=2)
     assert isinstance(answer, m.Ok)
     assert answer.fields["applied"] == held
+
+
+def test_known_ids_are_left_out_and_the_verdicts_hold() -> None:
+    factory = Factory()
+    factory.pub(b"boss", "raw", "1", "2")
+    first = encode("done", [b"a"], ids=[b"id-a"])
+    factory.say(b"boss", m.Publish(9, 0, 0, first))
+    both = encode("done", [b"a", b"b"], ids=[b"id-a", b"id-b"])
+    (answer,) = factory.say(b"worker", m.Transact(9, 1, ((1, ((ACK, 1, 1, None),)),), both))
+    assert isinstance(answer, m.Ok)
+    assert {**answer.fields, "dup_rows": [list(row) for row in answer.fields["dup_rows"]]} == {
+        "first_seq": 4,
+        "stored": 1,
+        "dups": 1,
+        "applied": 1,
+        "dup_rows": [[0, 3]],
+    }
+    (answer,) = factory.say(b"worker", m.Transact(9, 3, ((1, ((ACK, 2, 2, None),)),), first))
+    assert isinstance(answer, m.Ok)
+    assert (answer.fields["stored"], answer.fields["dups"], answer.fields["applied"]) == (0, 1, 1)
+    assert [body for topic, body in factory.journal() if topic == "done"] == ["a", "b"]
+
+
+def test_a_full_topic_refuses_the_verdicts_too() -> None:
+    factory = Factory()
+    made = factory.say(b"boss", m.Admin(8, {"op": "topic.create", "topic": "done", "max_msgs": 1}))[-1]
+    assert isinstance(made, m.Ok), made
+    factory.pub(b"boss", "raw", "1", "2")
+    assert isinstance(factory.transact((ACK, 1, 1, None)), m.Ok)
+    answer = factory.transact((ACK, 2, 2, None), pseq=2)
+    assert isinstance(answer, m.Err)
+    assert answer.code == Code.TOPIC_FULL
+    assert factory.router.outstanding() == 1
