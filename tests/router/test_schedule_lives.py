@@ -250,7 +250,7 @@ def test_random_lives_of_schedules(part: int, bounds: str, monkeypatch: pytest.M
     rng = seeded(f"schedules {part} {bounds}")
     if bounds == "narrow":  # so that lists are shed and loaded all the time
         for module, name, value in (
-            (upcoming, "KEYS_MAX", 4), (upcoming, "LOAD_MAX", 3), (upcoming, "LOAD_BELOW", 2),
+            (upcoming, "KEYS_MAX", 2), (upcoming, "LOAD_MAX", 3), (upcoming, "LOAD_BELOW", 2),
             (schedule, "FIRE_MAX", 2), (schedule, "FIRE_BYTES_MAX", 300),
         ):  # fmt: skip
             monkeypatch.setattr(module, name, value)
