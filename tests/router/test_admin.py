@@ -83,6 +83,19 @@ def test_settings_of_a_group_change_and_last() -> None:
     assert (found["settings"]["attempts_max"], found["patterns"]) == (2, ["a", "b"])
 
 
+def test_a_lower_limit_of_attempts_counts_from_the_next_failure_on() -> None:
+    w = world()
+    w.sub(C, 1, "a", group="g", backoff_ms=0)
+    w.pub(P, "a", "1")
+    for ordinal in (1, 2, 3):
+        w.settle(C, 1, m.Verdict.RETRY, ordinal, ordinal)
+    admin(w, "group.update", group="g", attempts_max=2)
+    assert info(w, "dlq", group="g")["count"] == 0
+    w.settle(C, 1, m.Verdict.RETRY, 4, 4, "still no")
+    (letter,) = admin(w, "dlq.list", group="g")["letters"]
+    assert (letter["attempts"], letter["reason"], letter["error"]) == (4, "retries spent", "still no")
+
+
 def test_an_update_that_is_refused_changes_nothing() -> None:
     w = world()
     admin(w, "group.create", group="g", patterns=["a"])
