@@ -20,6 +20,7 @@ import lmdb
 
 from fabric.block import glance
 from fabric.errors import BlockError, JournalDamaged, JournalError
+from fabric.events import columns as check_events
 from fabric.journal import records
 from fabric.journal.chunks import Chunk, OpenChunk
 from fabric.journal.environment import Reading, Tables, existing, lmdb_errors, open_environment, open_tables, seek
@@ -32,9 +33,10 @@ Progress = Callable[[int, int], None]  # (seqs walked, seqs in all)
 TAIL_BLOCKS: Final = 256  # what a crash could have touched, and more
 STEP_BLOCKS: Final = 64  # blocks for each read transaction,
 STEP_BYTES: Final = 16 << 20  # or bytes
+STEP_EVENTS: Final = 1_000  # blocks of events for each read transaction
 EXIT_DAMAGED: Final = 9
 # Tables that are looked at in a way of their own; of the others, the checksums.
-_WALKED: Final = ("meta", "blocks", "chunks", "groups", "producers")
+_WALKED: Final = ("meta", "blocks", "chunks", "groups", "producers", "events")
 
 
 class Finding(NamedTuple):
@@ -95,6 +97,7 @@ class _Walk:
             producers = self._rows(txn, "producers", records.decode_producer)
             others = {name: self._rows(txn, name, unseal) for name in existing(self._tables) if name not in _WALKED}
             seq, last_seq = self._extent(txn, tail_only)
+        events = 0 if tail_only or "events" not in existing(self._tables) else self._events()
         first_seq = seq
         while seq <= last_seq:
             with self._environment.begin(buffers=True) as txn:
@@ -114,6 +117,7 @@ class _Walk:
             producers=producers,
             findings=tuple(self._findings),
             removed=self._removed,
+            events=events,
             **others,
         )
 
@@ -139,6 +143,23 @@ class _Walk:
             except JournalDamaged as error:
                 self._find(table, 0, 0, str(error))
         return count
+
+    def _events(self) -> int:
+        """Blocks of delivery events: they may be very many, so they are walked in steps, and not when a hub starts."""
+        count, number = 0, 0
+        while True:
+            with self._environment.begin(buffers=True) as txn:
+                cursor = txn.cursor(self._tables.events)
+                more = cursor.set_range(seq_key(number))
+                for _ in range(STEP_EVENTS):
+                    if not more:
+                        return count
+                    count, number = count + 1, key_seq(cursor.key()) + 1
+                    try:
+                        check_events(unseal(cursor.key(), cursor.value()))
+                    except (JournalDamaged, BlockError) as error:
+                        self._find("events", 0, 0, f"the block of event {number - 1}: {error}")
+                    more = cursor.next()
 
     def _extent(self, txn: Reading, tail_only: bool) -> tuple[int, int]:
         """The first seq to walk and the last one."""

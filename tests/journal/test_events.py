@@ -11,6 +11,7 @@ from fabric.journal import backup
 from fabric.journal import events as module
 from fabric.journal.records import seq_key
 from fabric.journal.store import Journal, Limits
+from fabric.journal.verify import verify
 from fabric.messages import Happening, SaveEvents
 from tests.journal.sample import Pen
 
@@ -134,6 +135,9 @@ def test_a_damaged_last_block_gives_no_number_twice(tmp_path: Path) -> None:
         journal.reader().events.block_from(4)
     assert journal.reader().events.block_from(3) is not None
     journal.close()
+    (finding,) = verify(tmp_path / "j").findings
+    assert (finding.table, "event 4" in finding.why) == ("events", True)
+    assert not verify(tmp_path / "j", tail_only=True).findings, "a hub starts without a look at all events"
 
 
 def test_a_backup_has_the_events(tmp_path: Path) -> None:
@@ -141,6 +145,7 @@ def test_a_backup_has_the_events(tmp_path: Path) -> None:
     journal.commit([Pen().block(), *Diary().blocks(20)])
     journal.close()
     backup.backup(tmp_path / "j", tmp_path / "b")
+    assert verify(tmp_path / "b").events == 20
     copy = Journal.open(tmp_path / "b")
     assert numbers_in(copy) == list(range(1, 61))
     copy.close()
