@@ -9,7 +9,19 @@ import click
 from fabric.cli_client import sigterm_interrupts
 from fabric.cli_values import Duration, Size
 
-PARTS: Final = ("e2e", "publish", "drain", "kib", "singles", "latency", "topics", "groups", "journal", "delayed")
+PARTS: Final = (
+    "e2e",
+    "publish",
+    "drain",
+    "kib",
+    "singles",
+    "latency",
+    "topics",
+    "groups",
+    "journal",
+    "delayed",
+    "keys",
+)
 SHORT: Final = PARTS[:6]
 GROWTH: Final = PARTS[6:9]
 
@@ -65,23 +77,24 @@ def bench(
       kib      1 KiB next to LMDB alone      singles  single messages from 50 connections
       latency  publish to handler at 2,000 msg/s, next to one synced commit
       delayed  memory and lateness of delayed publishes
+      keys     order by key, with 10,000 keys
       growth   topics, groups, journal       all      everything; without parts: the first six
 
     Producers and consumers are processes of their own with the Python client, an object for each message.
     """
     import tempfile
 
-    from fabric.bench import delayed, growth, machine, report
+    from fabric.bench import delayed, growth, keys, machine, report
     from fabric.bench import parts as short
 
     settings = short.Settings(size=size, seconds=seconds, messages=count, repeats=repeats, queued=queued, folder=data)
     about = machine.describe(data or Path(tempfile.gettempdir()))
     if not as_json:
         click.echo("\n".join(report.heading(about)))
+    homes = {**dict.fromkeys(SHORT, short), **dict.fromkeys(GROWTH, growth), "delayed": delayed, "keys": keys}
     figures = []
     for part in chosen(parts):
-        module = short if part in SHORT else growth if part in GROWTH else delayed
-        measure = getattr(module, f"part_{part}")
+        measure = getattr(homes[part], f"part_{part}")
         with (
             sigterm_interrupts(),
             short.Bench(settings) as hub,
