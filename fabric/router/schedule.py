@@ -16,7 +16,7 @@ from fabric import messages as m
 from fabric.block import IDS, Block, expiring
 from fabric.errors import Code, ProtocolError
 from fabric.router.clock import Clock
-from fabric.router.intake import Intake
+from fabric.router.intake import PENDING_BYTES_MAX, Intake
 from fabric.router.ledger import Ledger
 from fabric.router.options import bounded
 from fabric.router.producers import SCHEDULED
@@ -29,8 +29,7 @@ from fabric.router.upcoming import Key, StoredSchedules, Upcoming
 # A hub that was down may find a million due. They are fired in steps, so that other work gets its turn between.
 FIRE_MAX: Final = 512  # in one step,
 FIRE_BYTES_MAX: Final = 4 << 20
-TURN_MAX: Final = 4_096  # in one transaction,
-PENDING_BYTES_MAX: Final = 16 << 20  # and while less than this waits for the disk
+TURN_MAX: Final = 4_096  # in one transaction
 HOLD_S: Final = 0.1  # before what cannot be fired now is tried again
 ENDINGS_MAX: Final = 4_096  # schedules whose end is remembered, for the text of an error
 PAGE: Final = (1, 100, 500)  # schedules in one answer: least, default, most; so that it fits a frame
@@ -77,6 +76,8 @@ class Schedules:
             raise ProtocolError(
                 Code.BAD_OPTION, f"the block expires at {block.expires_us}, before it is due at {due_us}"
             )
+        if not self._intake.tracked.isdisjoint(block.topics):
+            self._intake.require_room(block)
         answer = {"schedule": self._last_id + 1, "due_us": due_us}
         if timing.name and (old := self._unwritten.find_name(timing.name)) is not None:
             answer["replaced"] = self._replace(old)

@@ -442,6 +442,58 @@ def test_the_checks_of_any_publish_apply(world: Later) -> None:
     assert not world.reader.schedules.rows
 
 
+def test_a_full_topic_refuses_what_is_for_later_and_takes_what_is_due(world: Later) -> None:
+    def full(block: Block) -> None:
+        raise ProtocolError(Code.TOPIC_FULL, "topic 't' is full")
+
+    world.schedule("late", delay_ms=1000)
+    world.router.intake.tracked.add("t")
+    world.router.intake.require_room = full
+    assert world.later("x", delay_ms=1).code == Code.TOPIC_FULL
+    world.router.intake.tracked.clear()  # whoever counts is not asked here
+    world.pass_time(2.0)
+    assert world.stored() == ["late"]
+
+
+# Idempotency keys.
+
+
+def test_ids_count_when_it_is_due(world: Later) -> None:
+    raw = encode("t", [b"one", b"two"], ids=[b"id-1", b"id-2"])
+    for delay_ms in (2000, 1000):
+        world.say(A, m.Publish(7, 0, m.Level.JOURNALED, raw, {"delay_ms": delay_ms}))
+    single = encode("t", [b"zero"], ids=[b"id-1"])
+    world.say(A, m.Publish(7, 0, m.Level.JOURNALED, single))
+    world.pass_time(3.0)
+    assert world.stored() == ["zero", "two"]
+    assert world.waiting() == []
+
+
+def test_ids_of_what_repeats_are_refused(world: Later) -> None:
+    raw = encode("t", [b"x"], ids=[b"id-1"])
+    (answer,) = world.say(A, m.Publish(7, 0, m.Level.JOURNALED, raw, {"every_ms": 1000}))
+    assert isinstance(answer, m.Err)
+    assert answer.code == Code.BAD_OPTION
+    assert "duplicate of the first" in answer.text
+
+
+def test_too_many_ids_make_them_wait(world: Later, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(block: Block) -> None:
+        raise ProtocolError(Code.BUSY, "too many ids")
+
+    raw = encode("t", [b"with id"], ids=[b"id-1"])
+    world.say(A, m.Publish(7, 0, m.Level.JOURNALED, raw, {"delay_ms": 1000}))
+    with monkeypatch.context() as patch:
+        patch.setattr(world.router.intake.ids, "check", busy)
+        world.pass_time(2.0)
+        assert world.stored() == []
+        assert world.router.schedules.next_deadline() == pytest.approx(world.now + schedule.HOLD_S)
+    world.pass_time(0.05)
+    assert world.stored() == []
+    world.pass_time(0.06)
+    assert world.stored() == ["with id"]
+
+
 # Sent again.
 
 

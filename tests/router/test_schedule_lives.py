@@ -150,8 +150,8 @@ class Life(World):
 
     def commit_one(self, *, told: bool = True) -> None:
         """A turn reaches the disk; the router hears of it, or crashes before."""
-        turn, *stage = self.turns.popleft()
-        self.disk = stage[0], stage[1], stage[2]
+        turn, rows, fired, last_id = self.turns.popleft()
+        self.disk = rows, fired, last_id
         self.write(turn.records)
         if not told:
             return
