@@ -24,12 +24,13 @@ def handle(router: "Router", message: m.Admin, session: Session, now: float, out
     """Do what is asked and let the answer wait for the disk; raises when it cannot be done."""
     op = message.fields.get("op")
     fields = {name: value for name, value in message.fields.items() if name != "op"}
-    if isinstance(op, str) and op.startswith(_OF_TOPICS) and hasattr(router, "topics"):
+    if isinstance(op, str) and op.startswith(("topic.", "queue.")):
         answer = router.topics.admin(op, fields)
     else:
         operation, allowed = OPERATIONS.get(op, (None, ())) if isinstance(op, str) else (None, ())
         if operation is None:
-            raise ProtocolError(Code.NOT_FOUND, f"ADMIN has no op {op!r}; it has {', '.join(OPERATIONS)}")
+            known = ", ".join([*OPERATIONS, *_OF_TOPICS])
+            raise ProtocolError(Code.NOT_FOUND, f"ADMIN has no op {op!r:.60}; it has {known}")
         refuse_unknown(str(op), fields, allowed)
         answer = operation(router, fields, now, out)
     for row in router.dead_letters.take_rows():
@@ -77,7 +78,10 @@ def kick(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, An
 
 
 ALL: Final = ("*",)
-_OF_TOPICS: Final = ("topic.", "queue.")
+_OF_TOPICS: Final = (
+    *("topic.create", "topic.update", "topic.delete", "topic.purge"),
+    *("queue.create", "queue.delete", "queue.purge"),
+)
 _GROUP_SETTINGS: Final = m.GroupSettings._fields
 _CHOICE: Final = ("group", "seqs", "filter", "all", "max", "after_seq")
 

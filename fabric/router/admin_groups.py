@@ -100,8 +100,7 @@ def _pause(router: "Router", group: Group, paused: bool) -> dict[str, Any]:
 def refresh(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
     """Let all consumers reload their local copies."""
     group = find(router, fields)
-    answer: dict[str, Any] = router.refreshes.begin(group, fields, now, out)
-    return answer
+    return router.refreshes.begin(group, fields, now, out)
 
 
 def _place(router: "Router", group: Group) -> dict[str, Any]:

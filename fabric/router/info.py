@@ -85,6 +85,14 @@ def _sessions(router: "Router", fields: Fields) -> Row:
     return page("sessions", fields, sorted(found), lambda number: {"session": number, **found[number].describe()})
 
 
+def _services(router: "Router", fields: Fields) -> Row:
+    """Who answers requests."""
+    after = _after(fields, str, "")
+    found = {service.name: service for service in router.requests.services if service.name > after}
+    answer = page("services", fields, sorted(found), lambda name: found[name].describe())
+    return {**answer, "open": len(router.requests)}
+
+
 def _dead_letters(router: "Router", fields: Fields) -> Row:
     """Of one group, or how many each group has."""
     horizon = router.dispatcher.commons.committed_seq
@@ -102,13 +110,11 @@ def _box(box: Box, horizon: int) -> Row:
 
 
 def _topics(router: "Router", fields: Fields) -> Row:
-    answer: Row = router.topics.info(fields)
-    return answer
+    return router.topics.info(fields)
 
 
 def _schedules(router: "Router", fields: Fields) -> Row:
-    answer: Row = router.schedules.describe(fields)
-    return answer
+    return router.schedules.describe(fields)
 
 
 QUESTIONS: Final[dict[str, Callable[["Router", Fields], Row]]] = {
@@ -120,6 +126,7 @@ QUESTIONS: Final[dict[str, Callable[["Router", Fields], Row]]] = {
     "topics": _topics,
     "topic": _topics,
     "sessions": _sessions,
+    "services": _services,
     "schedules": _schedules,
     "dlq": _dead_letters,
 }
