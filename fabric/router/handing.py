@@ -67,8 +67,10 @@ def choose(group: Group, bytes_each: int = 0) -> tuple[Subscription | None, int]
     """The member with the fewest outstanding, the next in turn among equals; and how many have room."""
     members, reserved = group.members, group.reserved
     if group.strict:  # those who joined later take over when the first one leaves
-        first = members[0] if members else None
-        return (first, 1) if first and first.room() > 0 and first.fitting(bytes_each or 1) else (None, 0)
+        if not members or any(member.outstanding for member in members[1:]):  # who was first still holds something
+            return None, 0
+        first = members[0]
+        return (first, 1) if first.room() > 0 and first.fitting(bytes_each or 1) else (None, 0)
     best, eligible, n = -1, 0, len(members)
     for i in range(group.turn, group.turn + n):
         member = members[i % n]
@@ -116,6 +118,8 @@ def overtaken(group: Group) -> bool:
 def _idle_member(group: Group) -> Subscription | None:
     """A member that holds nothing. When there is none, one is kept free from now on."""
     members = group.members[:1] if group.strict else group.members
+    if group.strict and any(member.outstanding for member in group.members[1:]):
+        return None
     for member in members:
         if member.outstanding == 0 and member.room() > 0:
             return member

@@ -1,6 +1,6 @@
 """Handing out in the order of keys: each message goes to whoever holds its key, or waits behind the key's lock."""
 
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from fabric.block import Block
 from fabric.router.delivery import Parcel
@@ -23,10 +23,11 @@ def hand_out_by_key(group: Group, keys: Keys, now: float, out: Out) -> tuple[lis
             if parcel is not None:
                 leased.append(parcel)
                 continue
-        moved = [parcel for member in group.members for parcel in _unpark(group, keys, member, now, wall_us, out)]
-        leased += moved
-        if moved:
-            continue
+        if not group.pending.ready:  # or something of the same key may come before what is parked
+            moved = [parcel for member in group.members for parcel in _unpark(group, keys, member, now, wall_us, out)]
+            leased += moved
+            if moved:
+                continue
         if keys.parked >= PARKED_MAX:
             return leased, False
         member, eligible = choose(group)
@@ -122,7 +123,7 @@ class _Deal:
         elif work.backlog is not None:
             if stop < work.runs[-1][1]:
                 group.pending.put(work.backlog._replace(first=base + stop))
-            for (_, a), (b, _) in zip(dealt, [*dealt[1:], (stop, stop)], strict=True):
+            for (_, a), (b, _) in pairwise([*dealt, (stop, stop)]):
                 group.close(base + a, base + b - 1)  # what lies between is nobody's
 
 

@@ -210,3 +210,26 @@ def test_order_needs_a_group() -> None:
     (answer,) = w.sub(A, 1, "job", order="key")
     assert isinstance(answer, m.Err)
     assert answer.text == "order 'key' needs a group: without one nothing is settled"
+
+
+def test_strict_gives_nothing_to_the_next_while_the_last_one_holds_something() -> None:
+    w = world(A, B, order="strict", lease_ms=1000, backoff_ms=0)
+    pub(w, "a1")
+    pub(w, "b1")
+    w.pass_time(0.9)
+    w.settle(A, 1, Verdict.TOUCH, 1, 1)
+    w.pass_time(0.2)
+    assert w.bodies(B) == []
+    ack(w, A, "a1")
+    assert w.bodies(B) == ["b1"]
+
+
+def test_after_a_restart_nothing_overtakes_an_earlier_message_of_its_key() -> None:
+    w = world(A, backoff_ms=0)
+    pub(w, "a1")
+    pub(w, "a2")
+    ack(w, A, "a2", verdict=Verdict.RETRY)
+    w.restart()
+    w.hello(A)
+    w.sub(A, 1, group="g")
+    assert w.bodies(A) == ["a1"] or w.bodies(A) == ["a1", "a2"]
