@@ -240,10 +240,6 @@ class Requests:
             self._waiting_bytes -= len(inquiry.block)
         self._stir(inquiry.service)
 
-    def describe(self) -> dict[str, Any]:
-        """For INFO."""
-        return {"services": [service.describe() for service in self.services], "open": len(self._open)}
-
 
 def _load(service: Service) -> tuple[float, int]:
     """The least to do first, and among equals the one that was not chosen for longest."""

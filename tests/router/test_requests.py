@@ -448,7 +448,10 @@ def test_services_are_described() -> None:
     office = Office()
     office.respond("adder", "sum", group="adders", concurrency=3)
     office.ask()
-    assert office.router.requests.describe() == {
+    (answer,) = office.say(b"asker", m.Info(9, {"what": "services"}))
+    assert isinstance(answer, m.Ok)
+    assert answer.fields == {
         "services": [{"service": "adders", "patterns": ["sum"], "members": 1, "handlers": 3, "busy": 1, "waiting": 0}],
+        "more": False,
         "open": 1,
     }
