@@ -41,6 +41,12 @@ def test_the_parts_about_growth_run(fabric: Fabric, tmp_path: Path) -> None:
     assert all(figure["value"] > 0 for figure in figures)
 
 
+def test_the_part_about_delays_runs(fabric: Fabric, tmp_path: Path) -> None:
+    figures = measured(fabric, tmp_path, "delayed", "--queued", "400")
+    assert {figure["unit"] for figure in figures} == {"ms", "msg/s", "MiB"}
+    assert len(figures) == 8
+
+
 def test_lines_for_people_and_a_file(fabric: Fabric, tmp_path: Path) -> None:
     place = tmp_path / "saved.json"
     result = fabric("bench", "publish", "--count", "300", "--repeats", "3", "--save", str(place))
