@@ -43,6 +43,7 @@ def create(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, 
         raise
     group = existing or router.dispatcher.create(name, settings, fields.get("start"))
     if existing is None:
+        router.topics.groups_changed()
         router.advice.say("$sys.group.created", group=group.name)
     return {**_place(router, group), "created": existing is None, "settings": as_map(group.settings)}
 
@@ -56,6 +57,7 @@ def update(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, 
     settings = options.changed_settings(changes, group.settings)
     if settings != group.settings:
         router.dispatcher.update(group, settings)
+        router.topics.groups_changed()
         router.advice.say("$sys.group.updated", group=group.name, changed=sorted(changes))
     return {**_place(router, group), "settings": as_map(group.settings)}
 
@@ -68,6 +70,7 @@ def delete(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, 
         out.append((sub.session.peer, m.Notice("unsubscribed", notice)))
         router.leave(sub, lost=False)
     router.dispatcher.delete(group)
+    router.topics.groups_changed()
     router.advice.say("$sys.group.deleted", group=group.name)
     return {"group": group.name, "deleted": True}
 

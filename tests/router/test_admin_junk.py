@@ -5,7 +5,7 @@ from typing import Any
 
 from fabric import messages as m
 from fabric import wire
-from fabric.router.admin import OPERATIONS
+from fabric.router.admin import _OF_TOPICS, OPERATIONS
 from fabric.router.info import QUESTIONS
 from fabric.router.reading import _FIELDS
 from tests.router.world import World
@@ -91,12 +91,13 @@ def test_junk_is_answered_and_does_no_harm() -> None:
         if kind == 0:
             message = m.Get(3, junk(chance, list(_FIELDS)))
         elif kind == 1:
-            what = chance.choice([q for q in QUESTIONS if q not in ("topic", "topics")])
+            what = chance.choice(list(QUESTIONS))
             message = m.Info(3, {"what": what, **junk(chance, ["name", "group", "after", "n"])})
         else:
-            op: Any = chance.choice([*OPERATIONS, "", None, 5, []])
+            op: Any = chance.choice([*OPERATIONS, *_OF_TOPICS, "", None, 5, []])
             allowed = OPERATIONS[op][1] if isinstance(op, str) and op in OPERATIONS else ()
             names = [*allowed, "group"] if chance.random() < 0.8 else [*NAMES, *settings]
+            names += ["topic", "queue", *m.TopicSettings._fields] if op in _OF_TOPICS else []
             fields = {"op": op, **junk(chance, sorted(set(names)))}
             message = m.Admin(3, {**fields, "group": "g"} if chance.random() < 0.7 and "group" in names else fields)
         wire.encode(message)  # it can be said
