@@ -78,9 +78,15 @@ class Intake:
     def __bool__(self) -> bool:
         return bool(self._entries or self._confirms or self._held or (self.ids is not None and self.ids.is_due))
 
-    def accept(self, session: Session, publish: Publish, window: tuple[int, int]) -> Block | None:
+    def accept(
+        self,
+        session: Session,
+        publish: Publish,
+        window: tuple[int, int],
+        examined: tuple[Block, int | None] | None = None,
+    ) -> Block | None:
         """Take a publish and give it its seqs; None when it is a duplicate. Raises when it is refused."""
-        block, first = self.examine(session, publish, window)
+        block, first = examined or self.examine(session, publish, window)
         if first is not None:
             if first >= SCHEDULED:
                 raise ProtocolError(Code.BAD_OPTION, f"pseq {publish.pseq} was a delayed publish; resend it as it was")

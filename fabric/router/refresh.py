@@ -25,6 +25,8 @@ from fabric.router.shelf import Shelf
 from fabric.router.timers import NEVER
 
 TIMEOUT_MS: Final = (1_000, 600_000, 86_400_000)  # least, default, most
+FEW: Final = 64  # so many running ones are looked at in every turn; when there are more,
+PAUSE_S: Final = 0.25  # all of them so often
 FIELDS: Final = ("op", "group", "from", "timeout_ms")
 
 
@@ -74,6 +76,7 @@ class Refreshes:
         self._ledger = ledger
         self._say = say  # an advisory
         self._running: dict[Group, _Refresh] = {}
+        self._look_at = 0.0  # when `tick` has something to do, if nothing happens
         for group in dispatcher.groups.values():
             if group.refresh[2] in (Phase.SYNCING, Phase.ENDED, Phase.DEGRADED):
                 has_ended = group.refresh[2] == Phase.ENDED
@@ -96,6 +99,7 @@ class Refreshes:
         dispatcher.seek(group, to)
         refresh = self._running[group] = _Refresh(group, timeout_s, has_ended=False)
         refresh.deadline = now + timeout_s
+        self._look_at = now
         self._move(group, (number, target, Phase.SYNCING))
         return {"group": group.name, "refresh": number, "target": target, "cursor": to.cursor}
 
@@ -128,24 +132,30 @@ class Refreshes:
     # Time.
 
     def tick(self, now: float, out: Out) -> None:
-        for group, refresh in list(self._running.items()):
-            if self._dispatcher.groups.get(group.name) is not group:
-                del self._running[group]
-                continue
-            if not refresh.has_ended and refresh.is_at_target:
-                self._end(refresh, out)
-            self._look(refresh)
-            if refresh.deadline is None:
-                refresh.deadline = now + refresh.timeout_s
-            if group in self._running and now >= refresh.deadline:
-                refresh.deadline = NEVER
-                if group.refresh[2] != Phase.DEGRADED:
-                    self._move(group, (*group.refresh[:2], Phase.DEGRADED))
+        if not self._running or (len(self._running) > FEW and now < self._look_at):
+            return
+        for refresh in list(self._running.values()):
+            self._advance(refresh, now, out)
+        deadline = min((refresh.deadline or NEVER for refresh in self._running.values()), default=NEVER)
+        self._look_at = deadline if len(self._running) <= FEW else min(deadline, now + PAUSE_S)
 
     def next_deadline(self) -> float:
-        if not self._running:
-            return NEVER
-        return min(refresh.deadline or 0.0 for refresh in self._running.values())
+        return self._look_at if self._running else NEVER
+
+    def _advance(self, refresh: _Refresh, now: float, out: Out) -> None:
+        group = refresh.group
+        if self._dispatcher.groups.get(group.name) is not group:
+            del self._running[group]
+            return
+        if not refresh.has_ended and refresh.is_at_target:
+            self._end(refresh, out)
+        self._look(refresh)
+        if refresh.deadline is None:
+            refresh.deadline = now + refresh.timeout_s
+        if group in self._running and now >= refresh.deadline:
+            refresh.deadline = NEVER
+            if group.refresh[2] != Phase.DEGRADED:
+                self._move(group, (*group.refresh[:2], Phase.DEGRADED))
 
     def _end(self, refresh: _Refresh, out: Out) -> None:
         refresh.has_ended = True

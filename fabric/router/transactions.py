@@ -32,10 +32,10 @@ class Transactions:
     def transact(self, session: Session, message: m.Transact, window: tuple[int, int], now: float) -> None:
         """Do all of it, or raise and do nothing. The answer waits for the commit."""
         publish = m.Publish(0, message.pseq, m.Level.JOURNALED, message.block)
-        _, first_seq = self._intake.examine(session, publish, window)
-        is_resend = first_seq is not None
+        examined = self._intake.examine(session, publish, window)
+        is_resend = examined[1] is not None
         work = [] if is_resend else self._checked(session, message)
-        self._intake.accept(session, publish, window)
+        self._intake.accept(session, publish, window, examined)
         _, first, stored, dups, *dup_rows = self._intake.confirmed
         applied = sum(
             self._dispatcher.settle(sub, m.Settle(sub.chan, 0, _in_safe_order(sub, verdicts)), now)["applied"]

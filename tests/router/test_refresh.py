@@ -285,3 +285,19 @@ def test_it_is_seen_in_the_description_of_the_group() -> None:
     mirror = Mirror(b"c")
     mirror.refresh()
     assert 1 in mirror.router.groups["g"].describe()["refresh"]
+
+
+def test_many_at_once_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fabric.router.refresh.FEW", 2)
+    mirror = Mirror(b"c")
+    for i in range(5):
+        mirror.sub(b"c", 2 + i, "a", group=f"g{i}")
+    mirror.pub(b"op", "a", "1")
+    for i in range(5):
+        assert isinstance(mirror.admin("group.refresh", group=f"g{i}"), m.Ok)
+    for i in range(5):
+        (sub,) = mirror.router.groups[f"g{i}"].members
+        for first, last in [span for parcel in sub.parcels for span in parcel.open]:
+            mirror.settle(b"c", sub.chan, ACK, first, last)
+    mirror.pass_time(0.25)
+    assert [phase for _, phase, _ in mirror.resets(b"c")].count("end") == 5
