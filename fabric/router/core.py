@@ -207,7 +207,8 @@ class Router:
         self.schedules.seal()
         rows, sends = self.ledger.take()
         groups = self.dispatcher.take_rows()
-        records = batch.records + groups + rows + self.topics.seal(groups) + self.ids.rows()
+        # Rows before groups: a group may have been deleted and made again in one turn.
+        records = batch.records + rows + groups + self.topics.seal(groups) + self.ids.rows()
         if self.events is not None:
             records += self.events.take()
         if self.dead_letters:

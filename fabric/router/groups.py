@@ -110,8 +110,6 @@ class Group:
 
     def takes(self, lane: Lane, priority: int) -> bool:
         """Whether a lane is the one for messages of a priority."""
-        if len(self.lanes) == 1:
-            return True
         return priority == lane.priority or (lane is self.base and self.lane_of(priority) is lane)
 
     def lane_of(self, priority: int) -> Lane:

@@ -88,7 +88,7 @@ def _search(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) ->
             continue
         if block.base_seq > horizon:
             break
-        if group.takes(lane, block.priority):
+        if len(group.lanes) == 1 or group.takes(lane, block.priority):
             runs = fit(group, block, lane.cursor, block.last_seq, wall_us, out)
             if runs:
                 return Work(block, runs, 1, 0, lane, None), False
@@ -137,6 +137,8 @@ def fit(group: "Group", block: Block, first: int, last: int, wall_us: int, out: 
         _expire(group, block, runs)
         return []
     shelf = group.commons.shelf
+    if not shelf.removed and shelf.superseded is None:
+        return runs
     if shelf.removed and not shelf.removed.keys().isdisjoint(block.topics):
         runs = _without_removed(group, block, runs, out)
     if shelf.superseded is not None:

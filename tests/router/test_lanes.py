@@ -231,3 +231,14 @@ def test_a_new_priority_does_not_reach_back_behind_a_start() -> None:
     pub(w, 9, "after")
     assert w.bodies(A) == ["before", "after"]
     assert w.bodies(B) == ["after"]
+
+
+def test_a_group_deleted_and_made_again_in_one_turn_is_there_after_a_restart() -> None:
+    w = world()
+    group = w.router.groups["g"]
+    w.router.leave(group.members[0], lost=False)
+    w.router.dispatcher.delete(group)
+    w.say(A, m.Subscribe(2, 5, {"group": "g", "patterns": ["other"], "credit": [9, 9999]}), commit=False)
+    w.commit()
+    w.restart()
+    assert w.router.groups["g"].settings.patterns == ("other",)
