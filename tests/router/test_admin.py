@@ -1,12 +1,16 @@
 """ADMIN and INFO in the bare core: groups, the hub's settings, sessions, and what is refused."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fabric import messages as m
+from fabric.block import encode
 from fabric.errors import Code
 from fabric.router import info as info_module
+from fabric.router import letters, reading, settings
+from fabric.router.admin import OPERATIONS
 from fabric.router.info import QUESTIONS
 from tests.router.world import World
 
@@ -137,6 +141,20 @@ def test_a_group_is_moved_and_gets_old_messages_again() -> None:
     assert info(w, "group", name="g")["behind"] == 0
     assert refused(w, "group.seek", group="g").code == Code.BAD_OPTION
     assert refused(w, "group.seek", group="g", to="yesterday").code == Code.BAD_OPTION
+
+
+def test_a_group_is_moved_to_a_time_and_to_the_latest_of_each_key() -> None:
+    w = world()
+    w.sub(C, 1, "a", group="g")
+    w.say(P, m.Publish(9, 0, 0, encode("a", [b"k1", b"l1", b"k2"], keys=[b"k", b"l", b"k"])))
+    w.pass_time(10)
+    w.pub(P, "a", "new")
+    w.settle(C, 1, m.Verdict.ACK, 1, 4)
+    seen = len(w.bodies(C))
+    admin(w, "group.seek", group="g", to={"time_us": int((w.now - 5) * 1e6)})
+    assert w.bodies(C)[seen:] == ["new"]
+    admin(w, "group.seek", group="g", to="last_per_key")
+    assert sorted(w.bodies(C)[seen + 1 :]) == ["k2", "l1", "new"]
 
 
 def test_a_paused_group_delivers_nothing_even_after_a_restart() -> None:
@@ -332,3 +350,31 @@ def test_a_session_does_not_show_its_secret() -> None:
     ids = set(w.router.reception.sessions)
     shown = str(info(w, "sessions"))
     assert not any(str(secret) in shown for secret in ids)
+
+
+# What the protocol says.
+
+
+def protocol(section: str) -> str:
+    text = (Path(__file__).parents[2] / "clients/PROTOCOL.md").read_text(encoding="utf-8")
+    return text.split(f"\n### {section} ")[1].split("\n##")[0]
+
+
+def test_the_protocol_names_every_operation_and_its_fields() -> None:
+    text = protocol("16.3") + protocol("16.4")
+    for op, (_, fields) in OPERATIONS.items():
+        assert op in text, op
+        named = set(fields) - {"*", *m.GroupSettings._fields}
+        assert all(field in text for field in named), op
+
+
+def test_the_protocol_names_every_question_and_setting() -> None:
+    assert all(f"`{question}`" in protocol("16.2") for question in QUESTIONS)
+    assert all(setting in protocol("16.3") for setting in settings.DEFAULTS)
+    assert all(f"      {field}  " in protocol("16.1") for field in reading._FIELDS)
+
+
+def test_the_protocol_names_every_header_of_a_letter() -> None:
+    headers = {value for name, value in vars(letters).items() if name.isupper() and str(value).startswith("fabric-")}
+    assert len(headers) == 10
+    assert all(f"`{header}`" in protocol("10.4") for header in headers)
