@@ -30,7 +30,7 @@ class Advice:
     def enable(self, enabled: bool) -> None:
         self.enabled = enabled
 
-    def say(self, topic: str, **fields: Any) -> None:
+    def say(self, topic: str, /, **fields: Any) -> None:
         """Let those know who listen. `topic` starts with $sys."""
         if not self.enabled or not self._trie.match(topic):
             return

@@ -31,5 +31,5 @@ class Commons:
         self.say: Callable[..., None] = _silent  # an advisory, as in `advice`
 
 
-def _silent(topic: str, **fields: Any) -> None:
+def _silent(topic: str, /, **fields: Any) -> None:
     pass

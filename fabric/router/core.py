@@ -425,7 +425,7 @@ class Router:
         if topic.startswith(DEAD) and (box := self.dead_letters.boxes.get(topic.removeprefix(DEAD))) is not None:
             self.dead_letters.lowered(box, floor)
         if unsettled:
-            self.advice.say("$sys.topic.trimmed", name=topic, floor=floor, unsettled=unsettled)
+            self.advice.say("$sys.topic.trimmed", topic=topic, floor=floor, unsettled=unsettled)
 
     def _sweep(self, now: float, out: Out) -> None:
         for session in self.reception.silent(now):

@@ -114,6 +114,7 @@ class TopicBook:
             else:
                 continue
             self._counters["topic_full"] += 1
+            self._commons.say("$sys.topic.full", topic=name, msgs=topic.msgs, bytes=topic.size)
             raise ProtocolError(Code.TOPIC_FULL, f"topic {name!r} has {full}", topic=name)
 
     def take(self, block: Block, base_seq: int) -> None:

@@ -82,6 +82,14 @@ def test_messages_that_a_group_will_not_get_are_told() -> None:
     assert [(topic, fields["group"], fields["last_seq"]) for topic, fields in news(w)] == [("$sys.gap", "g", 2)]
 
 
+def test_a_full_topic_is_told() -> None:
+    w = world("$sys.topic.*")
+    admin(w, "topic.create", topic="a", max_msgs=2)
+    w.pub(P, "a", "1", "2")
+    w.pub(P, "a", "3")
+    assert news(w) == [("$sys.topic.full", {"topic": "a", "msgs": 2, "bytes": 2})]
+
+
 def test_advisories_and_messages_share_one_count_of_ordinals() -> None:
     w = world("$sys.#", "a")
     for i in range(5):
