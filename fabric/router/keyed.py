@@ -82,8 +82,9 @@ class _Deal:
                 if lock is not None:
                     owner = lock.owner
                     if lock.parked or owner is None or lock.inflight >= lock.limit or not self._has_room(owner):
-                        keys.park(lock, Held(work.block.base_seq + place, work.attempt, work.failures, 0.0))
-                        if len(lock.parked) == 1:
+                        held = Held(work.block.base_seq + place, work.attempt, work.failures, 0.0)
+                        keys.park(lock, held)
+                        if lock.parked[0] is held:
                             keys.sort_out(lock)
                         continue
                     member = owner
