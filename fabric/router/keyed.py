@@ -1,13 +1,13 @@
 """Handing out in the order of keys: each message goes to whoever holds its key, or waits behind the key's lock."""
 
-from itertools import groupby, pairwise
+from itertools import pairwise, takewhile
 
 from fabric.block import Block
 from fabric.router.delivery import Parcel
 from fabric.router.groups import Group
 from fabric.router.handing import PARCELS_PER_GO, choose, hand_out_suspect, post, work_ahead
 from fabric.router.keys import PARKED_MAX, Held, Keys, Lock
-from fabric.router.lanes import Runs, Work, fit, next_work
+from fabric.router.lanes import REMOVED, Runs, Work, fit, next_work
 from fabric.router.ledger import Out
 from fabric.router.members import Subscription
 from fabric.router.pending import SUSPECT_FAILURES
@@ -143,10 +143,7 @@ def _unpark(group: Group, keys: Keys, member: Subscription, now: float, wall_us:
         if locks is not None and not locks:
             keys.movable.pop(source, None)
     taken.sort()
-    parcels: list[Parcel] = []
-    for _, part in groupby(taken, key=lambda one: one[0][1:3]):
-        parcels += _post_parked(group, keys, member, list(part), now, wall_us, out)
-    return parcels
+    return _post_parked(group, keys, member, taken, now, wall_us, out)
 
 
 def _may_go(lock: Lock) -> bool:
@@ -168,17 +165,19 @@ def _post_parked(
         seq, attempt, failures, _ = taken[0][0]
         block = group.commons.shelf.at(seq)
         if not isinstance(block, Block):
-            why = "removed by retention" if block is None else block.why
-            group.lost(seq, seq, why, out)
+            group.lost(seq, seq, REMOVED if block is None else block.why, out)
             keys.done([taken.pop(0)[1].key])
             continue
-        here = [one for one in taken if one[0].seq <= block.last_seq]
-        taken = taken[len(here) :]
+        last_seq = block.last_seq
+        here = list(takewhile(lambda one: one[0].seq <= last_seq and one[0][1:3] == (attempt, failures), taken))  # noqa: B023
         fits = member.fitting(len(block.raw) // block.count)
-        for held, lock in reversed(here[fits:]):
-            keys.come_back(lock.key, held, failed=False)
+        taken = taken[len(here) :]
+        if fits < len(here):  # then nothing that follows may go either: it may be of the same keys
+            for held, lock in reversed([*here[fits:], *taken]):
+                keys.come_back(lock.key, held, failed=False)
+            here, taken = here[:fits], []
         places = []
-        for held, lock in here[:fits]:
+        for held, lock in here:
             if fit(group, block, held.seq, held.seq, wall_us, out):
                 places.append(held.seq - block.base_seq)
             else:

@@ -80,7 +80,7 @@ def _judge(group: Group, parcel: Parcel, ordinals: Span, verdict: int, arg: Any,
             delay_ms, error = None, delay_ms
         note(group, Happening.RETRY, parcel.sub, parcel.attempt, seqs)
         _fail(group, parcel, [ordinals], _Why(RETRIES_SPENT, error, delay_ms), now)
-        _take_back_later(group, parcel, [ordinals])
+        _take_back_later(group, parcel, [ordinals])  # also behind a dead letter: the consumer has dropped them
 
 
 def lapse(group: Group, parcel: Parcel, now: float) -> None:
@@ -130,8 +130,6 @@ def take_back_all(group: Group, why: str) -> None:
 
 def _fail(group: Group, parcel: Parcel, ordinals: Sequence[Span], why: _Why, now: float) -> None:
     """These deliveries count as failures: again later, or never again."""
-    if not ordinals:
-        return
     failures, settings = parcel.failures + 1, group.settings
     if settings.attempts_max and failures >= settings.attempts_max and not _is_letter(group, parcel):
         for span in ordinals:
