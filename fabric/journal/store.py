@@ -56,7 +56,8 @@ from fabric.messages import (
 __all__ = ["Damaged", "Finding", "Journal", "Limits", "Reader", "Restored", "Stats"]
 
 _RESTORE_HINT: Final = "restore a backup with 'fabric journal restore'"
-SCATTERED_BYTES: Final = 8 << 10  # pages that a row touches in two tables that grow everywhere, not at the end
+# What a row maps in two tables that grow everywhere, not at the end: the kernel maps the neighbours of a page with it.
+SCATTERED_BYTES: Final = 32 << 10
 _READER_CHECK_S: Final = 10.0
 _NO_LIMITS: Final = Limits()
 _GROWTH_MIN_BYTES: Final = 1 << 20  # a full map grows by 1 %, but at least so that the next commit fits
