@@ -5,8 +5,8 @@ counts. Two hashes that agree by accident are not expected within the life of th
 kept: the message may be gone from the journal long before its key.
 
     filter     a Bloom filter in 64-bit words: one word is looked at, and says "not here" at once but for one key in
-               a thousand. It stays in memory: some 4.5 bytes for each key.
-    buckets    the keys, by twelve bits of their hash: what the filter lets through is searched for in one of them.
+               a thousand. It stays in memory: some 4.5 bytes for each key. (A span of eras has another such filter.)
+    buckets    the keys, by some bits of their hash: what the filter lets through is searched for in one of them.
                In memory while the era grows, then on disk, one row each.
     pages      the same keys in order of arrival, on disk only, written in the transaction of their messages. They
                bring an unfinished era back after a restart, and go when its buckets are on disk.
@@ -17,18 +17,19 @@ The rows of an era have numbers that begin with the era's own; see the constants
 
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
 from operator import and_, eq
 from typing import Final
 
-BUCKETS: Final = 4096
-BUCKET_SHIFT: Final = 52  # the bucket is in the top 12 bits of the second half of a hash
-# 230 keys of 32 bytes in a bucket fill two pages of the database; few buckets run over into a third.
+BUCKETS: Final = 2048
+BUCKET_SHIFT: Final = 53  # the bucket is in the top 11 bits of the second half of a hash
+# 230 keys of 32 bytes in a bucket fill two pages of the database; few buckets run over into a third. An unfinished era
+# is put together from its pages when a hub starts, which takes a quarter of a second at most; and it takes some 17 MiB.
 ERA_KEYS: Final = 230 * BUCKETS
 KEY_BYTES: Final = 32  # hash 16, seq 8, until_us 8
 HASH_BYTES: Final = 16
-WORDS: Final = 1 << 19
+WORDS: Final = 1 << 18
 FILTER_BYTES: Final = 8 * WORDS
 PAGE_BYTES: Final = 250 * KEY_BYTES  # with its checksum two pages of the database; the last one is written every turn
 
@@ -41,7 +42,7 @@ SLICE_BYTES: Final = 1 << 16
 SLICES: Final = FILTER_BYTES // SLICE_BYTES
 
 _SLOT: Final = WORDS - 1
-_MASK_SHIFT: Final = 52
+MASK_SHIFT: Final = 52  # which mask: the top 12 bits of the first half
 _KEY: Final = struct.Struct(f"{KEY_BYTES}s")
 _TAIL: Final = struct.Struct("<QQ")  # seq, until_us
 _HEAD: Final = struct.Struct("<QQQ")  # keys, until_us, pages
@@ -53,7 +54,7 @@ def _mask(number: int) -> int:
     return 1 << a | 1 << b | 1 << ((5 * a + 11 * b + 17) & 63) | 1 << ((13 * a + 3 * b + 37) & 63)
 
 
-_MASKS: Final = [_mask(number) for number in range(1 << 12)]
+MASKS: Final = [_mask(number) for number in range(1 << 12)]
 
 Row = Callable[[int], bytes]  # the row of a number; empty when there is none, or it is damaged
 
@@ -61,18 +62,33 @@ Row = Callable[[int], bytes]  # the row of a number; empty when there is none, o
 class Places:
     """Where a batch of hashes would be found: the same in every era, so it is computed once."""
 
-    __slots__ = ("buckets", "masks", "slots")
+    __slots__ = ("_high", "_low", "_slots", "hashes", "masks")
 
-    def __init__(self, low: Iterable[int], high: Iterable[int]) -> None:
-        """By the two halves of each hash."""
-        self.slots = [half & _SLOT for half in low]
-        self.masks = [_MASKS[half >> _MASK_SHIFT] for half in low]
-        self.buckets = [half >> BUCKET_SHIFT for half in high]
-
-    @classmethod
-    def of(cls, hashes: Iterable[bytes]) -> "Places":
+    def __init__(self, hashes: Sequence[bytes]) -> None:
+        self.hashes = hashes
         halves = array("Q", b"".join(hashes))
-        return cls(halves[0::2], halves[1::2])
+        self._low, self._high = halves[0::2], halves[1::2]
+        self.masks = [MASKS[half >> MASK_SHIFT] for half in self._low]
+        self._slots: dict[int, list[int]] = {}
+
+    def slots(self, mask: int) -> list[int]:
+        """In a filter of mask + 1 words."""
+        found = self._slots.get(mask)
+        if found is None:
+            found = self._slots[mask] = [half & mask for half in self._low]
+        return found
+
+    def buckets(self) -> list[int]:
+        return [half >> BUCKET_SHIFT for half in self._high]
+
+    def bucket(self, index: int) -> int:
+        return self._high[index] >> BUCKET_SHIFT
+
+    def keys(self, seqs: "array[int]", untils: "array[int]") -> bytes:
+        """The keys of these hashes, to be put into an era."""
+        keys = array("Q", bytes(KEY_BYTES * len(seqs)))
+        keys[0::4], keys[1::4], keys[2::4], keys[3::4] = self._low, self._high, seqs, untils
+        return keys.tobytes()
 
 
 class Era:
@@ -96,7 +112,7 @@ class Era:
         self.since_us = 0  # since when keys were put into it, and the longest window among them; for the open era
         self.longest_us = 0
         self.buckets: list[bytearray] | None = [bytearray() for _ in range(BUCKETS)]  # None: they are on disk
-        self._filter = array("Q", bytes(FILTER_BYTES))
+        self._filter = array("Q", [0]) * WORDS
         self._pages = 0  # full ones that were written
         self._page = b""  # keys after those
         self._new = bytearray()  # keys to be written with this turn
@@ -111,37 +127,45 @@ class Era:
 
     # Keys.
 
-    def add(self, keys: bytes, places: Places, until_us: int) -> None:
-        """Take keys, hash | seq | until_us each, to be written with this turn. The last of them counts so long."""
-        self._index(keys, places)
-        self.until_us = max(self.until_us, until_us)
+    def add(self, places: Places, seqs: "array[int]", untils: "array[int]") -> None:
+        """Take keys, to be written with this turn."""
+        keys = places.keys(seqs, untils)
+        self._index(keys, places.slots(_SLOT), places.masks, places.buckets())
+        self.until_us = max(self.until_us, max(untils))
         self._new += keys
 
-    def _index(self, keys: bytes, places: Places) -> None:
-        words, buckets = self._filter, self.buckets
-        assert buckets is not None, "an era on disk takes no more keys"
-        for slot, mask in zip(places.slots, places.masks, strict=True):
+    def _index(self, keys: bytes, slots: Iterable[int], masks: Iterable[int], buckets: Iterable[int]) -> None:
+        words, own = self._filter, self.buckets
+        assert own is not None, "an era on disk takes no more keys"
+        for slot, mask in zip(slots, masks, strict=True):
             words[slot] |= mask
-        for bucket, (key,) in zip(places.buckets, _KEY.iter_unpack(keys), strict=True):
-            buckets[bucket] += key
-        self.count += len(places.slots)
+        for bucket, (key,) in zip(buckets, _KEY.iter_unpack(keys), strict=True):
+            own[bucket] += key
+        self.count += len(keys) // KEY_BYTES
 
-    def candidates(self, places: Places) -> list[int]:
-        """Indexes of the hashes that may be here. All others are not."""
-        masks = places.masks
-        words = map(self._filter.__getitem__, places.slots)
-        return list(compress(range(len(masks)), map(eq, map(and_, words, masks), masks)))
+    def find(
+        self, places: Places, among: list[int] | None, row: Row, note: Callable[[int, tuple[int, int]], None]
+    ) -> None:
+        """Note index, seq and until_us of each hash that is here, as it was put down last. `among` are the indexes
+        in question; None: all."""
+        words, slots, masks = self._filter, places.slots(_SLOT), places.masks
+        if among is None:
+            found = map(words.__getitem__, slots)
+            among = list(compress(range(len(masks)), map(eq, map(and_, found, masks), masks)))
+        else:
+            among = [index for index in among if words[slots[index]] & masks[index] == masks[index]]
+        for index in among:
+            keys, digest = self.bucket(places.bucket(index), row), places.hashes[index]
+            at = keys.rfind(digest)
+            while at > 0 and at % KEY_BYTES:  # these bytes are there, but across the border of two keys
+                at = keys.rfind(digest, 0, at + HASH_BYTES - 1)
+            if at >= 0:
+                seq, until_us = _TAIL.unpack_from(keys, at + HASH_BYTES)
+                note(index, (seq, until_us))
 
-    def find(self, digest: bytes, bucket: int, row: Row) -> tuple[int, int] | None:
-        """Seq and until_us of a candidate, as they were put down last; None when it is not here after all."""
-        keys = self.buckets[bucket] if self.buckets is not None else row(self._row(BUCKET + bucket))
-        at = keys.rfind(digest)
-        while at > 0 and at % KEY_BYTES:  # these bytes are there, but across the border of two keys
-            at = keys.rfind(digest, 0, at + HASH_BYTES - 1)
-        if at < 0:
-            return None
-        seq, until_us = _TAIL.unpack_from(keys, at + HASH_BYTES)
-        return seq, until_us
+    def bucket(self, number: int, row: Row) -> bytes | bytearray:
+        """Its keys."""
+        return self.buckets[number] if self.buckets is not None else row(self._row(BUCKET + number))
 
     # Rows.
 
@@ -210,6 +234,8 @@ class Era:
                 self._pages, self._page = self._pages + 1, b""
             if page:
                 numbers = array("Q", page)
-                self._index(page, Places(numbers[0::4], numbers[1::4]))
+                low, high = numbers[0::4], numbers[1::4]
+                slots, masks = [half & _SLOT for half in low], [MASKS[half >> MASK_SHIFT] for half in low]
+                self._index(page, slots, masks, [half >> BUCKET_SHIFT for half in high])
                 self.until_us = max(self.until_us, *numbers[3::4])
             at = number + 1

@@ -22,16 +22,19 @@ from fabric.block import Block, select
 from fabric.errors import Code, ProtocolError
 from fabric.messages import DropIds, Record, SaveIds, TopicSettings
 from fabric.router.clock import Clock
-from fabric.router.id_era import BUCKET, BUCKETS, ERA_KEYS, FILTER_BYTES, HASH_BYTES, HEAD, KEY_BYTES, Era, Places
+from fabric.router.id_era import BUCKET, BUCKETS, ERA_KEYS, FILTER_BYTES, HASH_BYTES, HEAD, Era, Places
+from fabric.router.id_span import SPAN_BYTES, SPAN_ERAS, Spans
 
-# Memory for what is known of keys: the filters of all eras. (The one that grows, and the one before it until it is on
-# disk, have some 35 MiB more each.) 64 eras are 60 million keys: ten minutes of 100,000 a second. Beyond it publishes
-# with ids are refused: a key is not forgotten before its time.
-MEMORY_BYTES_MAX: Final = 256 << 20
-ERAS_MAX: Final = MEMORY_BYTES_MAX // FILTER_BYTES
+# Memory for what is known of keys: the filters of all eras and spans, nine bytes for each key. (The era that grows, and
+# the one before it until it is on disk, have some 17 MiB more each.) 128 eras are 60 million keys: ten minutes of
+# 100,000 a second. Beyond it publishes with ids are refused: a key is not forgotten before its time.
+MEMORY_BYTES_MAX: Final = 512 << 20
+ERAS_MAX: Final = MEMORY_BYTES_MAX // (FILTER_BYTES + SPAN_BYTES // SPAN_ERAS)
 # Rows of a full era written with one turn, some 8 KB each; more when the turn has so many keys that the next era
 # would be full before this one is on disk.
 STEP_ROWS: Final = 128
+STEP_BUCKETS: Final = 32  # absorbed into a span at a time: two milliseconds
+ABSORBED: Final = 8  # keys, for each new one: after a restart with many eras that are still asked one by one
 LONG_US: Final = 3600 * 1_000_000  # a longer window is a long one
 RETRY_MS: Final = 1000
 FOREVER_US: Final = (1 << 63) - 1
@@ -51,8 +54,7 @@ class Checked(NamedTuple):
     block: Block | None  # what is left to be stored
     known: list[tuple[int, int]]  # (index in the block, seq) of duplicates,
     twins: list[tuple[int, int]]  # and (index in the block, place in what is left) of those whose first is there
-    hashes: Sequence[bytes]  # of what is left and has an id,
-    places: Places
+    places: Places  # of what is left and has an id,
     at: Sequence[int]  # its places in what is left,
     untils: "array[int]"  # and until when it counts
     renewed: dict[bytes, tuple[int, int]]  # hash -> (seq, until_us) of duplicates that start their window anew
@@ -77,6 +79,7 @@ class Ids:
         self._eras: list[Era] = []
         self._open: dict[int, Era] = {}  # those that take new keys: 0 for short windows, 1 for long ones
         self._last_numbers = [0, 1]  # of the eras of short and long windows: the last bit tells them apart
+        self._spans = Spans(self._row)
         self._writing: deque[tuple[Era, Iterator[tuple[int, bytes]]]] = deque()  # full ones, and their rows to come
         self._removing: deque[Iterator[int]] = deque()  # numbers of rows
         self._turns: deque[list[Era]] = deque()  # for each turn that is not on disk: the eras that it completes
@@ -88,17 +91,27 @@ class Ids:
         at = 0
         while (found := self._reader.next_ids(at)) is not None:
             era = Era.restored(found[0] >> 16, self._row, self._reader.next_ids)
-            self._eras.append(era)
+            self._enter(era)
             self._last_numbers[era.number & 1] = era.number
             self._open.pop(era.number & 1, None)
             if era.buckets is None:
+                self._spans.admit(era)
                 if (found[0] & HEAD) < BUCKET:  # it has pages still
                     self._removing.append(era.page_numbers())
             elif era.is_full:
-                self._writing.append((era, era.rows()))
+                self._close(era)
             else:
                 self._open[era.number & 1] = era
             at = (era.number + 1) << 16
+
+    def _enter(self, era: Era) -> None:
+        self._eras.append(era)
+        self._spans.add(era)
+
+    def _close(self, era: Era) -> None:
+        """A full era is written out, and absorbed by a span. Its pages hold it until then."""
+        self._writing.append((era, era.rows()))
+        self._spans.admit(era)
 
     def _row(self, number: int) -> bytes:
         found = self._reader.next_ids(number)
@@ -122,21 +135,21 @@ class Ids:
                 Code.BUSY, f"{self.count:,} idempotency keys are in their windows; shorten dedupe_ms", retry_ms=RETRY_MS
             )
         hashes, named = _hashes(block)
-        places = Places.of(hashes)
-        found = self._find(hashes, places)
+        places = Places(hashes)
+        found = self._find(places)
         untils = self._untils(block, named)
         if not found and len(set(hashes)) == len(hashes):
-            return Checked(block, [], [], hashes, places, named, untils, {})
+            return Checked(block, [], [], places, named, untils, {})
         return self._sorted_out(block, hashes, named, untils, found)
 
-    def _find(self, hashes: Sequence[bytes], places: Places) -> dict[int, tuple[int, int]]:
+    def _find(self, places: Places) -> dict[int, tuple[int, int]]:
         """(seq, until_us) by index, of those that were ever put down and are not removed."""
         found: dict[int, tuple[int, int]] = {}
-        for era in self._eras:
-            for index in era.candidates(places):
-                entry = era.find(hashes[index], places.buckets[index], self._row)
-                if entry is not None:
-                    found[index] = max(entry, found.get(index, entry))  # the latest: by seq, or the window was renewed
+
+        def note(index: int, entry: tuple[int, int]) -> None:
+            found[index] = max(entry, found.get(index, entry))  # the latest: by seq, or the window was renewed
+
+        self._spans.find(places, note)
         return found
 
     def _untils(self, block: Block, named: Sequence[int]) -> "array[int]":
@@ -178,13 +191,11 @@ class Ids:
         kept = [index for index in range(block.count) if index not in known and index not in twins]
         place = {index: at for at, index in enumerate(kept)}
         left = [i for i, index in enumerate(named) if index in place]
-        fresh = [hashes[i] for i in left]
         return Checked(
             _selected(block, kept),
             list(known.items()),
             [(index, place[first]) for index, first in twins.items()],
-            fresh,
-            Places.of(fresh),
+            Places([hashes[i] for i in left]),
             [place[named[i]] for i in left],
             array("Q", [untils[i] for i in left]),
             renewed,
@@ -198,40 +209,34 @@ class Ids:
 
     def remember(self, checked: Checked, first_seq: int) -> None:
         """What is left of a checked block is stored, beginning at a seq."""
-        if checked.hashes:
-            seqs = array("Q", map(first_seq.__add__, checked.at))
-            self._add(checked.hashes, checked.places, seqs, checked.untils)
+        if checked.at:
+            self._add(checked.places, array("Q", map(first_seq.__add__, checked.at)), checked.untils)
         if checked.renewed:
-            hashes, entries = list(checked.renewed), list(checked.renewed.values())
-            seqs, untils = (array("Q", map(itemgetter(i), entries)) for i in (0, 1))
-            self._add(hashes, Places.of(hashes), seqs, untils)
+            seqs, untils = (array("Q", map(itemgetter(i), checked.renewed.values())) for i in (0, 1))
+            self._add(Places(list(checked.renewed)), seqs, untils)
             self.is_due = True
 
-    def _add(self, hashes: Sequence[bytes], places: Places, seqs: "array[int]", untils: "array[int]") -> None:
+    def _add(self, places: Places, seqs: "array[int]", untils: "array[int]") -> None:
         now_us, last_us = self._now_us, max(untils)
         border_us = now_us + LONG_US
         if min(untils) <= border_us < last_us:  # a block of several topics
             for is_long in (False, True):
                 chosen = [i for i, until_us in enumerate(untils) if (until_us > border_us) == is_long]
-                part = [hashes[i] for i in chosen]
                 numbers = (array("Q", [column[i] for i in chosen]) for column in (seqs, untils))
-                self._add(part, Places.of(part), *numbers)
+                self._add(Places([places.hashes[i] for i in chosen]), *numbers)
             return
-        keys = array("Q", bytes(KEY_BYTES * len(seqs)))
-        halves = array("Q", b"".join(hashes))
-        keys[0::4], keys[1::4], keys[2::4], keys[3::4] = halves[0::2], halves[1::2], seqs, untils
         era = self._open_era(int(last_us > border_us), now_us)
         era.longest_us = max(era.longest_us, last_us - now_us)
-        era.add(keys.tobytes(), places, last_us)
+        era.add(places, seqs, untils)
         self._added += len(seqs)
         if era.is_full:
             del self._open[era.number & 1]
-            self._writing.append((era, era.rows()))
+            self._close(era)
 
     def resent(self, block: Block, first_seq: int) -> tuple[tuple[int, int], ...]:
         """For a block that was taken before, at a seq: (index, seq) of the messages that were duplicates then."""
         hashes, named = _hashes(block)
-        found = {named[i]: seq for i, (seq, _) in self._find(hashes, Places.of(hashes)).items()}
+        found = {named[i]: seq for i, (seq, _) in self._find(Places(hashes)).items()}
         rows = []
         for index in range(block.count):
             seq = found.get(index, first_seq)
@@ -248,7 +253,7 @@ class Ids:
         if era is None:
             self._last_numbers[kind] += 2
             era = self._open[kind] = Era(self._last_numbers[kind])
-            self._eras.append(era)
+            self._enter(era)
         if not era.since_us:
             era.since_us, era.longest_us = now_us, max(era.until_us - now_us, 0)
         return era
@@ -263,9 +268,11 @@ class Ids:
         for era in [era for era in self._eras if era.until_us <= now_us]:
             if self._open.get(era.number & 1) is not era:
                 self._eras.remove(era)
+                self._spans.remove(era)
                 self._removing.append(era.row_numbers())
         if self._writing or self._removing:
             self.is_due = True
+        self._spans.step(STEP_BUCKETS)
 
     # The turn.
 
@@ -293,6 +300,7 @@ class Ids:
                 step -= len(numbers)
                 if step > 0:
                     self._removing.popleft()
+            self._spans.step(max(STEP_BUCKETS, ABSORBED * BUCKETS * self._added // ERA_KEYS))
             self._added, self.is_due = 0, False
         self._turns.append(completed)
         return records

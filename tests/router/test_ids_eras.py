@@ -1,6 +1,7 @@
 """Eras: how keys get to disk and back, and when they go. Everything is made small, so that eras are full soon."""
 
 import os
+from array import array
 from collections.abc import Callable
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from fabric import messages as m
 from fabric.block import Block, encode
 from fabric.errors import ProtocolError
-from fabric.router import id_era, ids
+from fabric.router import id_era, id_span, ids
 from fabric.router.clock import Clock
 from fabric.router.id_era import Era, Places
 from fabric.router.ids import Ids
@@ -27,7 +28,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SMALL.items():
         monkeypatch.setattr(id_era, name, value)
         monkeypatch.setattr(ids, name, value, raising=False)
+    for name, value in {"BUCKETS": 16, "SPAN_ERAS": 3, "SPAN_WORDS": 256, "_SLOT": 255}.items():
+        monkeypatch.setattr(id_span, name, value)
+    monkeypatch.setattr(id_span, "SPAN_BYTES", 8 * 256)
     monkeypatch.setattr(ids, "STEP_ROWS", 7)
+    monkeypatch.setattr(ids, "STEP_BUCKETS", 3)
 
 
 class Disk:
@@ -287,6 +292,37 @@ def test_more_keys_than_memory_are_refused_until_some_are_over(disk: Disk, monke
     filled(disk, 30, "again")
 
 
+# Spans.
+
+
+def test_full_eras_are_asked_through_spans(disk: Disk) -> None:
+    known = filled(disk, 500)
+    disk.settle_down()
+    assert [len(span.eras) for span in disk.ids._spans._spans] == [3, 3, 1]
+    assert disk.ids._spans.loose == disk.eras[-1:]
+    assert disk.put(*known) == known
+    disk.crash()
+    assert disk.ids._spans.loose == disk.eras
+    assert disk.put(*known) == known
+    disk.settle_down()
+    assert disk.ids._spans.loose == disk.eras[-1:]
+    assert disk.put(*known) == known
+
+
+def test_a_span_goes_with_its_last_era(disk: Disk) -> None:
+    filled(disk, 200)
+    disk.wait(300_000_000)
+    known = filled(disk, 200, "later")
+    disk.settle_down()
+    disk.wait(300_000_000)
+    disk.settle_down()
+    assert [len(span.eras) for span in disk.ids._spans._spans] == [3]
+    assert disk.put(*known) == known
+    disk.wait(300_000_000)
+    disk.settle_down()
+    assert (disk.eras, disk.ids._spans.loose, disk.ids._spans._spans) == ([], [], [])
+
+
 # Hashes.
 
 
@@ -294,12 +330,11 @@ def test_hashes_that_share_everything_the_index_looks_at_first_are_told_apart() 
     """Same filter bits, same bucket: only the whole hash decides."""
     era, hashes = Era(2), [bytes(8) + bytes([i]) + bytes(7) for i in range(1, 40)]
     for seq, digest in enumerate(hashes[:20]):
-        era.add(digest + seq.to_bytes(8, "little") + (99).to_bytes(8, "little"), Places.of([digest]), 99)
-    places = Places.of(hashes)
-    assert era.candidates(places) == list(range(39))
-    assert len(set(places.buckets)) == 1
-    found = [era.find(digest, bucket, _no_row) for digest, bucket in zip(hashes, places.buckets, strict=True)]
-    assert found == [(seq, 99) for seq in range(20)] + [None] * 19
+        era.add(Places([digest]), array("Q", [seq]), array("Q", [99]))
+    places = Places(hashes)
+    assert len(set(places.buckets())) == 1
+    assert len(set(places.masks)) == 1
+    assert found_in(era, hashes) == {i: (i, 99) for i in range(20)}
 
 
 def test_a_hash_that_lies_across_two_keys_is_not_found() -> None:
@@ -308,14 +343,16 @@ def test_a_hash_that_lies_across_two_keys_is_not_found() -> None:
     other = bytes(12) + b"\1\2\3\0" + b"seq.....until..."
     keys = one + other
     era.buckets = [bytearray(keys) for _ in range(id_era.BUCKETS)]
-    for at in range(1, 48):
-        expected = (int.from_bytes(b"seq.....", "little"), int.from_bytes(b"until...", "little")) if at == 32 else None
-        assert era.find(keys[at : at + 16], 0, _no_row) == expected
-    assert era.find(keys[:16], 0, _no_row) is not None
+    entry = int.from_bytes(b"seq.....", "little"), int.from_bytes(b"until...", "little")
+    era._filter = array("Q", b"\xff" * id_era.FILTER_BYTES)
+    for at in range(48):
+        assert found_in(era, [keys[at : at + 16]]) == ({0: entry} if at % 32 == 0 else {})
 
 
-def _no_row(number: int) -> bytes:
-    raise AssertionError(number)
+def found_in(era: Era, hashes: list[bytes]) -> dict[int, tuple[int, int]]:
+    found: dict[int, tuple[int, int]] = {}
+    era.find(Places(hashes), None, lambda number: b"", found.__setitem__)
+    return found
 
 
 def test_a_filter_lets_all_of_its_own_through_and_few_others() -> None:
@@ -323,10 +360,13 @@ def test_a_filter_lets_all_of_its_own_through_and_few_others() -> None:
     mine = [os.urandom(16) for _ in range(20_000)]
     for at in range(0, len(mine), 1000):
         part = mine[at : at + 1000]
-        era.add(b"".join(digest + bytes(16) for digest in part), Places.of(part), 1)
-    assert len(era.candidates(Places.of(mine))) == len(mine)
+        era.add(Places(part), array("Q", [at] * 1000), array("Q", [1] * 1000))
+    assert len(found_in(era, mine)) == len(mine)
     others = [os.urandom(16) for _ in range(20_000)]
-    assert len(era.candidates(Places.of(others))) < 40
+    looked_at: list[int] = []
+    era.buckets = None
+    era.find(Places(others), None, lambda number: bytes(looked_at.append(number) or 0), lambda *_: None)
+    assert len(looked_at) < 40
 
 
 def test_damaged_rows_cost_only_what_was_in_them(disk: Disk) -> None:
