@@ -194,7 +194,8 @@ class Mill(World):
     def rows(self, peer: bytes) -> tuple[tuple[int, int, int, Any], ...]:
         """Verdicts on some of the ordinals that the peer was ever given, without overlap."""
         sub = self.router.reception.session_of(peer).channels[1]
-        rows, at = [], max(sub.sent - 12, 0)
+        rows: list[tuple[int, int, int, Any]] = []
+        at = max(sub.sent - 12, 0)
         while at < sub.sent and len(rows) < 4:
             first = at + self.chance.randrange(1, 4)
             last = first + self.chance.randrange(3)
@@ -216,9 +217,9 @@ class Mill(World):
         answers = self.say(peer, m.Transact(9, self.pseq[peer] + 1, settles, encode("done", [b"y"])), commit=False)
         if is_open:
             self.commit()
-            answers = [a for a in self.said[peer] if isinstance(a, m.Ok | m.Err) and a.rid == 9][-1:]
-            assert isinstance(answers[0], m.Ok), answers
-            assert answers[0].fields["applied"] == sum(last - first + 1 for _, first, last, _ in rows)
+            answer = [a for a in self.said[peer] if isinstance(a, m.Ok | m.Err) and a.rid == 9][-1]
+            assert isinstance(answer, m.Ok), answer
+            assert answer.fields["applied"] == sum(last - first + 1 for _, first, last, _ in rows)
             self.pseq[peer] += 1
         else:
             (error,) = [a for a in answers if isinstance(a, m.Err)]
