@@ -43,9 +43,10 @@ def settle(group: Group, sub: Subscription, verdict: int, first: int, last: int,
         parcels.reverse()  # what comes back takes later ones along, and these are to be judged themselves
     for parcel in parcels:
         if verdict == Verdict.TOUCH:
-            lease_ms = arg if type(arg) is int else group.settings.lease_ms
-            parcel.deadline = min(max(parcel.deadline, now + lease_ms / 1000), parcel.ends)
             taken = [(max(a, first), min(b, last)) for a, b in parcel.open if a <= last and b >= first]
+            if taken:
+                lease_ms = arg if type(arg) is int else group.settings.lease_ms
+                parcel.deadline = min(max(parcel.deadline, now + lease_ms / 1000), parcel.ends)
         else:
             taken = parcel.open.remove(first, last)
         for a, b in reversed(taken):
