@@ -16,22 +16,10 @@ from pathlib import Path
 import pytest
 
 import fabric_client
-from fabric.hub import Hub, HubOptions
+from fabric.hub import Hub
 from fabric_client import AsyncClient, Client
 
 PATIENCE_S = 60.0
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[Hub]:
-    with Hub(tmp_path / "data", HubOptions(binds=["inproc://hub", "tcp://127.0.0.1:*"])) as hub:
-        yield hub
-
-
-@pytest.fixture
-def fab(hub: Hub) -> Iterator[Client]:
-    with fabric_client.connect("inproc://hub", context=hub.context) as fab:
-        yield fab
 
 
 def free_port() -> int:

@@ -44,13 +44,15 @@ async def work(
             reactor.pump()
 
     try:
-        while not bench.over:
+        while True:
             while finished:
                 bench.done(finished.popleft())
             while (message := bench.next()) is not None:
                 task = asyncio.create_task(handle(message))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
+            if bench.over:
+                break
             if refresh is not None and bench.idle:
                 await tell(refresh, on_refresh)
                 refresh = None

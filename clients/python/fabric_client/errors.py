@@ -124,7 +124,7 @@ _HINTS: Final[dict[int, str]] = {
     Code.FENCED: "two clients share one producer name; give each its own",
     Code.GROUP_MISMATCH: "leave the setting out to join the group as it is, or use another group name",
     Code.BAD_PATTERN: "'*' stands for one word, '#' for any number of words, '>' as the last word for one or more",
-    Code.NOT_FOUND: "look at the name; a group is created by naming its patterns",
+    Code.NOT_FOUND: "look at the name; info() lists what there is",
     Code.TOPIC_FULL: "consume or purge it, or raise its limits with admin.topics.update",
     Code.STALE: "the lease ran out, or the message was taken back; it will be delivered again",
     Code.NO_RESPONDERS: "start one with respond(), or publish the request durably (durable=True)",

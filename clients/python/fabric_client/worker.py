@@ -43,11 +43,13 @@ def work(
 
     with ThreadPoolExecutor(concurrency, "fabric-worker") as pool:
         try:
-            while not bench.over:
+            while True:
                 while finished:
                     bench.done(finished.popleft())
                 while (message := bench.next()) is not None:
                     pool.submit(handle, message)
+                if bench.over:
+                    break
                 if refresh is not None and bench.idle:
                     refresh.tell(on_refresh)
                     refresh = None
