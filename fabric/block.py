@@ -195,10 +195,8 @@ def join(blocks: Sequence["Block"]) -> bytes:
     first = blocks[0]
     if len(blocks) == 1:
         return first.raw
-    _require(
-        all(b.priority == first.priority and b.expires_us == first.expires_us for b in blocks),
-        "joined blocks agree on priority and expiry",
-    )
+    same = all(b.priority == first.priority and b.expires_us == first.expires_us for b in blocks)
+    _require(same, "joined blocks agree on priority and expiry")
     flags = 0
     for b in blocks:
         flags |= b.flags
@@ -230,16 +228,8 @@ class Block:
     """
 
     __slots__ = (
-        "_sections",
-        "base_seq",
-        "count",
-        "expires_us",
-        "flags",
-        "n_topics",
-        "priority",
-        "raw",
-        "topics",
-        "ts_us",
+        *("_sections", "base_seq", "count", "expires_us", "flags"),
+        *("n_topics", "priority", "raw", "topics", "ts_us"),
     )
 
     def __init__(self, raw: bytes) -> None:
