@@ -198,6 +198,7 @@ class Dispatcher:
             sent = len(out)
             if group.keys is not None:
                 leased, more = hand_out_by_key(group, group.keys, now, out)
+                self._set_alarm(group)  # what was first behind a lock may be gone, and the next one have to wait
             else:
                 leased, more = hand_out(group, now, out)
             if group.dead or group.dirty:

@@ -165,7 +165,8 @@ def _post_parked(
         seq, attempt, failures, _ = taken[0][0]
         block = group.commons.shelf.at(seq)
         if not isinstance(block, Block):
-            group.lost(seq, seq, REMOVED if block is None else block.why, out)
+            if group.open.holds(seq):  # or it was told already
+                group.lost(seq, seq, REMOVED if block is None else block.why, out)
             keys.done([taken.pop(0)[1].key])
             continue
         last_seq = block.last_seq
