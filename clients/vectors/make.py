@@ -24,21 +24,26 @@ SESSION: Final = bytes(range(16))
 JOURNAL: Final = bytes(range(16, 32))
 
 
+def _encode(topics: str | Sequence[str], payloads: Sequence[bytes], **more: Any) -> bytes:
+    """A block of priority 0, unless it says otherwise: what a program chooses by default is not frozen."""
+    return b.encode(topics, payloads, **{"priority": 0, **more})
+
+
 def good_blocks() -> Iterator[tuple[str, bytes]]:
-    yield "one message", b.encode("order.new", [b"hello"])
-    yield "one empty message", b.encode("a", [b""])
-    yield "three of one topic", b.encode("order.new", [b"one", b"", b"three"])
-    yield "several topics", b.encode(["order.new", "order.paid", "order.new"], [b"1", b"22", b"333"])
-    yield "topics beyond ASCII", b.encode(["заказ.новый", "注文"], ["привет".encode(), b"\x00\xff"])
-    yield "keys", b.encode("order.new", [b"1", b"2", b"3"], keys=[b"customer-7", b"", b"\x00\x01"])
-    yield "ids", b.encode("order.new", [b"1", b"2"], ids=[b"7f3a", b"7f3b"])
+    yield "one message", _encode("order.new", [b"hello"])
+    yield "one empty message", _encode("a", [b""])
+    yield "three of one topic", _encode("order.new", [b"one", b"", b"three"])
+    yield "several topics", _encode(["order.new", "order.paid", "order.new"], [b"1", b"22", b"333"])
+    yield "topics beyond ASCII", _encode(["заказ.новый", "注文"], ["привет".encode(), b"\x00\xff"])
+    yield "keys", _encode("order.new", [b"1", b"2", b"3"], keys=[b"customer-7", b"", b"\x00\x01"])
+    yield "ids", _encode("order.new", [b"1", b"2"], ids=[b"7f3a", b"7f3b"])
     yield (
         "headers",
-        b.encode("a.b", [b"1", b"2", b"3"], headers=[{"kind": "text", "raw": b"\xff"}, None, {"kind": "ж"}]),
+        _encode("a.b", [b"1", b"2", b"3"], headers=[{"kind": "text", "raw": b"\xff"}, None, {"kind": "ж"}]),
     )
-    yield "headers, all empty", b.encode("a.b", [b"1"], headers=[None])
-    yield "priority and expiry", b.encode("a.b", [b"soon"], priority=9, expires_us=TS_US)
-    everything = b.encode(
+    yield "headers, all empty", _encode("a.b", [b"1"], headers=[None])
+    yield "priority and expiry", _encode("a.b", [b"soon"], priority=9, expires_us=TS_US)
+    everything = _encode(
         ["a", "b", "a"],
         [b"x", b"yy", b"zzz"],
         keys=[b"k", b"", b"k"],
@@ -47,8 +52,8 @@ def good_blocks() -> Iterator[tuple[str, bytes]]:
         priority=5,
     )
     yield "everything", everything
-    yield "twenty of one size", b.encode("load.test", [b"%08d" % i for i in range(20)])
-    yield "longest topic, key and id", b.encode("t" * 255, [b""], keys=[b"k" * 255], ids=[b"i" * 200])
+    yield "twenty of one size", _encode("load.test", [b"%08d" % i for i in range(20)])
+    yield "longest topic, key and id", _encode("t" * 255, [b""], keys=[b"k" * 255], ids=[b"i" * 200])
     stamped = b.stamp(everything, 1001, TS_US)
     yield "stamped", stamped
     yield "stamped, cut to its last two", b.cut(Block(stamped), 1, 3)
@@ -56,10 +61,10 @@ def good_blocks() -> Iterator[tuple[str, bytes]]:
 
 
 def bad_blocks() -> Iterator[tuple[str, bytes, Code]]:
-    one = b.encode("ab", [b"payload"])
-    two = b.encode(["ab", "cd"], [b"first", b"second"])
-    keyed = b.encode("ab", [b"x", b"y"], keys=[b"key", b"kez"])
-    named = b.encode("ab", [b"x", b"y"], headers=[{"n": "text"}, {"m": b"\xff"}])
+    one = _encode("ab", [b"payload"])
+    two = _encode(["ab", "cd"], [b"first", b"second"])
+    keyed = _encode("ab", [b"x", b"y"], keys=[b"key", b"kez"])
+    named = _encode("ab", [b"x", b"y"], headers=[{"n": "text"}, {"m": b"\xff"}])
     body = one[b.HEAD_BYTES :]
     wrong = Code.BAD_BLOCK
     yield "nothing at all", b"", wrong
@@ -110,9 +115,13 @@ def _sealed(raw: bytes, body: bytes | None = None, at: Mapping[int, bytes] | Non
 
 
 def good_frames() -> Iterator[tuple[str, m.ToHub | m.ToClient]]:
-    block = b.encode("order.new", [b"one", b"two"])
-    stamped = b.stamp(block, 1001, TS_US)
-    four = Block(b.stamp(b.encode("order.new", [b"1", b"2", b"3", b"4"]), 1001, TS_US))
+    yield from _session_frames()
+    yield from _publishing_frames()
+    yield from _consuming_frames()
+    yield from _asking_frames()
+
+
+def _session_frames() -> Iterator[tuple[str, m.ToHub | m.ToClient]]:
     hello = {"proto": 1, "client": "billing-7", "hb_ms": 5000, "ttl_ms": 30_000}
     resume = {"session": SESSION, "subs": [[1, 41], [2, 0]]}
     limits = {"block_bytes": 16 << 20, "count": 65_536, "topic_bytes": 255, "meta_bytes": 1 << 20, "channels": 65_535}
@@ -131,17 +140,66 @@ def good_frames() -> Iterator[tuple[str, m.ToHub | m.ToClient]]:
     yield "ERR", m.Err(0, 7, Code.BAD_TOPIC, "topic 'a..b' has an empty word", {})
     yield "ERR, try again", m.Err(0, 8, Code.BUSY, "the disk is behind", {"retry_ms": 100})
     yield "NOTICE", m.Notice("drain", {})
-    yield "PUB", m.Publish(4, 513, m.Level.JOURNALED, block)
+    lost = {"chan": 1, "ordinals": [[3, 5], [9, 9]], "why": "an earlier message comes first"}
+    yield "NOTICE, leases lost", m.Notice("lease_lost", lost)
+    yield "NOTICE, unsubscribed", m.Notice("unsubscribed", {"chan": 1, "group": "mail", "why": "the group was deleted"})
+
+
+def _publishing_frames() -> Iterator[tuple[str, m.ToHub | m.ToClient]]:
+    block = _encode("order.new", [b"one", b"two"])
+    level = m.Level.JOURNALED
+    yield "PUB", m.Publish(4, 513, level, block)
     yield "PUB, confirmed on receipt", m.Publish(5, 515, m.Level.RECEIVED, block)
-    yield "PUB, unnumbered", m.Publish(6, 0, m.Level.JOURNALED, block)
+    yield "PUB, unnumbered", m.Publish(6, 0, level, block)
     yield "PUBOK", m.PubOk(0, ((4, 1001, 2, 0),))
     yield "PUBOK of several, one a duplicate", m.PubOk(0, ((4, 1001, 2, 0), (5, 997, 0, 2)))
     yield "FLOW", m.Flow(64, 64 << 20)
     yield "FLOW, stop", m.Flow(0, 0)
+    yield "PUB, expires", m.Publish(20, 517, level, block, {"ttl_ms": 60_000})
+    yield "PUB, delayed", m.Publish(21, 519, level, block, {"delay_ms": 5000, "ttl_ms": 60_000})
+    yield "PUB, at a time", m.Publish(22, 521, level, block, {"at_us": TS_US})
+    yield "PUB, again and again", m.Publish(23, 523, level, block, {"every_ms": 60_000, "name": "tick"})
+    yield "PUB, by the calendar", m.Publish(24, 525, level, block, {"cron": "0 3 * * 1-5", "name": "nightly"})
+    yield "OK to a delayed PUB", m.Ok(0, 21, {"schedule": 7, "due_us": TS_US})
+    yield "OK to a delayed PUB, sent again", m.Ok(0, 21, {"schedule": 7, "due_us": TS_US, "dup": True})
+    ids = _encode("order.new", [b"one", b"two", b"three"], ids=[b"7f3a", b"7f3b", b"7f3c"])
+    yield "PUB, with ids", m.Publish(25, 527, level, ids)
+    yield "PUBOK, the second of three known by its id", m.PubOk(0, ((25, 1003, 2, 1, ((1, 998),)),))
+    yield (
+        "PUBOK, all known by their ids",
+        m.PubOk(0, ((25, 997, 0, 3, ((0, 997), (1, 998), (2, 1000))), (26, 1005, 1, 0))),
+    )
+    yield "ERR, topic full", m.Err(0, 27, Code.TOPIC_FULL, "topic 'order.new' has 1000 of max_msgs 1000 messages", {})
+    yield "CANCEL by id", m.Cancel(28, {"id": 7})
+    yield "CANCEL by name", m.Cancel(29, {"name": "nightly"})
+    yield "OK to CANCEL", m.Ok(0, 28, {"cancelled": True, "schedule": 7, "due_us": TS_US})
+    yield "TXN", m.Transact(30, 530, ((1, ((m.Verdict.ACK, 41, 41, None),)),), block)
+    settles = (
+        (1, ((m.Verdict.ACK, 42, 45, None), (m.Verdict.REJECT, 46, 46, "no such customer"))),
+        (2, ((m.Verdict.RETRY, 7, 7, 500),)),
+    )
+    yield "TXN, two channels", m.Transact(31, 532, settles, block)
+    yield "OK to TXN", m.Ok(0, 30, {"first_seq": 1006, "stored": 2, "dups": 0, "applied": 1})
+    stale = {"chan": 1, "ordinals": [[41, 41]]}
+    yield "ERR, stale TXN", m.Err(0, 30, Code.STALE, "channel 1: ordinals 41 are not yours any more", stale)
+
+
+def _consuming_frames() -> Iterator[tuple[str, m.ToHub | m.ToClient]]:
+    stamped = b.stamp(_encode("order.new", [b"one", b"two"]), 1001, TS_US)
+    four = Block(b.stamp(_encode("order.new", [b"1", b"2", b"3", b"4"]), 1001, TS_US))
     yield "SUB, group", m.Subscribe(1, 3, {"patterns": ["order.#"], "group": "mail", "credit": [200, 4 << 20]})
     options = {"start": {"seq": 100}, "lease_ms": 60_000, "attempts_max": 3, "level": "journaled"}
     yield "SUB, all options", m.Subscribe(2, 4, {"patterns": ["a.*", "b.>"], "group": "g", "credit": [0, 0]} | options)
     yield "SUB, ephemeral", m.Subscribe(3, 5, {"patterns": ["#"], "start": "first", "credit": [1000, 1 << 20]})
+    settings = {
+        "concurrency": 16,
+        "lease_max_ms": 600_000,
+        "backoff": "fixed",
+        "backoff_ms": 1000,
+        "backoff_max_ms": 60_000,
+    }
+    settings |= {"jitter_pct": 0, "order": "key", "ack": "explicit", "on_expire": "dead", "start": "last_per_key"}
+    yield "SUB, all settings", m.Subscribe(4, 6, {"patterns": ["a"], "group": "h", "credit": [32, 1 << 20]} | settings)
     yield "UNSUB", m.Unsubscribe(1, 6)
     yield "CREDIT", m.Credit(1, 400, 8 << 20)
     yield "DELIVER", m.Deliver(1, 1, 1, (), stamped)
@@ -157,14 +215,51 @@ def good_frames() -> Iterator[tuple[str, m.ToHub | m.ToClient]]:
         (m.Verdict.TOUCH, 11, 20, 60_000),
     )
     yield "ACK with every verdict", m.Settle(1, 12, rows)
+    reasons = ((m.Verdict.RETRY, 21, 21, "the shop is closed"), (m.Verdict.RETRY, 22, 22, (5000, "the shop is closed")))
+    yield "ACK, retries with reasons", m.Settle(1, 15, reasons)
     yield "FETCH", m.Fetch(2, 13, 10, 1000)
     yield "END", m.End(2, 13, 10)
     yield "GAP", m.Gap(1, 500, 749, "retention")
+    yield "RESET, begin", m.Reset(1, {"refresh": 3, "phase": "begin", "target": 1004})
+    yield "RESET, end", m.Reset(1, {"refresh": 3, "phase": "end", "target": 1004})
+    yield "READY", m.Ready(1, 16, 3)
+
+
+def _asking_frames() -> Iterator[tuple[str, m.ToHub | m.ToClient]]:
+    one = _encode("quote.get", [b'{"sku":"A1"}'], headers=[{"content-type": "application/json"}])
+    answer = _encode("quote.get", [b'{"price":5}'], headers=[{"content-type": "application/json"}])
+    stored = Block(b.stamp(_encode("order.new", [b"1", b"2", b"3"]), 1001, TS_US))
     yield "INFO", m.Info(14, {"what": "groups"})
+    yield "INFO about one group", m.Info(40, {"what": "group", "name": "mail"})
+    yield "INFO, the second page of schedules", m.Info(41, {"what": "schedules", "after": [TS_US, 7], "n": 100})
+    yield "GET by seq", m.Get(42, {"topic": "order.new", "seq": 1001, "n": 100})
+    yield "GET, the latest of each key", m.Get(43, {"pattern": "state.#", "by_key": True, "n": 1000})
+    yield "GET, the last", m.Get(44, {"topic": "mail.DLQ", "last": True})
+    yield "GOT", m.Got(42, (), stored.raw)
+    yield "GOT, picked", m.Got(42, (1001, 1, 1003, 1), b.pick(stored, [(0, 1), (2, 3)]))
+    yield "OK to GET", m.Ok(0, 42, {"count": 3, "next": 1004, "more": False})
+    create = {"op": "group.create", "group": "mail", "patterns": ["order.#"], "order": "key", "start": "new"}
+    yield "ADMIN, create a group", m.Admin(45, create)
+    yield "ADMIN, seek", m.Admin(46, {"op": "group.seek", "group": "mail", "to": {"time_us": TS_US}})
+    redrive = {"op": "dlq.redrive", "group": "mail", "filter": {"reason": "rejected", "topic": "order.*"}, "max": 100}
+    yield "ADMIN, redrive", m.Admin(47, redrive)
+    yield "ERR, conflict", m.Err(0, 45, Code.CONFLICT, "group 'mail' exists with order 'none', not 'key'", {})
+    yield (
+        "SUB, responder",
+        m.Subscribe(5, 48, {"patterns": ["quote.*"], "respond": True, "group": "shop", "concurrency": 8}),
+    )
+    yield "REQ to the hub", m.Request(0, 49, {"timeout_ms": 2000, "replies_max": 1}, one)
+    yield "REQ to a responder", m.Request(5, 900, {"timeout_ms": 1990, "from": "web-3"}, one)
+    yield "REP to the hub, more follow", m.Reply(5, 900, {"final": False}, answer)
+    failed = {"final": True, "error": "ValueError: no such sku"}
+    yield "REP to the hub, failed", m.Reply(5, 900, failed, _encode("quote.get", [b""]))
+    yield "REP to the one who asked", m.Reply(0, 49, {"final": True, "from": "shop-1"}, answer)
+    yield "ERR, no responders", m.Err(0, 49, Code.NO_RESPONDERS, "nobody answers requests to topic 'quote.get'", {})
+    yield "ERR, timed out", m.Err(0, 49, Code.TIMED_OUT, "no answer within the time", {"sent": True})
 
 
 def bad_frames() -> Iterator[tuple[str, list[bytes], Code]]:
-    block = b.encode("a", [b"x"])
+    block = _encode("a", [b"x"])
     ping = wire.encode(m.Ping(1))[0]
     bad_meta, unknown = Code.BAD_META, Code.UNKNOWN_VERB
     yield "three frames", [wire.encode(m.Publish(1, 1, 0, block))[0], block, block], Code.BAD_FRAME
@@ -193,6 +288,14 @@ def bad_frames() -> Iterator[tuple[str, list[bytes], Code]]:
     yield "ACK of a backward range", [b"\x94\x24\x01\x01\x91\x93\x00\x05\x04"], bad_meta
     yield "ACK with verdict 5", [b"\x94\x24\x01\x01\x91\x93\x05\x01\x01"], bad_meta
     yield "DELIVER without seqs", [b"\x95\x23\x01\x00\x01\x01", block], bad_meta
+    yield "PUB with options that are no map", [b"\x96\x10\x00\x01\x01\x00\x91\x01", block], bad_meta
+    yield "PUBOK of three columns", [b"\x95\x11\x00\x00\x00\x91\x93\x01\x01\x01"], bad_meta
+    yield "TXN without a block", [b"\x95\x35\x00\x01\x01\x90"], Code.BAD_FRAME
+    yield "TXN of a channel without verdicts", [b"\x95\x35\x00\x01\x01\x91\x92\x01\x90", block], bad_meta
+    yield "READY without a number", [b"\x93\x29\x01\x01"], bad_meta
+    yield "ACK with a list of three as argument", [b"\x94\x24\x01\x01\x91\x94\x01\x01\x01\x93\x01\x02\x03"], bad_meta
+    yield "REQ without a block", [b"\x94\x36\x00\x01\x80"], Code.BAD_FRAME
+    yield "GET with an array", [b"\x94\x30\x00\x01\x91\x01"], bad_meta
 
 
 def block_meaning(raw: bytes) -> dict[str, Any]:
@@ -215,6 +318,8 @@ def frames_meaning(frames: Sequence[bytes]) -> dict[str, Any]:
     message = wire.decode(frames)
     verb = wire.Verb(frames[0][1])  # the second byte of the array: all verbs are below 128
     fields = {name: _plain(value) for name, value in message._asdict().items() if name != "block"}
+    if not fields.get("options", True):
+        del fields["options"]  # of a PUB that has none
     return {"verb": verb.name, "number": int(verb)} | fields
 
 
@@ -256,11 +361,16 @@ def frames() -> dict[str, Any]:
     good, bad = [], []
     for name, message in good_frames():
         encoded = wire.encode(message)
-        to = "hub" if isinstance(message, m.ToHub) else "client"
+        to = "hub" if isinstance(message, m.ToHub) and not _comes_back(message) else "client"
         good.append({"name": name, "to": to, "frames": [f.hex() for f in encoded], "meaning": frames_meaning(encoded)})
     for name, encoded, code in bad_frames():
         bad.append({"name": name, "frames": [f.hex() for f in encoded], "error": code.name, "code": int(code)})
     return {"schema": "fabric.vectors.frames.v1", "good": good, "bad": bad}
+
+
+def _comes_back(message: m.ToHub | m.ToClient) -> bool:
+    """REQ and REP go both ways: to a responder on its channel, to the one who asked without one."""
+    return (isinstance(message, m.Request) and message.chan > 0) or (isinstance(message, m.Reply) and message.chan == 0)
 
 
 def text(vectors: Mapping[str, Any]) -> str:

@@ -81,8 +81,8 @@ def u16(*values: int) -> bytes:
 
 
 def test_the_layout_of_version_1_has_not_moved() -> None:
-    assert b.encode("ab", [b"payload"]) == by_hand(1, 1, 0, u32(0, 2) + b"ab", u32(0, 7) + b"payload")
-    assert b.encode(["a", "bc"], [b"1", b"22"], keys=[b"k", b""], ids=[b"", b"i"]) == by_hand(
+    assert b.encode("ab", [b"payload"], priority=0) == by_hand(1, 1, 0, u32(0, 2) + b"ab", u32(0, 7) + b"payload")
+    assert b.encode(["a", "bc"], [b"1", b"22"], keys=[b"k", b""], ids=[b"", b"i"], priority=0) == by_hand(
         *(2, 2, 3),
         u32(0, 1, 3) + b"abc",
         u16(0, 1),
@@ -90,7 +90,7 @@ def test_the_layout_of_version_1_has_not_moved() -> None:
         u32(0, 0, 1) + b"i",
         u32(0, 1, 3) + b"122",
     )
-    assert b.encode("a", [b"1", b"2"], headers=[{"n": "v", "m": b"\xff"}, None]) == by_hand(
+    assert b.encode("a", [b"1", b"2"], headers=[{"n": "v", "m": b"\xff"}, None], priority=0) == by_hand(
         *(2, 1, 4),
         u32(0, 1) + b"a",
         u32(2, 2, 0, 2, 2),
@@ -109,21 +109,27 @@ def test_the_stamp_of_version_1_has_not_moved() -> None:
 
 def test_the_numbers_of_version_1_have_not_moved() -> None:
     verbs = "HELLO 1 WELCOME 2 GOODBYE 3 PING 4 PONG 5 OK 6 ERR 7 NOTICE 8 PUB 16 PUBOK 17 FLOW 18"
-    verbs += " SUB 32 UNSUB 33 CREDIT 34 DELIVER 35 ACK 36 FETCH 37 END 38 GAP 39 INFO 50"
+    verbs += " SUB 32 UNSUB 33 CREDIT 34 DELIVER 35 ACK 36 FETCH 37 END 38 GAP 39 RESET 40 READY 41 GET 48 GOT 49"
+    verbs += " INFO 50 ADMIN 51 CANCEL 52 TXN 53 REQ 54 REP 55"
     codes = "BAD_FRAME 101 BAD_META 102 UNKNOWN_VERB 103 UNSUPPORTED_VERSION 104 BAD_BLOCK 105 TOO_LARGE 106"
     codes += " NO_SESSION 201 SESSION_EXISTS 202 AUTH_FAILED 203 FORBIDDEN 204 TAKEN_OVER 205 BAD_TOPIC 301"
-    codes += " DISK_FULL 304 OVERRUN 305 SEQUENCE_GAP 306 FENCED 307 BAD_OPTION 310 BAD_PATTERN 401 GROUP_MISMATCH 402"
-    codes += " BAD_ORDINAL 403 NOT_FOUND 404 INTERNAL 501 SHUTTING_DOWN 502 BUSY 503"
+    codes += " TOPIC_FULL 303 DISK_FULL 304 OVERRUN 305 SEQUENCE_GAP 306 FENCED 307 BAD_OPTION 310 BAD_PATTERN 401"
+    codes += " GROUP_MISMATCH 402 BAD_ORDINAL 403 NOT_FOUND 404 STALE 405 NO_RESPONDERS 406 TIMED_OUT 407 CONFLICT 409"
+    codes += " INTERNAL 501 SHUTTING_DOWN 502 BUSY 503"
     frozen = dict(zip(verbs.split()[::2], map(int, verbs.split()[1::2]), strict=True))
-    assert {verb.name: int(verb) for verb in wire.Verb if verb.name in frozen} == frozen
+    assert {verb.name: int(verb) for verb in wire.Verb} == frozen
     frozen = dict(zip(codes.split()[::2], map(int, codes.split()[1::2]), strict=True))
-    assert {code.name: int(code) for code in Code if code.name in frozen} == frozen
+    assert {code.name: int(code) for code in Code} == frozen
     assert [int(v) for v in m.Verdict] == [0, 1, 2, 3, 4]
     assert (m.Level.JOURNALED, m.Level.RECEIVED, b.KEYS, b.IDS, b.HEADERS, b.SPARSE) == (0, 1, 1, 2, 4, 8)
 
 
 def test_hot_frames_of_version_1_have_not_moved() -> None:
     assert wire.encode(m.Publish(1, 2, 0, b"block")) == [bytes([0x95, 16, 0, 1, 2, 0]), b"block"]
+    options = wire.encode(m.Publish(1, 2, 0, b"block", {"ttl_ms": 5}))
+    assert options == [bytes([0x96, 16, 0, 1, 2, 0, 0x81, 0xA6]) + b"ttl_ms" + bytes([5]), b"block"]
+    transaction = wire.encode(m.Transact(1, 2, ((3, ((m.Verdict.ACK, 4, 5, None),)),), b"block"))
+    assert transaction == [bytes([0x95, 53, 0, 1, 2, 0x91, 0x92, 3, 0x91, 0x94, 0, 4, 5, 0xC0]), b"block"]
     assert wire.encode(m.Credit(1, 2, 3)) == [bytes([0x95, 34, 1, 0, 2, 3])]
     assert wire.encode(m.Deliver(1, 2, 1, (), b"block")) == [bytes([0x96, 35, 1, 0, 2, 1, 0x90]), b"block"]
     ack = wire.encode(m.Settle(1, 0, ((m.Verdict.ACK, 2, 3, None),)))
