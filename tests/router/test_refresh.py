@@ -212,6 +212,20 @@ def test_one_that_takes_too_long_is_degraded_and_goes_on() -> None:
     assert mirror.state == (1, 1, "READY")
 
 
+def test_a_degraded_one_goes_on_after_a_restart() -> None:
+    mirror = Mirror(b"c")
+    mirror.pub(b"op", "a", "1")
+    mirror.refresh(timeout_ms=1_000)
+    mirror.pass_time(1)
+    mirror.restart()
+    assert mirror.state == (1, 1, "DEGRADED")
+    mirror.join(b"c")
+    assert mirror.resets(b"c") == [(1, "begin", 1)]
+    mirror.ack_all(b"c")
+    mirror.ready(b"c", 1)
+    assert mirror.state == (1, 1, "READY")
+
+
 def test_one_that_nobody_confirms_is_degraded() -> None:
     mirror = Mirror(b"c")
     mirror.refresh(timeout_ms=10_000)

@@ -455,3 +455,31 @@ def test_services_are_described() -> None:
         "more": False,
         "open": 1,
     }
+
+
+def test_idle_members_are_asked_in_turn() -> None:
+    office = Office()
+    for name in ("a", "b", "c"):
+        office.respond(name, "sum", group="adders", concurrency=2)
+    order = []
+    for i in range(6):
+        office.ask()
+        (name,) = [name for name in ("a", "b", "c") if len(office.asked(name)) > order.count(name)]
+        order.append(name)
+        office.answer(name, office.asked(name)[-1])
+        assert office.is_empty(), i
+    assert order == ["a", "b", "c", "a", "b", "c"]
+
+
+def test_nobody_overtakes_those_who_wait() -> None:
+    office = Office()
+    office.respond("adder", "sum")
+    office.ask(body="first")
+    office.ask(body="second")
+    out: list[tuple[bytes, m.ToClient]] = []
+    reply = m.Reply(1, office.asked("adder")[0].rid, {}, encode("r", [b"2"]))
+    office.router.step(reply, b"adder", office.now, out)  # in the same turn, before those who wait have theirs,
+    office.router.step(m.Request(0, 7, {}, encode("sum", [b"third"])), b"asker", office.now, out)
+    office.router.tick(office.now, out)
+    (request,) = [message for peer, message in out if peer == b"adder" and isinstance(message, m.Request)]
+    assert Block(request.block).payloads() == [b"second"]
