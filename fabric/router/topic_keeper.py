@@ -149,8 +149,9 @@ class Keeper:
             self.moved[topic] = None
             return True
         if settings.max_age_ms:
-            dies = clock.when(block.ts_us + settings.max_age_ms * 1000)
-            if dies <= now:
+            dies_us = block.ts_us + settings.max_age_ms * 1000
+            dies = clock.when(dies_us)
+            if dies_us <= clock.wall_us(now):
                 target = max(target, block.last_seq + 1)
             elif topic.alarm == NEVER or topic.alarm > dies:
                 topic.alarm = min(dies, now + LOOK_AGAIN_S)
@@ -161,7 +162,8 @@ class Keeper:
         """Remove a block's messages of a topic that lie below the target, and more while there are too many."""
         places = places_of(block, topic.name, max(topic.floor - block.base_seq, 0))
         went, gone = topic.uncount(block, places, target - block.base_seq, drop=drop)
-        if not went and places:
+        if not went and places:  # the first one stays, and there is none before it
+            topic.floor = max(topic.floor, block.base_seq + places[0])
             return False
         topic.floor = block.base_seq + places[went] if went < len(places) else block.last_seq + 1
         if went:

@@ -85,6 +85,7 @@ class Topic:
     def empty(self, next_seq: int) -> None:
         """All that was published so far is removed."""
         self.floor, self.overflowed = max(self.floor, next_seq), False
+        self.last_taken = max(self.last_taken, next_seq - 1)
         self.recount(next_seq)
 
     @property

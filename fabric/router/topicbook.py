@@ -309,6 +309,7 @@ class TopicBook:
             raise ProtocolError(Code.CONFLICT, f"topic {name!r} is a queue: delete it with queue.delete")
         removed = self.keeper.empty(topic, self._intake.next_seq)
         topic.deleted, topic.settings, topic.counting, topic.latest = True, DEFAULTS, None, None
+        topic.alarm = NEVER
         topic.reaped, topic.kept = self.keeper.first_seq, 0
         self.tracked.discard(name)
         self._giving.pop(topic, None)

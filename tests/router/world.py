@@ -150,7 +150,7 @@ class World:
                 case m.SaveTopic(name):
                     self.topic_rows[name] = record
                 case m.DropTopic(name):
-                    del self.topic_rows[name]
+                    self.topic_rows.pop(name, None)
                 case m.Discard(bases):
                     last = self.reader.blocks[-1].base_seq
                     assert last not in bases, "the last block stays"
