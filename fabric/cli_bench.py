@@ -21,6 +21,7 @@ PARTS: Final = (
     "journal",
     "delayed",
     "keys",
+    "ids",
 )
 SHORT: Final = PARTS[:6]
 GROWTH: Final = PARTS[6:9]
@@ -39,7 +40,7 @@ GROWTH: Final = PARTS[6:9]
     type=click.IntRange(min=1),
     default=1_000_000,
     show_default=True,
-    help="Messages for the parts journal and delayed.",
+    help="Messages for the parts journal and delayed, ids for the part ids.",
 )
 @click.option(
     "--data",
@@ -78,20 +79,22 @@ def bench(
       latency  publish to handler at 2,000 msg/s, next to one synced commit
       delayed  memory and lateness of delayed publishes
       keys     order by key, with 10,000 keys
+      ids      an id on every message, at first and when --queued ids are known
       growth   topics, groups, journal       all      everything; without parts: the first six
 
     Producers and consumers are processes of their own with the Python client, an object for each message.
     """
     import tempfile
 
-    from fabric.bench import delayed, growth, keys, machine, report
+    from fabric.bench import delayed, growth, ids, keys, machine, report
     from fabric.bench import parts as short
 
     settings = short.Settings(size=size, seconds=seconds, messages=count, repeats=repeats, queued=queued, folder=data)
     about = machine.describe(data or Path(tempfile.gettempdir()))
     if not as_json:
         click.echo("\n".join(report.heading(about)))
-    homes = {**dict.fromkeys(SHORT, short), **dict.fromkeys(GROWTH, growth), "delayed": delayed, "keys": keys}
+    homes = {**dict.fromkeys(SHORT, short), **dict.fromkeys(GROWTH, growth)}
+    homes |= {"delayed": delayed, "keys": keys, "ids": ids}
     figures = []
     for part in chosen(parts):
         measure = getattr(homes[part], f"part_{part}")

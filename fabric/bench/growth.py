@@ -56,12 +56,12 @@ def part_journal(bench: Bench) -> Iterator[Figure]:
     yield Figure("journal", f"memory of the hub, {queued:,} queued", memory.own / MIB, "MiB", JOURNALED, note=note)
     large = bench.repeated(lambda n: end_to_end(bench, n, size))
     yield from _compared("journal", f"journal of 0 -> {queued:,} messages", small, large)
-    back = [_restart_s(bench) for _ in range(bench.settings.repeats)]
+    back = [restart_s(bench) for _ in range(bench.settings.repeats)]
     note = "from the start of the process to the first confirm, after kill -9"
     yield median_figure("journal", f"restart with {queued:,} queued", "s", JOURNALED, back, note=note)
 
 
-def _restart_s(bench: Bench) -> float:
+def restart_s(bench: Bench) -> float:
     bench.hub.kill()
     begun = time.monotonic()
     bench.hub.start()
@@ -84,7 +84,7 @@ def _compared(
     part: str, what: str, small: tuple[list[float], list[Run], int], large: tuple[list[float], list[Run], int]
 ) -> Iterator[Figure]:
     for side, (rates, runs, count) in (("small", small), ("large", large)):
-        note = f"{count:,} messages; {_cpu_each(runs[-1], count)}"
+        note = f"{count:,} messages; {cpu_each(runs[-1], count)}"
         what_side = f"{what}: {side}, end to end"
         yield median_figure(part, what_side, "msg/s", JOURNALED, rates, note=note, foreign=worst(runs))
     ratio = 100 * statistics.median(large[0]) / statistics.median(small[0])
@@ -92,7 +92,7 @@ def _compared(
     yield Figure(part, f"{what}: large keeps", ratio, "%", JOURNALED, foreign=foreign)
 
 
-def _cpu_each(done: Run, count: int) -> str:
+def cpu_each(done: Run, count: int) -> str:
     """Who spends how much on a message: it tells where a ratio comes from."""
     producer_s, consumer_s = (result["cpu_s"] for result in done.results)
     hub, producer, consumer = (spent / count * 1e6 for spent in (done.hub_cpu_s, producer_s, consumer_s))

@@ -102,7 +102,7 @@ def drain(bench: Bench, count: int, size: int, consumers: int) -> tuple[float, R
     topic = bench.fresh("bench.drain")
     group = bench.declare(topic)
     publish(bench, count, size, [topic])
-    tasks = _consuming(bench, group, count, consumers)
+    tasks = consuming(bench, group, count, consumers)
     done = run(tasks, bench.hub)
     begun = min(result["begun"] for result in done.results)
     return count / (max(result["ended"] for result in done.results) - begun), done
@@ -114,7 +114,7 @@ def end_to_end(
     """One producer and one consumer at the same time, from the first publish to the last ack on disk."""
     topics = topics or [bench.fresh("bench.e2e")]
     group = bench.declare(pattern or topics[0])
-    tasks = [Task(workers.produce, _producing(bench, count, size, topics)), *_consuming(bench, group, count, 1)]
+    tasks = [Task(workers.produce, _producing(bench, count, size, topics)), *consuming(bench, group, count, 1)]
     done = run(tasks, bench.hub)
     produced, consumed = done.results
     return count / (max(produced["ended"], consumed["ended"]) - produced["begun"]), done
@@ -124,7 +124,7 @@ def _producing(bench: Bench, count: int, size: int, topics: list[str]) -> dict[s
     return {"url": bench.hub.url, "topics": topics, "count": count, "size": size}
 
 
-def _consuming(bench: Bench, group: str, total: int, consumers: int) -> list[Task]:
+def consuming(bench: Bench, group: str, total: int, consumers: int) -> list[Task]:
     arguments = {"url": bench.hub.url, "group": group, "total": total, "done": shared_counter()}
     return [Task(workers.consume, arguments) for _ in range(consumers)]
 

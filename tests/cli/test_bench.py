@@ -47,6 +47,12 @@ def test_the_part_about_delays_runs(fabric: Fabric, tmp_path: Path) -> None:
     assert len(figures) == 8
 
 
+def test_the_part_about_ids_runs(fabric: Fabric, tmp_path: Path) -> None:
+    figures = measured(fabric, tmp_path, "ids", "--queued", "2500")
+    assert {figure["unit"] for figure in figures} == {"msg/s", "%", "MiB", "s"}
+    assert all(figure["value"] > 0 for figure in figures)
+
+
 def test_lines_for_people_and_a_file(fabric: Fabric, tmp_path: Path) -> None:
     place = tmp_path / "saved.json"
     result = fabric("bench", "publish", "--count", "300", "--repeats", "3", "--save", str(place))
