@@ -24,20 +24,21 @@ def hand_out_by_key(group: Group, keys: Keys, now: float, out: Out) -> tuple[lis
                 leased.append(parcel)
                 continue
         if not group.pending.ready:  # or something of the same key may come before what is parked
-            moved = [parcel for member in group.members for parcel in _unpark(group, keys, member, now, wall_us, out)]
-            leased += moved
-            if moved:
+            parked = keys.parked
+            for member in group.members:
+                leased += _unpark(group, keys, member, now, wall_us, out)
+            if keys.parked < parked:  # delivered, or settled because they are gone; either way others may follow
                 continue
         if keys.parked >= PARKED_MAX:
             return leased, False
-        member, eligible = choose(group)
-        if member is None:
+        chosen, eligible = choose(group)
+        if chosen is None:
             return leased, False
         work, searching = next_work(group, horizon, wall_us, out)
         if work is None:
             return leased, searching
         count, ahead = work_ahead(group, work, horizon)
-        deal = _Deal(group, keys, member, work)
+        deal = _Deal(group, keys, chosen, work)
         leased += deal.hand_out(-(-(count + ahead) // eligible), now, out)
         if deal.stuck:
             return leased, False
