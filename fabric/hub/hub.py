@@ -28,7 +28,7 @@ from fabric import wire
 from fabric.errors import Code, FabricError, ProtocolError
 from fabric.hub.log import event
 from fabric.hub.port import Port, check_address
-from fabric.hub.scribe import Committed, Failed, Scribe, Trimmed
+from fabric.hub.scribe import Committed, Failed, Scribe, Trimmed, TrimWanted
 from fabric.journal.store import Journal, Limits
 from fabric.messages import PeerId
 from fabric.router.core import Router, Turn
@@ -120,6 +120,7 @@ class Hub:
             groups=len(state.groups),
             clean=state.was_clean,
         )
+        self.journal.hold_seq = router.topics.hold
         for finding in state.findings:
             event(logging.ERROR, "journal damaged", finding=str(finding))
         return router
@@ -220,6 +221,8 @@ class Hub:
                 case Trimmed(first_seq):
                     self._router.trimmed(first_seq, out)
                     event(logging.INFO, "journal trimmed", first_seq=first_seq)
+                case TrimWanted(seq):
+                    self._router.topics.give_way(seq)
                 case Failed(error):
                     raise FabricError(
                         f"the journal failed, so the hub stops: {error}",
@@ -263,6 +266,9 @@ class Hub:
         if now < self._space_at or self._draining_until:
             return
         self._space_at = now + SPACE_EVERY_S
+        self.journal.hold_seq = self._router.topics.hold
+        if self.journal.first_seq > self._router.dispatcher.first_seq:
+            self._router.begins_at(self.journal.first_seq)
         reason = self.journal.pressure()
         refusing = self._router.intake.refusal is not None
         if (reason is not None) != refusing:

@@ -26,13 +26,19 @@ class Trimmed(NamedTuple):
     first_seq: int
 
 
+class TrimWanted(NamedTuple):
+    """Retention would remove messages below this seq, but the router has not given way yet."""
+
+    seq: int
+
+
 class Failed(NamedTuple):
     """Nothing more will be committed. The hub must stop confirming and end."""
 
     error: BaseException
 
 
-Report = Committed | Trimmed | Failed
+Report = Committed | Trimmed | TrimWanted | Failed
 
 
 class Scribe:
@@ -100,6 +106,8 @@ class Scribe:
         first_seq = self._journal.trim_step(time.time_ns() // 1000)
         if first_seq is None:
             self._trim_at = time.monotonic() + TRIM_EVERY_S
+            if wanted := self._journal.trim_wanted:
+                self._report(TrimWanted(wanted))
         else:
             self._report(Trimmed(first_seq))
 

@@ -194,7 +194,7 @@ class Life(World):
 
     def check(self) -> None:
         self.finish()
-        stamps = {}
+        stamps: dict[int, int] = {}
         for block in self.reader.blocks:
             stamps |= dict.fromkeys(range(block.base_seq, block.last_seq + 1), block.ts_us)
         self.twin.messages = [row._replace(ts_us=stamps.get(row.seq, row.ts_us)) for row in self.twin.messages]
