@@ -14,7 +14,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import islice
+from itertools import islice, repeat
 from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
@@ -314,20 +314,19 @@ class Ids:
 def _hashes(block: Block) -> tuple[list[bytes], Sequence[int]]:
     """Hashes of topic and id, and the indexes of the messages that have an id."""
     ids = block.ids()
-    prefixes = [topic.encode() + b"\0" for topic in block.topics]  # no topic has such a byte
-    if b"" not in ids:
-        named: Sequence[int] = range(block.count)
-    else:
+    named: Sequence[int] = range(block.count)
+    if b"" in ids:
         named = [index for index, value in enumerate(ids) if value]
         ids = [value for value in ids if value]
-    if len(prefixes) == 1:
-        prefix = prefixes[0]
-        return [blake2b(prefix + value, digest_size=HASH_BYTES).digest() for value in ids], named
+    # A hash that has begun is copied, which takes half the time of a new one. No topic has the byte that ends it here.
+    begun = [blake2b(topic.encode() + b"\0", digest_size=HASH_BYTES).copy for topic in block.topics]
     topics = block.topic_idx()
-    hashes = [
-        blake2b(prefixes[topics[index]] + value, digest_size=HASH_BYTES).digest()
-        for index, value in zip(named, ids, strict=True)
-    ]
+    copies = repeat(begun[0]) if len(begun) == 1 else map(begun.__getitem__, map(topics.__getitem__, named))
+    hashes = []
+    for value, copy in zip(ids, copies, strict=False):
+        digest = copy()
+        digest.update(value)
+        hashes.append(digest.digest())
     return hashes, named
 
 
