@@ -346,3 +346,70 @@ def test_a_copy_is_whole_when_the_refresh_ends() -> None:
         heard = len(world.said[b"c"])
     assert ends > 0
     assert world.router.groups["g"].refresh[2] in tuple(Phase)
+
+
+# Junk.
+
+JUNK: Final[list[Any]] = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    1 << 62,
+    1.5,
+    "",
+    "x",
+    "x" * 2_000,
+    "a..b",
+    b"x",
+    [],
+    ["t"],
+    [1],
+    [[]],
+    {},
+    {"a": 1},
+]
+
+
+def test_junk_is_refused_and_leaves_nothing() -> None:
+    chance = seeded("junk")
+    world = World()
+    for peer in (b"a", b"b"):
+        world.hello(peer, ttl_ms=600_000)
+        world.sub(peer, 9, "t", group="g")
+    names = ("respond", "patterns", "group", "concurrency", "timeout_ms", "replies_max", "final", "error", "from")
+    blocks = [
+        b"",
+        b"junk",
+        encode("t", [b"1"]),
+        encode("t", [b"1", b"2"]),
+        encode("$x", [b"1"]),
+        encode(["t", "u"], [b"1"] * 2),
+    ]
+    for _ in range(STEPS):
+        fields = {name: chance.choice(JUNK) for name in chance.sample(names, chance.randrange(len(names)))}
+        if chance.random() < 0.5:
+            fields |= {"respond": True, "patterns": ["t"]}
+        rid, block = chance.randrange(4), chance.choice(blocks)
+        rows = ((chance.randrange(5), chance.randrange(1, 4), chance.randrange(4, 6), None),)
+        words: list[m.ToHub] = [
+            m.Subscribe(chance.randrange(4), rid, fields),
+            m.Unsubscribe(chance.randrange(4), rid),
+            m.Request(0, rid, fields, block),
+            m.Reply(chance.randrange(4), chance.randrange(20), fields, block),
+            m.Transact(rid, chance.choice([0, 1, 9]), ((chance.choice([1, 9]), rows),), block),
+            m.Ready(chance.choice([1, 9]), rid, chance.randrange(3)),
+            m.Admin(rid, {"op": "group.refresh", "group": "g", **fields}),
+        ]
+        world.say(chance.choice([b"a", b"b"]), chance.choice(words))
+        if chance.random() < 0.05:
+            world.pass_time(5)
+            for peer in (b"a", b"b"):
+                world.say(peer, m.Ping(0))
+    for peer in (b"a", b"b"):
+        world.say(peer, m.Goodbye(0))
+    world.pass_time(600)
+    assert len(world.router.requests) == 0
+    assert not list(world.router.requests.services)
