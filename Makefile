@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test crash lint format bench generated clean
+.PHONY: help venv demo test crash simulate lint format bench generated clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,9 @@ test: $(STAMP)  ## all tests, in parallel
 
 crash: $(STAMP)  ## kill hub, producers and consumers for N minutes (default 5), then check every promise
 	$(BIN)/python -m tests.crash --minutes $(or $(N),5)
+
+simulate: $(STAMP)  ## live N simulated lives of a hub (default 20000) on all cores, with new seeds
+	$(BIN)/python -m tests.simulation --lives $(or $(N),20000)
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

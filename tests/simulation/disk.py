@@ -1,0 +1,208 @@
+"""The disk of a simulated hub: what was committed, in order, and nothing else. The router reads it as its `Reader`."""
+
+import struct
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from fabric import messages as m
+from fabric.block import Block
+
+Key = tuple[int, int]  # (due_us, id)
+_STAMP: Final = struct.Struct("<8xI4xQq")  # count, base_seq, ts_us
+
+
+def stamp_of(raw: bytes) -> tuple[int, int, int]:
+    """(first seq, last seq, ts_us) of a stamped block, without opening it."""
+    count, base, ts = _STAMP.unpack_from(raw)
+    return base, base + count - 1, ts
+
+
+class ScheduleCounts(NamedTuple):
+    last_id: int
+    schedules: int
+    messages: int
+    topics: dict[str, int]
+
+
+class StoredSchedules:
+    """The table of schedules, as a sorted list of keys."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Key, m.SaveSchedule] = {}
+        self._keys: list[Key] = []
+        self._last_id = 0
+
+    def save(self, row: m.SaveSchedule) -> None:
+        key = (row.due_us, row.id)
+        if key not in self._rows:
+            insort(self._keys, key)
+        self._rows[key] = row
+        self._last_id = max(self._last_id, row.id)
+
+    def drop(self, key: Key) -> None:
+        if self._rows.pop(key, None) is not None:
+            self._keys.remove(key)
+
+    def due(self, after: Key, until_us: int, limit: int) -> list[Key]:
+        at = bisect_right(self._keys, after)
+        return [key for key in self._keys[at : at + limit] if key[0] <= until_us]
+
+    def read(self, keys: Iterable[Key], bytes_max: int) -> list[m.SaveSchedule | str | None]:
+        return [self._rows.get(key) for key in keys]
+
+    def find(self, number: int) -> m.SaveSchedule | str | None:
+        return next((row for row in self._rows.values() if row.id == number), None)
+
+    def find_name(self, name: str) -> m.SaveSchedule | str | None:
+        return next((row for row in self._rows.values() if row.name == name), None)
+
+    def page(self, after: Key, limit: int, bytes_max: int) -> tuple[list[m.SaveSchedule], Key | None]:
+        at = bisect_right(self._keys, after)
+        keys = self._keys[at : at + limit]
+        return [self._rows[key] for key in keys], keys[-1] if len(self._keys) > at + limit else None
+
+    def counts(self, topics_max: int) -> ScheduleCounts:
+        return ScheduleCounts(self._last_id, len(self._rows), 0, {})
+
+
+class Disk:
+    def __init__(self) -> None:
+        self.bases: list[int] = []
+        self.raws: list[bytes | Block] = []  # opened when someone reads them
+        self.first_seq = 1
+        self.last_seq = 0
+        self.last_ts_us = 0
+        self.groups: dict[str, m.SaveGroup] = {}
+        self.producers: dict[str, m.SaveProducer] = {}
+        self.failures: dict[tuple[str, int], m.SaveFailure] = {}
+        self.topics: dict[str, m.SaveTopic] = {}
+        self.settings: dict[str, m.SaveSetting] = {}
+        self.schedules = StoredSchedules()
+        self._ids: dict[int, bytes] = {}
+        self._id_numbers: list[int] = []
+        self._next_event = 1
+
+    def write(self, records: list[m.Record]) -> None:
+        """One transaction."""
+        for record in records:
+            match record:
+                case m.Append(raw):
+                    first, last, ts_us = stamp_of(raw)
+                    assert first == self.last_seq + 1, "J1: seqs have no gap"
+                    assert ts_us >= self.last_ts_us, "J1: the journal's time never goes back"
+                    self.last_seq, self.last_ts_us = last, ts_us
+                    self.bases.append(first)
+                    self.raws.append(raw)
+                case m.SaveGroup(name):
+                    self.groups[name] = record
+                case m.SaveProducer(name):
+                    self.producers[name] = record
+                case m.SaveFailure(group, first):
+                    self.failures[group, first] = record
+                case m.DropFailure(group, first):
+                    self.failures.pop((group, first), None)
+                case m.DropGroup(name):
+                    self.groups.pop(name, None)
+                    for key in [key for key in self.failures if key[0] == name]:
+                        del self.failures[key]
+                case m.SaveTopic(name):
+                    self.topics[name] = record
+                case m.DropTopic(name):
+                    self.topics.pop(name, None)
+                case m.SaveSetting(name):
+                    self.settings[name] = record
+                case m.SaveSchedule():
+                    self.schedules.save(record)
+                case m.DropSchedule(number, due_us):
+                    self.schedules.drop((due_us, number))
+                case m.SaveIds(key, value):
+                    if key not in self._ids:
+                        insort(self._id_numbers, key)
+                    self._ids[key] = value
+                case m.DropIds(key):
+                    if self._ids.pop(key, None) is not None:
+                        self._id_numbers.remove(key)
+                case m.SaveEvents(first, count):
+                    assert first == self._next_event
+                    self._next_event += count
+
+    def trim(self, first_seq: int) -> int:
+        """Remove whole blocks below first_seq; returns where the journal starts now."""
+        keep = bisect_right(self.bases, first_seq) - 1
+        if keep > 0:
+            del self.bases[:keep], self.raws[:keep]
+            self.first_seq = self.bases[0]
+        return self.first_seq
+
+    def restored(self) -> dict[str, Any]:
+        """What a router is started with."""
+        return {
+            "first_seq": self.first_seq,
+            "last_seq": self.last_seq,
+            "last_ts_us": self.last_ts_us,
+            "groups": list(self.groups.values()),
+            "producers": list(self.producers.values()),
+            "failures": list(self.failures.values()),
+            "topics": list(self.topics.values()),
+            "settings": list(self.settings.values()),
+        }
+
+    # The Reader.
+
+    def _open(self, at: int) -> Block:
+        block = self.raws[at]
+        if not isinstance(block, Block):
+            block = self.raws[at] = Block(block)
+        return block
+
+    def block_at(self, seq: int) -> Block | None:
+        at = bisect_right(self.bases, seq) - 1
+        return self._open(at) if at >= 0 and seq <= self.last_seq else None
+
+    def next_block(self, seq: int, wanted: Callable[[str], bool]) -> tuple[Block | None, int]:
+        for at in range(max(bisect_right(self.bases, seq) - 1, 0), len(self.bases)):
+            block = self._open(at)
+            if block.last_seq >= seq and any(map(wanted, block.topics)):
+                return block, block.last_seq + 1
+        return None, max(seq, self.last_seq + 1)
+
+    def seek_time(self, ts_us: int) -> int:
+        for at in range(len(self.bases)):
+            if self._open(at).ts_us >= ts_us:
+                return self.bases[at]
+        return self.last_seq + 1
+
+    def latest_per_key(self, wanted: Callable[[str], bool]) -> Iterator[list[int]]:
+        latest: dict[tuple[str, bytes], int] = {}
+        for at in range(len(self.bases)):
+            block = self._open(at)
+            for place, name in enumerate(zip(block.topic_names(), block.keys(), strict=True)):
+                if wanted(name[0]):
+                    latest[name] = block.base_seq + place
+        yield list(latest.values())
+
+    def forget(self, wanted: Callable[[str], bool]) -> None:
+        pass  # nothing is remembered
+
+    def topic_names(self, limit: int) -> tuple[list[str], bool]:
+        names = list(dict.fromkeys(name for at in range(len(self.bases)) for name in self._open(at).topics))
+        return names[:limit], len(names) <= limit
+
+    def next_ids(self, number: int) -> tuple[int, bytes] | None:
+        at = bisect_left(self._id_numbers, number)
+        return (self._id_numbers[at], self._ids[self._id_numbers[at]]) if at < len(self._id_numbers) else None
+
+    def next_event(self) -> int:
+        return self._next_event
+
+    def last_match(self, wanted: Callable[[str], bool], before: int | None = None) -> int | None:
+        for at in range(len(self.bases) - 1, -1, -1):
+            block = self._open(at)
+            if before is not None and block.base_seq >= before:
+                continue
+            names = block.topic_names()
+            for place in range(len(names) - 1, -1, -1):
+                if wanted(names[place]):
+                    return block.base_seq + place
+        return None

@@ -1,0 +1,383 @@
+"""The observer's knowledge of groups: which delivery was allowed, what a verdict does, who must be told what.
+
+It follows every message in every group one by one, by the rules that users were promised. Which consumer gets a message
+is the router's choice; here it is only checked that the choice was allowed.
+"""
+
+from collections import Counter
+from heapq import heappush
+from typing import Any, Final
+
+from fabric import messages as m
+from fabric.errors import Code
+from fabric.messages import Verdict
+from tests.simulation.blocks import IDENTS
+from tests.simulation.ledgers import GroupBook, Held, Published, Session, Sub, settings_of
+
+STREAK_MAX: Final = 64  # so many of higher priorities in a row, then one of the lowest that waits
+SUSPECT: Final = 2  # failures after which a message is delivered alone
+Undo = tuple[Any, ...]
+
+
+class Judge:
+    def __init__(self, counts: Counter[str]) -> None:
+        self.counts = counts
+        self.log: list[int] = []  # ident of each message that was sealed, by seq - 1
+        self.topics: list[str] = []
+        self.expires: dict[int, int] = {}  # by seq
+        self.origin: dict[int, int] = {}  # of a redriven message: the seq that it had first
+        self.first_seq = 1
+        self.durable = 0  # the last seq on disk
+        self.served = 0  # the last that the hub knows to be on disk
+        self.groups: dict[str, GroupBook] = {}
+        self.turn = 0  # number of the turn that is being gathered
+        self.wall_us = 0
+        self.undo: list[Undo] = []  # of this turn
+        self.accepted: list[Published] = []  # in this turn
+        self.dead: Counter[tuple[str, int]] = Counter()  # letters that this turn owes
+        self.owned = 0  # messages of the hub's own making in this turn
+        self._alarms: list[tuple[float, int, Any]] = []
+        self._count = 0
+        self._ephemerals = 0
+
+    # Members.
+
+    def subscribe(self, session: Session, message: m.Subscribe) -> int:
+        chan, fields = message.chan, message.fields
+        if chan in session.subs:
+            return Code.BAD_OPTION
+        name = fields.get("group")
+        group = self.groups.get(name) if name else None
+        if group is None:
+            group = self.create(name, settings_of(fields), fields.get("start"))
+        elif "patterns" in fields and settings_of(fields) != group.settings:
+            return Code.GROUP_MISMATCH
+        sub = session.subs[chan] = Sub(session, chan, group, fields)
+        group.subs.append(sub)
+        return 0
+
+    def create(self, name: str | None, settings: m.GroupSettings, start: Any) -> GroupBook:
+        if name is None:
+            self._ephemerals += 1
+        group = GroupBook(name or f"$sub.{self._ephemerals}", settings, durable=name is not None)
+        group.start = self.position(group, start if start is not None else "first" if name else "new")
+        group.floor = group.last = group.start - 1
+        self.groups[group.name] = group
+        if name:
+            self.undo.append((self.groups.pop, name, None))
+        return group
+
+    def next_seq(self) -> int:
+        return len(self.log) + sum(p.stored for p in self.accepted) + self.owned + 1
+
+    def position(self, group: GroupBook, wish: Any) -> int:
+        if wish == "first":
+            return self.first_seq
+        if wish == "new":
+            return self.next_seq()
+        if wish == "last":
+            for seq in range(self.durable, self.first_seq - 1, -1):
+                if self.topics[seq - 1] in group.wanted:
+                    return seq
+            return self.durable + 1
+        return int(min(max(wish["seq"], self.first_seq), self.next_seq()))
+
+    def leave(self, sub: Sub, now: float, *, lost: bool) -> None:
+        group, started = sub.group, sub.started() if lost else 0
+        for ordinal, held in list(sub.open.items()):
+            seq = self._take(sub, ordinal, held)
+            if ordinal <= started:
+                self.fail(group, seq, now, None)
+        if lost:
+            self.counts["members lost"] += 1
+        group.subs.remove(sub)
+        del sub.session.subs[sub.chan]
+        if not group.durable:
+            del self.groups[group.name]
+
+    def _take(self, sub: Sub, ordinal: int, held: Held) -> int:
+        """End the lease on one delivery; returns its seq."""
+        del sub.open[ordinal]
+        if sub.alone is held:
+            sub.alone = None
+        seq = held.seqs[ordinal - held.first]
+        sub.group.free(seq, held)
+        return seq
+
+    def fetch(self, session: Session, message: m.Fetch, now: float) -> int:
+        sub = session.subs.get(message.chan)
+        if sub is None:
+            return Code.NOT_FOUND
+        if sub.fetch is not None:
+            return Code.BAD_OPTION
+        sub.ordinal_max, sub.bytes_max = sub.sent + message.count, 1 << 62
+        sub.fetch = (message.rid, sub.sent, now + message.expires_ms / 1000)
+        self.alarm(sub.fetch[2], sub)
+        return 0
+
+    def fetched(self, session: Session, message: m.End) -> None:
+        sub = session.subs[message.chan]
+        assert sub.fetch is not None, "a FETCH is closed once"
+        assert message.rid == sub.fetch[0]
+        assert message.sent == sub.sent - sub.fetch[1], "END says how many were sent"
+        sub.fetch = None
+        sub.ordinal_max = sub.sent
+        self.counts["fetches"] += 1
+
+    # Deliveries.
+
+    def deliver(self, session: Session, message: m.Deliver, seqs: list[int], now: float) -> None:
+        sub = session.subs[message.chan]
+        group, first, count = sub.group, message.first_ordinal, len(seqs)
+        if first <= sub.sent:
+            sub.sent_again(message, seqs)
+            self.counts["sent again"] += 1
+            return
+        self.counts["deliveries"] += 1
+        assert first == sub.sent + 1, "ordinals have no gaps"
+        assert first + count - 1 <= sub.ordinal_max, "D7: never more than the credit"
+        assert sub.bytes_sent < sub.bytes_max or (group.leases and not sub.open), "D7: byte credit"
+        assert session.is_reachable(now), "nothing for a peer that cannot take it"
+        assert not group.paused, f"{group.name} is paused"
+        horizon = len(self.log) if group.received else self.durable
+        assert seqs[-1] <= horizon, "C2: delivered before it is on disk"
+        self._check_order(group, sub, seqs)
+        for seq in seqs:
+            assert self.topics[seq - 1] in group.wanted, f"{group.name} does not want {self.topics[seq - 1]}"
+            assert not self.is_expired(seq), f"D8: {seq} has expired"
+        sub.sent += count
+        sub.bytes_sent += len(message.block)
+        if not group.durable:
+            self._stream(group, seqs)
+        else:
+            self._lease(group, sub, message, seqs, now)
+
+    def is_expired(self, seq: int) -> bool:
+        expires = self.expires.get(seq)
+        return expires is not None and expires <= self.wall_us
+
+    def _lease(self, group: GroupBook, sub: Sub, message: m.Deliver, seqs: list[int], now: float) -> None:
+        settings, first = group.settings, message.first_ordinal
+        held = Held(sub, first, seqs, message.attempt, now + group.lease_s, now + settings.lease_max_ms / 1000)
+        assert sub.alone is None, "a suspect is alone with its consumer"
+        previous = 0
+        for seq in seqs:
+            assert previous < seq, "seqs ascend"
+            previous = seq
+            assert seq >= group.start, "nothing before the start"
+            assert seq not in group.settled or seq < self.first_seq, f"D4: {seq} is settled in {group.name}"
+            assert seq not in group.leased, f"D2: {seq} is leased twice in {group.name}"
+            group.check_turn(seq, message.attempt, now)
+            if group.failures.get(seq, 0) >= SUSPECT:
+                assert len(seqs) == 1 and not sub.open, "a suspect is delivered alone"  # noqa: PT018
+                sub.alone = held
+                self.counts["suspects"] += 1
+            if group.leases:
+                group.leased[seq] = held
+        if message.attempt > 1:
+            self.counts["redeliveries"] += 1
+        if group.leases:
+            sub.open.update(dict.fromkeys(range(first, first + len(seqs)), held))
+            self.alarm(held.deadline, held)
+        else:
+            for seq in seqs:
+                self.settled(group, seq)
+
+    def _stream(self, group: GroupBook, seqs: list[int]) -> None:
+        """An ephemeral subscription: each wanted message once, in order, none left out."""
+        for seq in seqs:
+            if len(group.lines) < 2:
+                assert seq > group.last, "D4: an ephemeral subscription goes forward"
+                for skipped in range(max(group.last + 1, self.first_seq), seq):
+                    assert self.topics[skipped - 1] not in group.wanted or self.is_expired(skipped), (
+                        f"D1: {skipped} was left out"
+                    )
+                group.last = seq
+            assert seq not in group.settled, "D4: an ephemeral subscription gets each message once"
+            group.settled.add(seq)
+
+    # Order and priority.
+
+    def _line_up(self, group: GroupBook) -> None:
+        """Put what came since the last time into lines: by key where keys are kept in order, else by priority."""
+        horizon = len(self.log) if group.received else self.served
+        order, wanted = group.settings.order, group.wanted
+        for seq in range(max(group.lined + 1, group.start, self.first_seq), horizon + 1):
+            if self.topics[seq - 1] in wanted and seq not in group.settled:
+                ident = IDENTS[self.log[seq - 1]]
+                line: bytes | int = ident.priority if order == "none" else ident.key if order == "key" else b"all"
+                group.lines.setdefault(line, []).append(seq)
+        group.lined = max(group.lined, horizon)
+
+    def _check_order(self, group: GroupBook, sub: Sub, seqs: list[int]) -> None:
+        self._line_up(group)
+        order = group.settings.order
+        if order == "none":
+            if len(group.lines) > 1:
+                self._check_priority(group, seqs)
+            group.streak += len(seqs)
+            return
+        mine = set(seqs)
+        for seq in seqs:
+            key = b"all" if order == "strict" else IDENTS[self.log[seq - 1]].key
+            if not key:
+                continue
+            line = group.lines[key]
+            at = 0
+            while at < len(line) and line[at] < seq:
+                earlier = line[at]
+                if earlier in group.settled or earlier < self.first_seq:
+                    del line[at]
+                    continue
+                at += 1
+                if earlier in mine or self.is_expired(earlier):
+                    continue
+                held = group.leased.get(earlier)
+                assert held is not None, f"D10: {group.name}: {seq} before {earlier} of the same key"
+                assert held.sub is sub, f"D10: {group.name}: {seq} and {earlier} of one key with two consumers"
+
+    def _check_priority(self, group: GroupBook, seqs: list[int]) -> None:
+        """No message that was never delivered is passed over for one of a lower priority, except to keep it alive."""
+        mine = IDENTS[self.log[seqs[0] - 1]].priority
+        if group.failures.get(seqs[0], 0) >= SUSPECT:
+            return
+        lower = passed = 0
+        for priority, line in group.lines.items():
+            assert isinstance(priority, int)
+            if priority == mine:
+                continue
+            while line and (line[0] in group.attempts or line[0] in group.settled or self.is_expired(line[0])):
+                del line[0]
+            if line and line[0] >= self.first_seq:
+                if priority < mine:
+                    lower = line[0]
+                elif line[0] > group.restored_to:
+                    passed = line[0]
+        if passed:
+            self.counts["passed over"] += 1
+            assert group.streak >= STREAK_MAX, f"D9: {seqs[0]} passes over {passed} in {group.name}"
+            group.streak = 0
+        group.starved = group.starved + len(seqs) if lower else 0
+        assert group.starved <= STREAK_MAX, f"D9: {lower} starves in {group.name}"
+
+    # Verdicts.
+
+    def settle(self, session: Session, message: m.Settle, now: float) -> int:
+        sub = session.subs.get(message.chan)
+        if sub is None:
+            return Code.NOT_FOUND
+        if max(row[2] for row in message.verdicts) > sub.sent:
+            return Code.BAD_ORDINAL
+        applied, stale = self.apply(sub, message.verdicts, now)
+        if stale:
+            self.counts["stale verdicts"] += 1
+        if message.rid:
+            session.answers[message.rid] = (self.turn, {"applied": applied, "stale": stale})
+        return 0
+
+    def apply(self, sub: Sub, verdicts: Any, now: float) -> tuple[int, set[int]]:
+        applied, stale = 0, set[int]()
+        for verdict, first, last, arg in verdicts:
+            back: list[int] = []
+            for ordinal in range(first, last + 1):
+                held = sub.open.get(ordinal)
+                if held is None:
+                    stale.add(ordinal)
+                    continue
+                applied += 1
+                if verdict == Verdict.TOUCH:
+                    lease_ms = arg if type(arg) is int else sub.group.settings.lease_ms
+                    held.deadline = min(max(held.deadline, now + lease_ms / 1000), held.ends)
+                    continue
+                back.append(self._take(sub, ordinal, held))
+                self._judge(sub.group, back[-1], verdict, arg, now)
+            if back and verdict in (Verdict.RETRY, Verdict.RELEASE):
+                self._take_back_later(sub, back)
+            if sub.stuck and verdict != Verdict.TOUCH:
+                sub.stuck.difference_update(range(first, last + 1))
+        return applied, stale
+
+    def _judge(self, group: GroupBook, seq: int, verdict: int, arg: Any, now: float) -> None:
+        self.counts[f"verdict {Verdict(verdict).name}"] += 1
+        if verdict == Verdict.ACK:
+            self.settled(group, seq)
+        elif verdict == Verdict.REJECT:
+            self.bury(group, seq)
+        elif verdict == Verdict.RETRY:
+            self.fail(group, seq, now, arg[0] if isinstance(arg, tuple) else arg)
+
+    def _take_back_later(self, sub: Sub, back: list[int]) -> None:
+        """Where an order is kept, whatever comes after a message that comes back must come after it again."""
+        order = sub.group.settings.order
+        if order == "none":
+            return
+        firsts: dict[bytes, int] = {}
+        for seq in back:
+            key = b"all" if order == "strict" else IDENTS[self.log[seq - 1]].key
+            if key:
+                firsts[key] = min(firsts.get(key, seq), seq)
+        for ordinal, held in list(sub.open.items()):
+            seq = held.seqs[ordinal - held.first]
+            key = b"all" if order == "strict" else IDENTS[self.log[seq - 1]].key
+            if firsts.get(key, seq) < seq:
+                self._take(sub, ordinal, held)
+                self.counts["taken back"] += 1
+
+    def settled(self, group: GroupBook, seq: int) -> None:
+        if seq not in group.settled:
+            group.settled.add(seq)
+            self.undo.append((group.settled.discard, seq))
+
+    def bury(self, group: GroupBook, seq: int) -> None:
+        if seq in group.settled:
+            return  # retention has taken it
+        if not self.topics[seq - 1].startswith("$dlq."):  # letters have no letters of their own
+            self.dead[group.name, self.origin.get(seq, seq)] += 1
+            self.owned += 1
+        self.settled(group, seq)
+
+    def fail(self, group: GroupBook, seq: int, now: float, delay_ms: Any) -> None:
+        if not group.durable:
+            return
+        failures = group.failures.get(seq, 0)
+        self.undo.append((group.set_failures, seq, failures, group.due.get(seq, 0.0)))
+        group.failures[seq] = failures + 1
+        limit = group.settings.attempts_max
+        if (
+            limit and failures + 1 >= limit and not self.topics[seq - 1].startswith("$dlq.")
+        ):  # letters are tried for ever
+            self.bury(group, seq)
+        else:
+            group.due[seq] = now + group.wait_s(failures + 1, delay_ms) - 0.001
+
+    # Time.
+
+    def alarm(self, when: float, what: Any) -> None:
+        self._count += 1
+        heappush(self._alarms, (when, self._count, what))
+
+    def lapse(self, held: Held, now: float) -> None:
+        """A lease ran out: what can have been begun has failed."""
+        sub = held.sub
+        started = sub.started()
+        back = []
+        for ordinal in range(held.first, held.first + len(held.seqs)):
+            if sub.open.get(ordinal) is held:
+                self.counts["lapsed"] += 1
+                seq = self._take(sub, ordinal, held)
+                back.append(seq)
+                if ordinal <= started:
+                    sub.stuck.add(ordinal)
+                    self.fail(sub.group, seq, now, None)
+        if back:
+            self._take_back_later(sub, back)
+
+    # What is left.
+
+    def missing(self, group: GroupBook) -> list[int]:
+        start = max(group.start, self.first_seq)
+        return [
+            seq
+            for seq in range(start, len(self.log) + 1)
+            if seq not in group.settled and self.topics[seq - 1] in group.wanted and not self.is_expired(seq)
+        ]

@@ -1,0 +1,266 @@
+"""What the observer writes down, one entry for each thing that happened: no ranges, no cursors, no heaps."""
+
+from typing import Any, Final
+
+from fabric import messages as m
+from fabric.block import Block
+from fabric.messages import Level
+from fabric.router.sessions import SILENT_BEATS
+from tests.router.brute import matches
+from tests.simulation.blocks import TOPICS
+
+OWN_TOPICS: Final = ("$dlq.g0", "$dlq.g1", "$dlq.g2")
+_WANTED: Final[dict[tuple[tuple[str, ...], str], frozenset[str]]] = {}
+HEARTBEAT_S: Final = 1.0
+
+
+def wanted_topics(patterns: tuple[str, ...], name: str = "") -> frozenset[str]:
+    """Which of all topics that occur here a group wants; what is put back for it is its own, whatever it asked for."""
+    found = _WANTED.get((patterns, name))
+    if found is None:
+        topics = {topic for topic in (*TOPICS, *OWN_TOPICS) if any(matches(pattern, topic) for pattern in patterns)}
+        found = _WANTED[patterns, name] = frozenset(topics | {f"$redrive.{name}"} if name else topics)
+    return found
+
+
+def settings_of(fields: Any) -> m.GroupSettings:
+    """The settings that a SUB asks for, all of them named."""
+    values = {name: fields[name] for name in m.GroupSettings._fields}
+    return m.GroupSettings(**{**values, "patterns": tuple(fields["patterns"]), "level": Level[fields["level"].upper()]})
+
+
+def fields_of(settings: m.GroupSettings) -> dict[str, Any]:
+    fields = settings._asdict()
+    return {**fields, "patterns": list(settings.patterns), "level": Level(settings.level).name.lower()}
+
+
+def letters_in(raw: bytes) -> list[tuple[str, tuple[str, int] | None]] | None:
+    """(topic, (group, seq) if it is a dead letter) of each message; None when there is no letter at all."""
+    if b"$dlq." not in raw:
+        return None
+    block = Block(raw)
+    rows: list[tuple[str, tuple[str, int] | None]] = []
+    for topic, headers in zip(block.topic_names(), block.headers(), strict=True):
+        letter = (topic[5:], int(headers["fabric-seq"])) if topic.startswith("$dlq.") else None
+        rows.append((topic, letter))
+    return rows
+
+
+class Producer:
+    """A producer's name, and the seq of each message that it numbered."""
+
+    __slots__ = ("epoch", "name", "proven", "seqs")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.epoch = 0
+        self.proven = 0  # the epoch of the latest publish
+        self.seqs: list[int] = []  # by pseq - 1; 0: not sealed yet
+
+    @property
+    def last(self) -> int:
+        return len(self.seqs)
+
+    def take_back(self, length: int, proven: int) -> None:
+        del self.seqs[length:]
+        self.proven = proven
+
+
+class Published:
+    """A publish that the hub took."""
+
+    __slots__ = ("first", "idents", "is_new", "level", "producer", "pseq", "rid", "session", "stored", "turn")
+
+    def __init__(self, session: "Session", rid: int, level: int, idents: tuple[int, ...], turn: int) -> None:
+        self.session = session
+        self.rid = rid
+        self.level = level
+        self.idents = idents
+        self.turn = turn
+        self.first = 0
+        self.is_new = True
+        self.stored = len(idents)
+        self.producer: Producer | None = None
+        self.pseq = 0
+
+
+class Session:
+    __slots__ = (
+        *("answers", "blocked", "epoch", "last_seen", "peer", "producer", "resumed", "secret", "subs", "suspect"),
+        *("ttl_s", "unconfirmed"),
+    )
+
+    def __init__(self, peer: bytes, ttl_s: float) -> None:
+        self.peer = peer
+        self.ttl_s = ttl_s
+        self.secret = b""
+        self.resumed = False
+        self.blocked = False
+        self.suspect = False
+        self.last_seen = 0.0
+        self.producer: Producer | None = None
+        self.epoch: int | None = None
+        self.subs: dict[int, Sub] = {}
+        self.unconfirmed: dict[int, list[Published]] = {}  # by rid
+        self.answers: dict[int, tuple[int, dict[str, Any]]] = {}  # by rid: the turn it waits for, what must be in it
+
+    def is_reachable(self, now: float) -> bool:
+        return not self.blocked and not self.suspect and now - self.last_seen <= SILENT_BEATS * HEARTBEAT_S + 1.0
+
+
+class Held:
+    """One DELIVER, on its way or at the consumer."""
+
+    __slots__ = ("attempt", "deadline", "ends", "first", "seqs", "sub")
+
+    def __init__(self, sub: "Sub", first: int, seqs: list[int], attempt: int, deadline: float, ends: float) -> None:
+        self.sub = sub
+        self.first = first
+        self.seqs = seqs
+        self.attempt = attempt
+        self.deadline = deadline
+        self.ends = ends  # it cannot be extended beyond
+
+    def seq(self, ordinal: int) -> int:
+        return self.seqs[ordinal - self.first]
+
+    def ordinals(self) -> range:
+        return range(self.first, self.first + len(self.seqs))
+
+
+class Sub:
+    """A subscription: what was sent on it, and what of that is open."""
+
+    __slots__ = (
+        *("again", "alone", "bytes_max", "bytes_sent", "chan", "concurrency", "fetch", "group", "open", "ordinal_max"),
+        *("seen", "sent", "session", "stuck"),
+    )
+
+    def __init__(self, session: Session, chan: int, group: "GroupBook", fields: Any) -> None:
+        self.session = session
+        self.chan = chan
+        self.group = group
+        self.ordinal_max, self.bytes_max = fields["credit"]
+        self.concurrency: int = fields.get("concurrency", 1)
+        self.sent = 0
+        self.bytes_sent = 0
+        self.seen = 0
+        self.open: dict[int, Held] = {}  # by ordinal, ascending
+        self.stuck: set[int] = set()  # ordinals that were begun and have lapsed; a handler may still be at them
+        self.alone: Held | None = None  # a suspect, which must be the only one
+        self.fetch: tuple[int, int, float] | None = None  # rid, sent before, deadline
+        self.again: dict[int, Held] = {}  # what a resume must send again
+
+    def resume(self, seen: int) -> None:
+        """The client is back, and has seen so much."""
+        self.seen = seen
+        self.again = {held.first: held for held in self.open.values() if held.first > seen}
+
+    def sent_again(self, message: m.Deliver, seqs: list[int]) -> None:
+        held = self.again.pop(message.first_ordinal, None)
+        assert held is not None, "what was seen or settled is not sent again"
+        assert (held.seqs, held.attempt) == (seqs, message.attempt), "the same messages under the same ordinals"
+
+    def started(self) -> int:
+        """The last ordinal that a handler can have begun."""
+        left = self.concurrency - len(self.stuck)
+        if left <= 0:
+            return 0
+        for ordinal in self.open:
+            left -= 1
+            if not left:
+                return ordinal
+        return self.sent
+
+
+class GroupBook:
+    """What became of each message in one group."""
+
+    def __init__(self, name: str, settings: m.GroupSettings, *, durable: bool) -> None:
+        self.name = name
+        self.durable = durable
+        self.start = 1
+        self.floor = 0
+        self.last = 0  # an ephemeral one: the last seq that was sent
+        self.paused = False
+        self.subs: list[Sub] = []
+        self.settled: set[int] = set()
+        self.leased: dict[int, Held] = {}
+        self.failures: dict[int, int] = {}
+        self.attempts: dict[int, int] = {}  # of the latest delivery, in this life of the hub
+        self.due: dict[int, float] = {}
+        self.gap_owed: dict[tuple[bytes, int], set[int]] = {}
+        self.lined = 0  # up to here, messages were put in line
+        self.lines: dict[bytes | int, list[int]] = {}  # what is not settled: by key, or by priority
+        self.restored_to = 0  # up to here, priorities were forgotten by a crash
+        self.streak = 0  # messages sent since one was sent although a higher priority waited
+        self.starved = 0  # messages sent in a row while a lower priority waited
+        self.use(settings)
+
+    def use(self, settings: m.GroupSettings) -> None:
+        self.settings = settings
+        self.wanted = wanted_topics(settings.patterns, self.name if self.durable else "")
+        self.lease_s = settings.lease_ms / 1000
+        self.received = settings.level == Level.RECEIVED
+        self.leases = self.durable and settings.ack == "explicit"
+
+    def change(self, settings: m.GroupSettings) -> None:
+        self.use(settings)
+        self.lined, self.lines = 0, {}
+
+    def free(self, seq: int, held: Held) -> None:
+        """A lease is over."""
+        if self.leased.get(seq) is held:
+            del self.leased[seq]
+
+    def check_turn(self, seq: int, attempt: int, now: float) -> None:
+        """Is it this message's turn to be delivered, under this number?"""
+        assert attempt >= self.attempts.get(seq, 1), "D6: attempts do not go down"
+        failures = self.failures.get(seq)
+        if failures is not None:
+            assert attempt > failures, f"D6: {seq} has failed {failures} times, and this is attempt {attempt}"
+            assert self.due.pop(seq, 0.0) <= now, f"D8: {seq} is delivered before its time"
+        self.attempts[seq] = attempt
+
+    def wait_s(self, failures: int, delay_ms: Any) -> float:
+        """How long a message waits at least after a failure."""
+        if type(delay_ms) is int:
+            return delay_ms / 1000
+        kind, base = self.settings.backoff, self.settings.backoff_ms
+        wait = base * (failures if kind == "linear" else 2 ** (failures - 1) if kind == "exponential" else 1)
+        wait = min(wait, self.settings.backoff_max_ms)
+        return (wait - wait * self.settings.jitter_pct // 100) / 1000
+
+    def set_floor(self, floor: int) -> None:
+        self.floor = floor
+
+    def set_failures(self, seq: int, failures: int, due: float) -> None:
+        self.due[seq] = due
+        if failures:
+            self.failures[seq] = failures
+        else:
+            self.failures.pop(seq, None)
+
+    def set_paused(self, paused: bool) -> None:
+        self.paused = paused
+
+    def restored(self) -> None:
+        """After a crash: leases are void; what has failed keeps its count and its wait."""
+        self.restored_to = max(self.lined, self.restored_to)
+        self.subs, self.leased, self.attempts = [], {}, {}
+        self.lined, self.lines, self.streak, self.starved = 0, {}, 0, 0
+        self.due = {seq: due for seq, due in self.due.items() if seq in self.failures}
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """All that a seek throws away."""
+        return self.start, self.floor, self.settled, self.failures, self.due
+
+    def put_back(self, start: int, floor: int, settled: set[int], failures: dict[int, int], due: Any) -> None:
+        self.start, self.floor, self.settled, self.failures, self.due = start, floor, settled, failures, due
+        self.lined, self.lines = 0, {}
+
+    def move(self, start: int) -> None:
+        """Begin again elsewhere."""
+        self.start, self.floor, self.last = start, start - 1, start - 1
+        self.settled, self.failures, self.due, self.attempts = set(), {}, {}, {}
+        self.lined, self.lines, self.streak, self.starved = 0, {}, 0, 0

@@ -1,0 +1,280 @@
+"""Bugs to be planted in the router, one at a time: where, what instead, and in which worlds to look for it."""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from fabric import messages as m
+from fabric.block import pick
+from fabric.messages import SaveGroup
+from fabric.router import dispatcher, handing, intake, keys, letters, pending, settling
+from fabric.router.core import Router, Turn
+from fabric.router.delivery import Backlog, Parcel
+from fabric.router.failures import Failures
+from fabric.router.groups import Group
+from fabric.router.ledger import Out
+from fabric.router.members import Subscription
+from fabric.router.pending import Pending
+from fabric.router.producers import Producer
+from fabric.router.ranges import Ranges
+from fabric.router.sessions import Session
+from tests.simulation.plan import Act, Bias
+
+
+class Mutant(NamedTuple):
+    where: Any
+    name: str
+    instead: Any
+    bias: Bias | None = None
+
+
+def nothing(*args: Any, **kwargs: Any) -> None:
+    return None
+
+
+def empty(*args: Any, **kwargs: Any) -> list[Any]:
+    return []
+
+
+def always(value: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: value
+
+
+# When things leave, and what is on disk.
+
+
+def confirm_before_the_disk(seal: Callable[..., Turn]) -> Callable[..., Turn]:
+    def sealed(self: Router, wall_us: int, now: float, out: Out) -> Turn:
+        turn = seal(self, wall_us, now, out)
+        out += turn.sends
+        return Turn(turn.records, [])
+
+    return sealed
+
+
+def deliver_before_the_disk(seal: Callable[..., Turn]) -> Callable[..., Turn]:
+    def sealed(self: Router, wall_us: int, now: float, out: Out) -> Turn:
+        turn = seal(self, wall_us, now, out)
+        self.commons.committed_seq = self.commons.appended_seq
+        for group in self.groups.values():
+            group.wake(1, 4)
+            self.dispatcher.stir(group)
+        return turn
+
+    return sealed
+
+
+def without(kind: type) -> Callable[[Callable[..., Turn]], Callable[..., Turn]]:
+    """Records of a kind never reach the disk."""
+
+    def mutate(seal: Callable[..., Turn]) -> Callable[..., Turn]:
+        def sealed(self: Router, wall_us: int, now: float, out: Out) -> Turn:
+            turn = seal(self, wall_us, now, out)
+            return Turn([record for record in turn.records if type(record) is not kind], turn.sends)
+
+        return sealed
+
+    return mutate
+
+
+def record_with(**changes: Callable[[SaveGroup], Any]) -> Callable[..., SaveGroup]:
+    original = Group.record
+
+    def record(self: Group) -> SaveGroup:
+        row = original(self)
+        return row._replace(**{name: change(row) for name, change in changes.items()})
+
+    return record
+
+
+def close_without_a_row(self: Group, first: int, last: int) -> None:
+    if first <= last:
+        self.open.remove(first, last)
+
+
+def restore_producer_anew(cls: type[Producer], saved: m.SaveProducer) -> Producer:
+    return Producer(saved.name, saved.epoch)
+
+
+def producer_without_epoch(original: Callable[..., m.SaveProducer]) -> Callable[..., m.SaveProducer]:
+    return lambda self, now_us: original(self, now_us)._replace(epoch=0)
+
+
+def letters_a_turn_later(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Dead letters are written, but only with the next one: between them a crash would lose one."""
+    kept: list[bytes] = []
+
+    def made(*args: Any) -> list[bytes]:
+        late = kept[:]
+        kept[:] = list(original(*args))
+        return late
+
+    return made
+
+
+# Leases and verdicts.
+
+
+def lapse_without_revoking(group: Group, parcel: Parcel, now: float) -> None:
+    for a, b in parcel.open_seqs():
+        group.pending.put(Backlog(parcel.rank, a, b, parcel.attempt + 1, parcel.failures))
+
+
+def leave_and_take_along(group: Group, sub: Subscription, now: float, *, lost: bool) -> None:
+    group.members.remove(sub)
+
+
+def ignore_stale(original: Callable[..., Ranges]) -> Callable[..., Ranges]:
+    def settle(*args: Any) -> Ranges:
+        original(*args)
+        return Ranges()
+
+    return settle
+
+
+def touch_for_ever(original: Callable[..., Ranges]) -> Callable[..., Ranges]:
+    def settle(group: Group, sub: Subscription, verdict: int, first: int, last: int, *more: Any) -> Ranges:
+        stale = original(group, sub, verdict, first, last, *more)
+        for parcel in sub.parcels_in(first, last) if verdict == m.Verdict.TOUCH else ():
+            parcel.deadline += 1000
+        return stale
+
+    return settle
+
+
+def count_twice(original: Callable[..., None]) -> Callable[..., None]:
+    def fail(group: Group, parcel: Parcel, ordinals: Any, why: Any, now: float) -> None:
+        parcel.failures += 1
+        original(group, parcel, ordinals, why, now)
+
+    return fail
+
+
+def count_nothing(original: Callable[..., None]) -> Callable[..., None]:
+    def fail(group: Group, parcel: Parcel, ordinals: Any, why: Any, now: float) -> None:
+        parcel.failures -= 1
+        original(group, parcel, ordinals, why, now)
+
+    return fail
+
+
+def put_at_once(self: Pending, backlog: Backlog, due: float = 0.0) -> None:
+    _put(self, backlog)
+
+
+_put: Final = Pending.put
+
+
+def forget_what_waits(self: Pending, now: float) -> list[Backlog]:
+    self.waiting.clear()
+    return []
+
+
+def restore_without_failures(original: Callable[..., Group]) -> Any:
+    return classmethod(lambda cls, saved, failures, *more: original(saved, (), *more))
+
+
+def restore_without_pause(original: Callable[..., Group]) -> Any:
+    return classmethod(lambda cls, saved, *more: original(saved._replace(paused=False), *more))
+
+
+# Credit and choice.
+
+
+def credit_off_by_one(original: Callable[..., int]) -> Callable[..., int]:
+    return lambda self: original(self) + 1
+
+
+def room_whatever_the_bytes(self: Subscription) -> int:
+    return self.ordinal_max - self.sent if self.session.reachable and self.alone is None else 0
+
+
+def room_whatever_the_peer(self: Subscription) -> int:
+    return 0 if self.alone is not None else self.ordinal_max - self.sent
+
+
+def lowest_first(original: Callable[..., None]) -> Callable[..., None]:
+    def add_lane(self: Group, priority: int, cursor: int) -> None:
+        original(self, priority, cursor)
+        self.lanes.sort(key=lambda lane: lane.priority)
+
+    return add_lane
+
+
+def never_strict(original: Callable[..., None]) -> Callable[..., None]:
+    def make(self: Group, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.strict = False
+
+    return make
+
+
+# Resuming, and other things.
+
+
+def resend_everything(self: Router, sub: Subscription, seen: int, out: Out) -> None:
+    for parcel in sub.parcels:
+        out += handing.send_again(sub.group, parcel)
+
+
+def lost_without_a_word(self: Group, first: int, last: int, why: str, out: Out) -> None:
+    self.close(first, last)
+
+
+def take_too_much(remove: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, first, last: remove(self, first, last + 1)
+
+
+ORDERED_BY_KEY: Final = Bias(settings={"order": "key", "ack": "explicit"}, swarm={"templates": (True, False, False)})
+STRICT: Final = Bias(settings={"order": "strict", "ack": "explicit"})
+RANKED: Final = Bias(settings={"order": "none"}, swarm={"templates": (False, True, False), "credits": (1, 2, 5)})
+CRASHES: Final = Bias(weights={Act.CRASH: 8})
+FAILING: Final = Bias(
+    weights={Act.CRASH: 6, Act.VERDICT: 40}, settings={"attempts_max": 3, "order": "none", "ack": "explicit"}
+)
+LAPSING: Final = Bias(weights={Act.PASS: 12}, settings={"lease_ms": 500, "attempts_max": 3, "ack": "explicit"})
+RESUMING: Final = Bias(weights={Act.DISCONNECT: 10, Act.CONNECT: 16})
+
+MUTANTS: Final = {
+    "confirmed before the disk": Mutant(Router, "seal", confirm_before_the_disk(Router.seal)),
+    "delivered before the disk": Mutant(Router, "seal", deliver_before_the_disk(Router.seal)),
+    "the floor goes down": Mutant(Group, "record", record_with(cursor=lambda row: max(row.cursor - 3, 1))),
+    "open seqs are forgotten": Mutant(Group, "record", record_with(open=lambda row: ())),
+    "settled groups are not saved": Mutant(Group, "close", close_without_a_row, CRASHES),
+    "settling does nothing": Mutant(Group, "close", nothing),
+    "producers are not saved": Mutant(Router, "seal", without(m.SaveProducer)(Router.seal), CRASHES),
+    "a resend is stored again": Mutant(Producer, "duplicate_of", nothing),
+    "pseqs are forgotten on restart": Mutant(Producer, "restore", classmethod(restore_producer_anew), CRASHES),
+    "epochs are forgotten on restart": Mutant(Producer, "record", producer_without_epoch(Producer.record), CRASHES),
+    "producers are not fenced": Mutant(Session, "fenced", False, Bias(swarm={"shared_producer": True})),
+    "dead letters are dropped": Mutant(dispatcher, "letters", empty),
+    "dead letters come a turn later": Mutant(dispatcher, "letters", letters_a_turn_later(letters.letters)),
+    "lapsed ordinals stay good": Mutant(settling, "lapse", lapse_without_revoking, LAPSING),
+    "leases never lapse": Mutant(settling, "lapse", nothing, LAPSING),
+    "stale verdicts are called good": Mutant(settling, "settle", ignore_stale(settling.settle)),
+    "a lease can be touched for ever": Mutant(settling, "settle", touch_for_ever(settling.settle), LAPSING),
+    "a lost member takes along what it held": Mutant(settling, "leave", leave_and_take_along),
+    "failures are counted twice": Mutant(settling, "_fail", count_twice(settling._fail), FAILING),
+    "failures are not counted": Mutant(settling, "_fail", count_nothing(settling._fail), FAILING),
+    "failures are not saved": Mutant(Failures, "take_records", empty, FAILING),
+    "failures are forgotten on restart": Mutant(Group, "restore", restore_without_failures(Group.restore), FAILING),
+    "what was only prefetched counts as failed": Mutant(Subscription, "started", lambda self: self.sent, LAPSING),
+    "suspects are not alone": Mutant(pending, "SUSPECT_FAILURES", 1000, FAILING),
+    "what waits is delivered at once": Mutant(Pending, "put", put_at_once, FAILING),
+    "what waits is forgotten": Mutant(Pending, "due", forget_what_waits, FAILING),
+    "credit is off by one": Mutant(Subscription, "room", credit_off_by_one(Subscription.room)),
+    "byte credit is ignored": Mutant(
+        Subscription, "room", room_whatever_the_bytes, Bias(swarm={"bytes": (0, 300)}, settings={"ack": "explicit"})
+    ),
+    "peers that cannot take more get more": Mutant(Subscription, "room", room_whatever_the_peer),
+    "keys are not kept in order": Mutant(keys.Keys, "names", lambda self, block: [b""] * block.count, ORDERED_BY_KEY),
+    "later ones of a key are not taken back": Mutant(settling, "_take_back_later", nothing, ORDERED_BY_KEY),
+    "strict order is not kept": Mutant(Group, "__init__", never_strict(Group.__init__), STRICT),
+    "low priorities first": Mutant(Group, "add_lane", lowest_first(Group.add_lane), RANKED),
+    "groups are not woken": Mutant(Group, "wake", nothing),
+    "nothing is sent again on resume": Mutant(Router, "_resend", nothing, RESUMING),
+    "everything is sent again on resume": Mutant(Router, "_resend", resend_everything, RESUMING),
+    "nobody is told of gaps": Mutant(Group, "lost", lost_without_a_word, Bias(weights={Act.TRIM: 8})),
+    "a FETCH is never closed": Mutant(dispatcher.Dispatcher, "_end_fetch", nothing, Bias(weights={Act.FETCH: 10})),
+    "ranges take too much": Mutant(Ranges, "remove", take_too_much(Ranges.remove)),
+    "blocks are joined in the wrong order": Mutant(intake, "join", lambda blocks: pick(blocks[-1], [(0, 1)])),
+}

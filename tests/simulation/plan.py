@@ -1,0 +1,177 @@
+"""A life drawn from a seed, as data: what kind of world it is, and the list of acts that happen in it.
+
+Swarm testing: each seed switches a random subset of features and faults on, and has its own sizes, so that rare things
+happen often in some lives. An act is a kind and a number; whoever plays it reads what it needs from the number's bits,
+and does nothing when it does not apply. So any act can be taken out of a life, and the rest still means something.
+"""
+
+import random
+from array import array
+from collections.abc import Mapping
+from enum import IntEnum, auto
+from typing import Any, Final, NamedTuple
+
+from fabric.messages import GroupSettings, Level
+from tests.simulation.ledgers import fields_of
+
+ACTS_EACH: Final = 70
+# Time is counted in 1/1024 s: sums of such times, and of multiples of 125 ms, are exact in floating point.
+TICKS_S: Final = 1024
+
+
+class Act(IntEnum):
+    CONNECT = 0
+    PUBLISH = auto()
+    PUBLISH_AGAIN = auto()
+    PUBLISH_AHEAD = auto()
+    SUBSCRIBE = auto()
+    CREDIT = auto()
+    FETCH = auto()
+    VERDICT = auto()
+    VERDICT_STALE = auto()  # on ordinals of long ago
+    VERDICT_NEVER_SENT = auto()
+    UNSUBSCRIBE = auto()
+    GOODBYE = auto()
+    DISCONNECT = auto()
+    HOLD = auto()  # one direction of a connection is silent for a while
+    CONGEST = auto()
+    PASS = auto()  # time passes; some say that they are alive
+    SLOW = auto()  # the next commits take long
+    CRASH = auto()
+    FAIL = auto()  # the next commit fails
+    CLOCK = auto()  # someone sets the wall's clock
+    TRIM = auto()
+
+
+ALWAYS: Final = {Act.CONNECT: 6, Act.PUBLISH: 14, Act.SUBSCRIBE: 6, Act.VERDICT: 26}
+SOMETIMES: Final = {
+    Act.PUBLISH_AGAIN: 3,
+    Act.PUBLISH_AHEAD: 1,
+    Act.CREDIT: 8,
+    Act.FETCH: 2,
+    Act.VERDICT_STALE: 2,
+    Act.VERDICT_NEVER_SENT: 1,
+    Act.UNSUBSCRIBE: 2,
+    Act.GOODBYE: 1,
+    Act.DISCONNECT: 3,
+    Act.HOLD: 2,
+    Act.CONGEST: 2,
+    Act.PASS: 6,
+    Act.SLOW: 2,
+    Act.CRASH: 1,
+    Act.FAIL: 1,
+    Act.CLOCK: 1,
+    Act.TRIM: 1,
+}
+PATTERNS: Final = (("#",), ("a.*",), ("b.#", "a.c", "*.c"), ("#.c", "b"), ("a",), ("b.>",), ("a.#", "b", "$dlq.g0"))
+# In ticks, before each act: mostly nothing, so that things meet.
+WAITS: Final = (*[0] * 12, *[1] * 8, 2, 3, 5, 8, 13, 20, 40, 80, 160, 300, 600, 1200)
+WAITS_LONG: Final = (*[0] * 4, *[1] * 4, 5, 13, 20, 40, 80, 160, 300, 600, 600, 1200, 2048, 5120, *[2] * 12)
+
+
+class GroupPlan(NamedTuple):
+    name: str
+    settings: GroupSettings
+    fields: dict[str, Any]  # the same, as SUB says it
+
+
+class Swarm(NamedTuple):
+    """What kind of world it is."""
+
+    clients: int
+    shared_producer: bool  # two clients use one producer's name, and fence each other
+    groups: tuple[GroupPlan, ...]
+    latency: tuple[int, ...]  # of each client's connections, in ticks
+    commit: int  # how long a commit takes, in ticks
+    turn_max: int  # commands that the hub takes in one turn
+    ttl_ms: int  # of sessions
+    waits: tuple[int, ...]
+    credits: tuple[int, ...]
+    bytes: tuple[int, ...]
+    templates: tuple[bool, bool, bool]  # keys, priorities, ids
+    received_pct: int  # publishes of level `received`
+    retries: bool  # producers send again what was not confirmed when they come back
+    concurrency: int
+    ephemeral_pct: int
+    start_pct: int  # subscriptions that name a start other than the first
+
+
+class Plan(NamedTuple):
+    seed: int
+    swarm: Swarm
+    acts: list[tuple[int, int]]  # (kind, number)
+
+
+BIG: Final = 1 << 40
+
+
+def _settings(rng: random.Random, orders: tuple[str, ...]) -> GroupSettings:
+    order = rng.choice(orders)
+    return GroupSettings(
+        rng.choice(PATTERNS if order == "none" else PATTERNS[:-1]),
+        lease_ms=rng.choice((125, 500, 2000, 5000, 30_000)),
+        attempts_max=rng.choice((1, 2, 3, 5)),
+        level=Level.RECEIVED if rng.random() < 0.15 else Level.JOURNALED,
+        lease_max_ms=rng.choice((30_000, 60_000)),
+        backoff=rng.choice(("fixed", "linear", "exponential")),
+        backoff_ms=rng.choice((0, 125, 500)),
+        backoff_max_ms=rng.choice((125, 2000)),
+        jitter_pct=rng.choice((0, 10, 50)),
+        order=order,
+        ack="auto" if order == "none" and rng.random() < 0.1 else "explicit",
+    )
+
+
+def _group(rng: random.Random, name: str, orders: tuple[str, ...]) -> GroupPlan:
+    settings = _settings(rng, orders)
+    return GroupPlan(name, settings, fields_of(settings))
+
+
+def swarm_of(rng: random.Random) -> Swarm:
+    clients = rng.randint(2, 4)
+    orders = rng.choice((("none",), ("none", "key", "strict"), ("key",), ("strict",)))
+    quick = rng.random() < 0.5
+    return Swarm(
+        clients=clients,
+        shared_producer=rng.random() < 0.15,
+        groups=tuple(_group(rng, f"g{i}", orders) for i in range(rng.randint(1, 3))),
+        latency=tuple(0 if quick else rng.choice((0, 1, 5, 40, 300)) for _ in range(clients)),
+        commit=rng.choice((0, 1, 1, 4, 60)),
+        turn_max=rng.choice((1, 1, 4, 100)),
+        ttl_ms=rng.choice((1000, 5000, 10_000, 30_000)),
+        waits=rng.choice((WAITS, WAITS, WAITS_LONG)),
+        credits=rng.choice(((1000,), (0, 1, 2, 5, 1000), (1, 2))),
+        bytes=rng.choice(((BIG,), (BIG,), (0, 300, 500, BIG), (300,))),
+        templates=(orders != ("none",), orders == ("none",) and rng.random() < 0.4, False),
+        received_pct=rng.choice((0, 0, 30)),
+        retries=rng.random() < 0.8,
+        concurrency=rng.choice((1, 1, 2, 100)),
+        ephemeral_pct=rng.choice((0, 0, 20, 50)),
+        start_pct=rng.choice((0, 0, 30)),
+    )
+
+
+class Bias(NamedTuple):
+    """What a life must have, for those who look for something special."""
+
+    weights: Mapping[Act, int] = {}
+    swarm: Mapping[str, Any] = {}
+    settings: Mapping[str, Any] = {}  # of all groups
+
+
+def draw(seed: int, acts: int = ACTS_EACH, bias: Bias | None = None) -> Plan:
+    """The life that a seed stands for."""
+    rng = random.Random(seed)
+    swarm = swarm_of(rng)
+    weights: dict[Act, int] = dict(ALWAYS)
+    for kind, weight in SOMETIMES.items():
+        weights[kind] = weight * rng.choice((0, 0, 1, 1, 3))
+    if bias is not None:
+        weights |= bias.weights
+        settings = [group.settings._replace(**bias.settings) for group in swarm.groups]
+        groups = tuple(GroupPlan(f"g{i}", one, fields_of(one)) for i, one in enumerate(settings))
+        swarm = swarm._replace(groups=groups, **bias.swarm)
+    kinds = [Act.CONNECT] * swarm.clients + [Act.SUBSCRIBE] * swarm.clients
+    kinds += rng.choices(list(weights), list(weights.values()), k=acts - len(kinds))
+    numbers = array("Q", rng.randbytes(8 * acts))
+    return Plan(seed, swarm, list(zip(kinds, numbers, strict=True)))

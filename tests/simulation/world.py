@@ -1,0 +1,293 @@
+"""A deterministic simulator over the real router: one seed is one life of a hub, its disk, its network and clients.
+
+The router is pure, so everything around it can be a number: time, the disk, the wires, what people do and what fails.
+`plan` draws a life from a seed, as data; here it is lived, with a real router inside; `observer` stands at the hub's
+door, hears what is said and sees what is on the disk, and knows what was promised; `shrink` makes a failing life short.
+
+This file is the physics: a heap of events, the hub's loop as the real shell turns it, connections that delay, hold back
+and break, a disk that commits in order, slowly or not at all. What the clients do is in `acts`.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from heapq import heappop, heappush
+from math import ceil, inf
+from typing import Any, Final
+
+from fabric import messages as m
+from fabric.messages import Verdict
+from fabric.router.core import Router, Turn
+from tests.simulation.blocks import TEMPLATES
+from tests.simulation.disk import Disk
+from tests.simulation.observer import Observer
+from tests.simulation.people import Client, Wire
+from tests.simulation.plan import TICKS_S, Act, Plan
+
+START: Final = 1000 * TICKS_S
+WALL_US: Final = 1_700_000_000_000_000
+GOES_MAX: Final = 100  # ticks in a row that a busy router may ask for
+
+# What can be due. At one moment the hub's own timers come first, then whatever was put there first.
+WAKE, UP, DOWN, LAND, HEAL = range(5)
+
+
+class World:
+    def __init__(self, plan: Plan, trace: list[str] | None = None) -> None:
+        self.plan = plan
+        self.swarm = plan.swarm
+        self.trace = trace
+        self.time = START  # in ticks
+        self.now = START / TICKS_S  # the same in seconds
+        self.steps = 0
+        self.counts: Counter[str] = Counter()
+        self.acts = [0] * len(Act)
+        self.disk = Disk()
+        self.observer = Observer(self.counts)
+        self.wall_offset_us = WALL_US
+        self.set_back_s = 0  # by how much in all
+        self.wires: dict[bytes, Wire] = {}
+        self.templates = TEMPLATES[self.swarm.templates]
+        self.clients = [Client(i, self.swarm) for i in range(self.swarm.clients)]
+        self.peers = 0
+        self.slow = 0  # commits that will take long
+        self.failing = False  # the next commit fails
+        self._heap: list[tuple[int, int, int, int, Any, Any]] = []  # (when, urgency, number, what, about, about)
+        self._count = 0
+        self._tokens = 0
+        self._wake_at = 0  # when the hub wakes by itself
+        self._turns: list[Turn] = []  # sealed, not handed to the disk
+        self._committing: list[Turn] = []
+        self._taken = 0  # commands in this turn of the hub
+        self._out: list[tuple[bytes, m.ToClient]] = []
+        self.router = self._start()
+
+    # Time.
+
+    def until(self, when: int) -> None:
+        """Let everything happen that is due up to then."""
+        heap = self._heap
+        while heap and heap[0][0] <= when:
+            time, _, _, what, about, frame = heappop(heap)
+            if time != self.time:
+                self.time = time
+                self.now = time / TICKS_S
+            if what == UP:
+                self.steps += 1
+                self._arrive(about, frame)
+            elif what == DOWN:
+                self.steps += 1
+                if about.alive:
+                    about.client.hears(about, frame)
+                    if about.client.to_resend:
+                        self._resend(about.client)
+                    elif about.client.eager:
+                        self._ack_all(about.client)
+            elif what == WAKE:
+                if time == self._wake_at:
+                    self._wake_at = 0
+                    self.hub_turn()
+            elif what == LAND:
+                if about is self._committing:
+                    self.steps += 1
+                    self._land()
+            elif what == HEAL:
+                about.heal(self)
+        self.time = when
+        self.now = when / TICKS_S
+
+    def at(self, when: int, what: int, about: Any, frame: Any = None) -> None:
+        self._count += 1
+        heappush(self._heap, (when, what != WAKE, self._count, what, about, frame))
+
+    def wall_us(self) -> int:
+        return self.wall_offset_us + int(self.now * 1e6)
+
+    def note(self, make: Callable[[], str]) -> None:
+        """A line of the trace; made only when someone wants it."""
+        if self.trace is not None:
+            self.trace.append(f"{self.now - START / TICKS_S:9.3f}  {make()}")
+
+    # Wires.
+
+    def send(self, wire: Wire, message: m.ToHub) -> None:
+        """A client says something."""
+        if wire.held_up is not None:
+            wire.held_up.append(message)
+        else:
+            self.at(self.time + wire.latency, UP, wire, message)
+
+    def _resend(self, client: Client) -> None:
+        """A producer is back, and sends what was not confirmed."""
+        rids, client.to_resend = client.to_resend, []
+        for rid in rids:
+            sent = client.sent[rid]
+            if client.wire is not None:
+                self.send(client.wire, m.Publish(rid, sent.pseq, sent.level, sent.template.raw))
+
+    def _ack_all(self, client: Client) -> None:
+        """A willing consumer is done with what it has."""
+        for chan, sub in client.subs.items():
+            if sub.held and client.wire is not None:
+                row = (Verdict.ACK, min(sub.held), sub.seen, None)
+                self.send(client.wire, m.Settle(chan, client.next_rid(), (row,)))
+                sub.held.clear()
+
+    def _arrive(self, wire: Wire, message: m.ToHub) -> None:
+        """Something reaches the hub."""
+        if not wire.alive and wire.drops:
+            return
+        self.note(lambda: f"{wire.client.name}@{wire.peer[-1]} -> {_brief(message)}")
+        out = self._out
+        self.router.clock.set(self.wall_us(), self.now)
+        expected = self.observer.told(wire.peer, message, self.now, self.wall_us())
+        self.router.step(message, wire.peer, self.now, out)
+        self.observer.answered(expected, wire.peer, out)
+        self._flush()
+        self.observer.welcomed()
+        self._taken += 1
+        head = self._heap
+        if self._taken < self.swarm.turn_max and head and head[0][0] == self.time and head[0][3] == UP:
+            return  # the hub finds more at its door
+        self.hub_turn()
+
+    def _leave(self, out: list[tuple[bytes, m.ToClient]]) -> None:
+        """What the hub says leaves it."""
+        heard, now = self.observer.heard, self.now
+        for peer, message in out:
+            wire = self.wires[peer]
+            self.note(lambda: f"{wire.client.name}@{wire.peer[-1]} <- {_brief(message)}")  # noqa: B023 - used at once
+            heard(peer, message, now)
+            if wire.alive:
+                if wire.held_down is not None:
+                    wire.held_down.append(message)
+                else:
+                    self.at(self.time + wire.latency, DOWN, wire, message)
+
+    # The hub's shell.
+
+    def _start(self) -> Router:
+        return Router(self.disk, self._token, **self.disk.restored(), wall_us=self.wall_us(), now=self.now)
+
+    def _token(self) -> bytes:
+        self._tokens += 1
+        return self._tokens.to_bytes(16, "big")
+
+    def hub_turn(self) -> None:
+        """What the real hub does after it has taken what arrived."""
+        self._taken = 0
+        router = self.router
+        router.clock.set(self.wall_us(), self.now)
+        router.tick(self.now, self._out)
+        self.observer.ticked(self.now, self.wall_us(), router.counters["sessions_lost"])
+        self._flush()
+        self.observer.flushed()
+        self._hand_over()
+        for _ in range(GOES_MAX):
+            if not router.dispatcher.busy:
+                break
+            router.tick(self.now, self._out)
+            self._flush()
+        else:
+            raise AssertionError("liveness: the router is busy forever")
+        self._flush()
+        self._set_alarm()
+
+    def _flush(self) -> None:
+        if self._out:
+            out, self._out = self._out, []
+            self._leave(out)
+
+    def _hand_over(self) -> None:
+        router = self.router
+        busy = bool(self._committing)
+        if (not busy and router.wants_commit(self.now)) or router.wants_seal():
+            self.seal()
+        if self._turns and not busy:
+            self._committing, self._turns = self._turns, []
+            duration = self.swarm.commit
+            if self.slow:
+                self.slow -= 1
+                duration = 700
+            self.at(self.time + duration, LAND, self._committing)
+
+    def seal(self) -> None:
+        turn = self.router.seal(self.wall_us(), self.now, self._out)
+        self.observer.sealed(turn)
+        self._turns.append(turn)
+        self._flush()
+
+    def _land(self) -> None:
+        """A commit is done, one way or the other."""
+        if self.failing:
+            self.failing = False
+            self.note(lambda: "the commit fails: the hub stops")
+            self.counts["commits failed"] += 1
+            self.crash(0)
+            return
+        done, self._committing = self._committing, []
+        self.counts["commits"] += 1
+        for turn in done:
+            self.disk.write(turn.records)
+            self.observer.landed()
+        self._hand_over()
+        for turn in done:
+            self._out += turn.sends
+            self._flush()
+            self.observer.released()
+            self.router.committed(self.now, self._out)
+            self._flush()
+        self.hub_turn()
+
+    def _set_alarm(self) -> None:
+        due = self.router.next_deadline()
+        if not self._committing:
+            due = min(due, self.router.commit_deadline())
+        if due != inf:
+            when = max(ceil(due * TICKS_S), self.time + 1)
+            if not self._wake_at or when < self._wake_at:
+                self._wake_at = when
+                self.at(when, WAKE, None)
+
+    def crash(self, landed: int) -> None:
+        """The hub dies and comes back with what is on disk; the first turns in flight may have got there unheard of."""
+        self.counts["crashes"] += 1
+        if self._committing and landed:
+            for turn in self._committing:
+                self.disk.write(turn.records)
+                self.observer.landed()
+        self._committing, self._turns, self._out, self._taken = [], [], [], 0
+        self._wake_at = 0
+        self.observer.crashed(self.disk)
+        for wire in self.wires.values():
+            wire.cut(drops=True)
+        self.wires = {}
+        self.router = self._start()
+        self.hub_turn()
+
+    def trimmed(self, first_seq: int) -> None:
+        self.observer.trimmed(first_seq)
+        self.router.trimmed(first_seq, self._out)
+        self._flush()
+        self.observer.trim_told()
+        self.hub_turn()
+
+    def quiesce(self) -> None:
+        """Until nothing is on its way any more, to the hub, from it, or to the disk."""
+        for _ in range(100):
+            self.until(self.time + 64)
+            if not self._committing and not self._turns and not any(e[3] in (UP, DOWN) for e in self._heap):
+                return
+
+
+def _brief(message: Any) -> str:
+    """A message in a line, without its bytes."""
+    fields = []
+    for name, value in zip(message._fields, message, strict=True):
+        if name == "block":
+            value = f"<{len(value)} bytes>"
+        elif name == "fields" and "patterns" in value:
+            value = {name: value[name] for name in ("group", "credit", "start", "concurrency") if name in value}
+        elif name == "fields" and "limits" in value:
+            value = {name: value[name] for name in ("session", "resumed", "subs", "producer")}
+        fields.append(f"{name}={value!r}" if not isinstance(value, bytes) else f"{name}={value.hex()}")
+    return f"{type(message).__name__}({', '.join(fields)})"
