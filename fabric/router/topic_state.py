@@ -5,6 +5,7 @@ topic that gets its settings when it has messages already is counted by reading 
 far that is, and nothing is removed.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from fabric.block import COUNT_MAX, Block
@@ -131,10 +132,12 @@ class Topic:
         Returns how many went and how many of them were still counted.
         """
         latest = self.latest
-        if latest is None and below >= block.count == len(places):
-            self.msgs -= block.count
-            self.size -= block.payload_bytes()
-            return block.count, block.count
+        if latest is None and (below >= block.count or not self.settings.max_bytes):  # no need to look at each
+            excess = self.msgs - self.settings.max_msgs if drop and self.settings.max_msgs else 0
+            went = min(max(bisect_left(places, below), excess), len(places))
+            self.msgs -= went
+            self.size -= block.payload_bytes() if went == block.count else _size_of(block, places[:went])
+            return went, went
         payloads, keys = block.payloads(), block.keys() if latest is not None else []
         went = counted = 0
         for at in places:
@@ -146,6 +149,11 @@ class Topic:
                 self.size -= len(payloads[at])
                 counted += 1
         return went, counted
+
+
+def _size_of(block: Block, places: Sequence[int]) -> int:
+    payloads = block.payloads() if places else []
+    return sum(len(payloads[at]) for at in places)
 
 
 def places_of(block: Block, topic: str, start: int = 0) -> Sequence[int]:
