@@ -1,4 +1,4 @@
-"""An asyncio worker that handles several messages at once and publishes a result for each.
+"""An asyncio worker that handles several messages at once and publishes a result for each, together with its ack.
 
 python examples/async_worker.py [GROUP] [SECONDS]
 """
@@ -7,24 +7,22 @@ import asyncio
 import sys
 
 import fabric_client
+from fabric_client import Message, Transaction
 
 AT_ONCE = 8
 
 
-async def handle(fab: fabric_client.AsyncClient, message: fabric_client.Message) -> None:
-    async with message:  # leaving it acks; an exception asks the hub to deliver it again
-        await asyncio.sleep(0.01)  # some slow service
-        await fab.publish("invoices.created", {"order": message.data["id"]})
-        print(f"invoice for order {message.data['id']}")
+async def handle(message: Message, ctx: Transaction) -> None:
+    """Returning acks; an exception asks the hub to deliver it again."""
+    await asyncio.sleep(0.01)  # some slow service
+    ctx.publish("invoices.created", {"order": message.data["id"]})
+    print(f"invoice for order {message.data['id']}")
 
 
 async def main(group: str = "invoicing", seconds: str = "") -> None:
     timeout = float(seconds) if seconds else None
-    async with fabric_client.aconnect() as fab, asyncio.TaskGroup() as tasks:
-        free = asyncio.Semaphore(AT_ONCE)
-        async for message in fab.consume("orders.*", group=group, prefetch=2 * AT_ONCE, timeout=timeout):
-            await free.acquire()
-            tasks.create_task(handle(fab, message)).add_done_callback(lambda _: free.release())
+    async with fabric_client.aconnect() as fab:
+        await fab.work("orders.*", handle, group=group, concurrency=AT_ONCE, timeout=timeout)
 
 
 if __name__ == "__main__":

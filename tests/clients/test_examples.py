@@ -42,6 +42,39 @@ def test_publish_then_consume_then_invoice(url: str) -> None:
     assert sorted(invoices) == sorted(f"invoice for order {number}" for number in range(20))
 
 
+def test_later(url: str) -> None:
+    due, waiting, reminded = example(url, "later.py")
+    assert due.startswith("order 7 is due at ")
+    assert waiting == "waiting: ['metrics.collect', 'reminders.due']"
+    assert reminded == "remind of order 7"
+
+
+def test_transaction(url: str) -> None:
+    assert example(url, "transaction.py", "1") == ["19 invoices for 19 orders", "dead: ['nobody pays this one']"]
+
+
+def test_request_reply(url: str) -> None:
+    closed, apple, counted, unicorn = example(url, "request_reply.py")
+    assert (closed, apple, counted) == ("the shop is closed", "an apple costs 3", "1! 2! 3!")
+    assert unicorn == "a unicorn: KeyError: 'unicorn'"
+
+
+def test_ordered(url: str) -> None:
+    assert example(url, "ordered.py") == ["alice [0, 1, 2, 3, 4]", "bob [0, 1, 2, 3, 4]"]
+
+
+def test_local_copy(url: str) -> None:
+    dropped, whole = example(url, "local_copy.py")
+    assert dropped == "the copy is dropped"
+    assert whole == "the copy is whole again: {'apple': '5', 'pear': '4'}"
+
+
+def test_each_example_is_run_here() -> None:
+    here = Path(__file__).read_text(encoding="utf-8")
+    for path in EXAMPLES.glob("*.py"):
+        assert f'"{path.name}"' in here, path.name
+
+
 def test_each_example_fits_a_screen() -> None:
     for path in EXAMPLES.glob("*.py"):
         assert len(path.read_text().splitlines()) <= 50, path.name
