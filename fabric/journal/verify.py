@@ -37,6 +37,7 @@ STEP_EVENTS: Final = 1_000  # blocks of events for each read transaction
 EXIT_DAMAGED: Final = 9
 # Tables that are looked at in a way of their own; of the others, the checksums.
 _WALKED: Final = ("meta", "blocks", "chunks", "groups", "producers", "events")
+_LARGE: Final = ("ids",)  # not when a hub starts: there may be gigabytes, and each row is checked when it is read
 
 
 class Finding(NamedTuple):
@@ -95,7 +96,8 @@ class _Walk:
             self._meta(txn)
             groups = self._rows(txn, "groups", records.decode_group)
             producers = self._rows(txn, "producers", records.decode_producer)
-            others = {name: self._rows(txn, name, unseal) for name in existing(self._tables) if name not in _WALKED}
+            skipped = _WALKED + _LARGE if tail_only else _WALKED
+            others = {name: self._rows(txn, name, unseal) for name in existing(self._tables) if name not in skipped}
             seq, last_seq = self._extent(txn, tail_only)
         events = 0 if tail_only or "events" not in existing(self._tables) else self._events()
         first_seq = seq

@@ -41,6 +41,7 @@ def _hub(router: "Router", fields: Fields) -> Row:
         "groups": len(router.groups),
         "sessions": len(router.reception.sessions),
         "dead_letters": sum(box.size for box in router.dead_letters.boxes.values()),
+        "ids": router.ids.count,
         "pending_bytes": router.intake.pending_bytes,
         "refusing": router.intake.refusal.text if router.intake.refusal else "",
     }

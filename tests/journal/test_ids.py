@@ -9,6 +9,7 @@ import pytest
 from fabric.block import Block, encode
 from fabric.journal.records import seq_key
 from fabric.journal.store import Journal
+from fabric.journal.verify import verify
 from fabric.messages import DropIds, SaveIds, TopicSettings
 from fabric.router import id_era, ids
 from fabric.router.clock import Clock
@@ -65,6 +66,8 @@ def test_a_damaged_row_is_empty_and_the_next_one_is_not(tmp_path: Path) -> None:
             row = txn.get(seq_key(1))
             assert row is not None
             txn.put(seq_key(1), b"X" + row[1:])
+    assert [finding.table for finding in verify(path).findings] == ["ids"]
+    assert verify(path, tail_only=True).findings == ()
     journal = Journal.open(path)
     reader = journal.reader()
     assert reader.next_ids(0) == (1, b"")
