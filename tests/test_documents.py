@@ -14,7 +14,7 @@ from tests.test_house import FENCE, ROOT
 
 EXAMPLES: Final = [
     pytest.param(code, id=f"{name}-{i}")
-    for name in ("README.md", "docs/python.md", "docs/delays.md")
+    for name in ("README.md", "docs/python.md", "docs/delays.md", "docs/ids.md")
     for i, code in enumerate(FENCE.findall((ROOT / name).read_text(encoding="utf-8")), 1)
 ]
 # Loops without an end get one here, so that the page can show them without.

@@ -22,6 +22,7 @@ from itertools import compress
 from operator import and_, eq
 from typing import Final
 
+# What follows is on disk as it is; to change it is to change the format of the journal.
 BUCKETS: Final = 2048
 BUCKET_SHIFT: Final = 53  # the bucket is in the top 11 bits of the second half of a hash
 # 230 keys of 32 bytes in a bucket fill two pages of the database; few buckets run over into a third. An unfinished era
