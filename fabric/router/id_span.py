@@ -79,6 +79,11 @@ class Spans:
             if span.eras:
                 span.find(places, self._row, note)
 
+    @property
+    def waiting(self) -> int:
+        """Eras to be absorbed."""
+        return len(self._coming)
+
     def step(self, buckets: int) -> None:
         """Absorb so many buckets."""
         for era, done in list(islice(self._coming.items(), 1)):

@@ -34,7 +34,9 @@ ERAS_MAX: Final = MEMORY_BYTES_MAX // (FILTER_BYTES + SPAN_BYTES // SPAN_ERAS)
 # would be full before this one is on disk.
 STEP_ROWS: Final = 128
 STEP_BUCKETS: Final = 32  # absorbed into a span at a time: two milliseconds
-ABSORBED: Final = 8  # keys, for each new one: after a restart with many eras that are still asked one by one
+# Keys absorbed for each new one; and when several eras wait, after a restart, as they are asked one by one until then.
+ABSORBED: Final = 2
+ABSORBED_LATE: Final = 6
 LONG_US: Final = 3600 * 1_000_000  # a longer window is a long one
 RETRY_MS: Final = 1000
 FOREVER_US: Final = (1 << 63) - 1
@@ -300,7 +302,8 @@ class Ids:
                 step -= len(numbers)
                 if step > 0:
                     self._removing.popleft()
-            self._spans.step(max(STEP_BUCKETS, ABSORBED * BUCKETS * self._added // ERA_KEYS))
+            share = ABSORBED_LATE if self._spans.waiting > 2 else ABSORBED
+            self._spans.step(max(STEP_BUCKETS, share * BUCKETS * self._added // ERA_KEYS))
             self._added, self.is_due = 0, False
         self._turns.append(completed)
         return records
