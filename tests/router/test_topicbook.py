@@ -1,5 +1,6 @@
 """Topics with settings: what is refused, what is dropped, what is kept, and what is said about it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from fabric import messages as m
 from fabric.block import encode
 from fabric.errors import Code
+from fabric.router.latest import LATEST_KEYS_MAX
+from fabric.router.topic_settings import CHOICES, NUMBERS, SETTINGS
 from tests.router.world import World
 
 P, C, D = b"producer", b"consumer", b"other"
@@ -61,6 +64,20 @@ def replayed(world: World, *patterns: str) -> list[str]:
 
 def on_disk(world: World) -> list[int]:
     return [block.base_seq for block in world.reader.blocks]
+
+
+def test_the_protocol_names_every_setting_with_its_default_and_what_is_allowed() -> None:
+    text = (Path(__file__).parents[2] / "clients/PROTOCOL.md").read_text(encoding="utf-8").split("\n### 16.6 ")[1]
+    for name in SETTINGS:
+        default = getattr(m.TopicSettings(), name)
+        assert f"| `{name}` | " + (f'"{default}" |' if isinstance(default, str) else f"{default:,} |") in text
+        assert name not in NUMBERS or f"0..{NUMBERS[name]:,} |" in text or NUMBERS[name] == 1 << 53
+    for values in CHOICES.values():
+        assert ", ".join(f'"{value}"' for value in values) in text
+    for op in ("create", "update", "delete", "purge"):
+        assert f"| `topic.{op}` |" in text
+        assert f"| `queue.{op}` |" in text or op == "update"
+    assert f"over {LATEST_KEYS_MAX:,} keys" in text
 
 
 # Settings.
