@@ -152,10 +152,10 @@ class Router:
     def tick(self, now: float, out: Out) -> None:
         """Let time pass: leases lapse, silent sessions end, groups hand out."""
         self.clock.now = now
-        self.dispatcher.tick(now, out)
-        if now >= self._sweep_at:
+        if now >= self._sweep_at:  # first, so that nothing is said to those who are gone
             self._sweep_at = now + SWEEP_S
             self._sweep(now, out)
+        self.dispatcher.tick(now, out)
         self.requests.tick(now, out)
         self.schedules.tick(now)
         self.topics.tick(now, out)
