@@ -1,7 +1,7 @@
 """The help texts in docs/cli.md, taken from the commands themselves so that they cannot go stale.
 
-A help text stands below a line `<!-- help: COMMAND -->`; `python docs/reference.py` writes all of them anew, and adds
-the commands that are missing.
+`python docs/reference.py` writes all that follows `## Reference` anew, in the order in which the commands are listed. A
+help text stands below a line `<!-- help: COMMAND -->`.
 """
 
 import re
@@ -16,6 +16,7 @@ from fabric.cli import main
 
 PAGE: Final = Path(__file__).parent / "cli.md"
 WIDTH: Final = 100
+HEADING: Final = "\n## Reference\n"
 SLOT: Final = re.compile(r"<!-- help: ([a-z ]+) -->\n```text\n(.*?)```\n", re.DOTALL)
 
 
@@ -41,11 +42,9 @@ def slot(path: str, text: str) -> str:
 
 
 def renewed(page: str) -> str:
-    """The page with every help text as the command gives it; new commands at the end."""
-    made = helps()
-    named = {found[1] for found in SLOT.finditer(page)}
-    page = SLOT.sub(lambda found: slot(found[1], made[found[1]]), page)
-    return page + "".join(f"\n### {path}\n\n{slot(path, text)}" for path, text in made.items() if path not in named)
+    """The page with every help text as the command gives it."""
+    written, heading, _ = page.partition(HEADING)
+    return written + heading + "".join(f"\n### {path}\n\n{slot(path, text)}" for path, text in helps().items())
 
 
 if __name__ == "__main__":

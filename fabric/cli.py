@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from fabric import __version__
-from fabric.errors import FabricError, JournalDamaged
+from fabric.errors import Code, FabricError, JournalDamaged, ProtocolError
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -45,8 +45,29 @@ COMMANDS: Final = {
     "hub": Command("fabric.cli_hub", "hub", "Run a hub over a journal directory."),
     "pub": Command("fabric.cli_pub", "pub", "Publish messages."),
     "sub": Command("fabric.cli_sub", "sub", "Receive messages."),
+    "get": Command("fabric.cli_get", "get", "Read what is stored, without a group."),
+    "request": Command("fabric.cli_request", "request", "Ask whoever answers a topic."),
+    "respond": Command("fabric.cli_request", "respond", "Answer requests."),
+    "group": Command("fabric.cli_group", "group", "Look at groups, make them, change them, move them."),
+    "topic": Command("fabric.cli_topic", "topic", "What is kept of a topic, and emptying it."),
+    "queue": Command("fabric.cli_queue", "queue", "Work queues: made, emptied, listed."),
+    "dlq": Command("fabric.cli_dlq", "dlq", "Dead letters: look at them, redrive or discard them."),
+    "schedule": Command("fabric.cli_schedule", "schedule", "Publishes that wait for their time."),
+    "session": Command("fabric.cli_session", "session", "Who is connected."),
+    "info": Command("fabric.cli_info", "info", "What the hub knows about itself."),
     "journal": Command("fabric.cli_journal", "journal", "Look after a journal: stats, verify, backup and the like."),
     "bench": Command("fabric.cli_bench", "bench", "Measure this machine: throughput, latency, growth."),
+}
+PLURALS: Final = {f"{name}s": name for name in ("group", "topic", "queue", "schedule", "session")}
+# The client's hints are for those who write Python; these say the same to whoever types commands.
+HINTS: Final = {
+    Code.BAD_OPTION: "the option's value is at fault; --help shows what it may be",
+    Code.NOT_FOUND: "'fabric group list', 'fabric topic list' and the like show what there is",
+    Code.GROUP_MISMATCH: "leave the setting out to join the group as it is, or change it with 'fabric group update'",
+    Code.CONFLICT: "look at what exists with 'fabric info', then change or delete that",
+    Code.TOPIC_FULL: "consume or purge it, or raise its limits with 'fabric topic update'",
+    Code.NO_RESPONDERS: "start one with 'fabric respond'",
+    Code.TIMED_OUT: "give it a longer --timeout, or look at those who answer",
 }
 EXAMPLES: Final = """\b
 Examples:
@@ -54,6 +75,7 @@ Examples:
   fabric hub                                   a hub with its journal in ./fabric-data
   fabric pub orders.created '{"id": 102}'
   fabric sub 'orders.#' --group billing
+  fabric group list                            who is how far behind
 """
 
 
@@ -64,7 +86,7 @@ class Fabric(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = COMMANDS.get(cmd_name)
+        entry = COMMANDS.get(PLURALS.get(cmd_name, cmd_name))
         if entry is None:
             return None
         command = getattr(importlib.import_module(entry.module), entry.name)
@@ -78,7 +100,7 @@ class Fabric(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in COMMANDS and args[0] not in PLURALS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
             hint = f"did you mean 'fabric {near[0]}'?" if near else "'fabric --help' lists the commands"
             raise _WrongUsage(f"there is no command {args[0]!r}", hint)
@@ -112,7 +134,7 @@ def run(command: Callable[[], object]) -> int:
     except click.ClickException as error:
         return _tell(error.format_message(), _usage_hint(error), error.exit_code)
     except FabricError as error:
-        return _tell(str(error), error.hint, exit_code_of(error))
+        return _tell(str(error), HINTS.get(getattr(error, "code", Code.INTERNAL), error.hint), exit_code_of(error))
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except OSError as error:
@@ -128,15 +150,16 @@ def exit_code_of(error: FabricError) -> int:
     from fabric_client import errors as client  # late: only an error needs it
 
     for kinds, code in (
-        ((client.ConnectionLost, client.Timeout), EXIT_NO_HUB),
+        ((client.ConnectionLost, client.Timeout, client.TimedOut), EXIT_NO_HUB),
         ((client.BadMessage, client.BadPattern), EXIT_USAGE),
-        ((client.NotFound,), EXIT_NOT_FOUND),
+        ((client.NotFound, client.NoResponders), EXIT_NOT_FOUND),
         ((client.Forbidden,), EXIT_NOT_ALLOWED),
-        ((client.GroupMismatch, client.Fenced), EXIT_CONFLICT),
+        ((client.GroupMismatch, client.Fenced, client.Conflict), EXIT_CONFLICT),
     ):
         if isinstance(error, kinds):
             return code
-    return EXIT_FAILED
+    code = error.code if isinstance(error, client.HubError | ProtocolError) else 0
+    return EXIT_USAGE if code in (Code.BAD_OPTION, Code.BAD_TOPIC, Code.BAD_PATTERN) else EXIT_FAILED
 
 
 def _tell(message: str, hint: str, code: int) -> int:

@@ -44,6 +44,18 @@ def connect(url: str, timeout_s: float) -> "Client":
     return fabric_client.connect(url, name="fabric-cli", timeout=timeout_s)
 
 
+def all_rows(fab: "Client", what: str, name: str, **fields: Any) -> list[dict[str, Any]]:
+    """All rows of a list that the hub gives in pages."""
+    rows: list[dict[str, Any]] = []
+    after: dict[str, Any] = {}
+    while True:
+        page = fab.info(what, **fields, **after)
+        rows += page[name]
+        if not page.get("more") or page.get("next") is None:
+            return rows
+        after = {"after": page["next"]}
+
+
 @contextlib.contextmanager
 def sigterm_interrupts() -> Iterator[None]:
     """SIGTERM ends what is going on as Ctrl-C does: with everything cleaned up."""
@@ -58,4 +70,5 @@ class _Warnings(logging.Handler):
     """What the client has to say goes to standard error, as everything that is not data does."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(click.style("warning: ", fg="yellow") + record.getMessage(), err=True)
+        why = f": {record.exc_info[1]}" if record.exc_info and record.exc_info[1] else ""
+        click.echo(click.style("warning: ", fg="yellow") + record.getMessage() + why, err=True)

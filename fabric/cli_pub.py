@@ -1,22 +1,25 @@
-"""`fabric pub`: one message, one message for each line of standard input, or the same message many times."""
+"""`fabric pub`: one message, one message for each line of standard input, or the same message many times; now, or when
+it is due."""
 
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from fabric.cli_client import connect, hub_options
-from fabric.cli_values import Duration, Header, shown_bytes, shown_seconds
+from fabric.cli_show import usage
+from fabric.cli_values import Duration, Header, Moment, shown_ago, shown_bytes, shown_seconds, shown_time
 
 if TYPE_CHECKING:
-    from fabric_client import Client
+    from fabric_client import Client, Receipt
 
 JSON_TYPE: Final = "application/json"
 PROGRESS_EVERY_S: Final = 0.2  # on a terminal; otherwise a plain line every PROGRESS_PLAIN_S
 PROGRESS_PLAIN_S: Final = 5.0
+EVERY_S_MIN: Final = 0.1  # as the hub has it
 PROGRESS_CHECK: Final = 1000  # messages between looks at the clock
 
 
@@ -25,7 +28,17 @@ PROGRESS_CHECK: Final = 1000  # messages between looks at the clock
 @click.argument("data", required=False)
 @click.option("--lines", is_flag=True, help="Publish each line of standard input as a message.")
 @click.option("-H", "--header", "headers", type=Header(), multiple=True, help="Header of each message; repeatable.")
-@click.option("--key", help="Ordering key of each message.")
+@click.option("--key", help="Key of each message: groups of order 'key' keep the order of a key's messages.")
+@click.option("--id", "number", metavar="ID", help="Stored once: of several with the same id, the first counts.")
+@click.option("--priority", type=click.IntRange(min=0, max=9), help="0..9; 9 is delivered first.  [default: 4]")
+@click.option("--ttl", type=Duration(), help="Expires when it is not delivered by then.")
+@click.option("--delay", type=Duration(), help="Publish it so much later.")
+@click.option("--at", type=Moment("after"), help="Publish it at this time: 2026-11-16T18:00Z, or 2h (from now).")
+@click.option("--every", type=Duration(), help="Publish it again and again, so far apart.")
+@click.option(
+    "--cron", help="Publish it by the calendar: minute hour day month weekday, UTC, such as '0 6 * * mon-fri'."
+)
+@click.option("--name", help="Name of the schedule; a new one takes the place of the one that has it.")
 @click.option("--count", type=click.IntRange(min=1), default=1, help="Publish DATA so many times.")
 @click.option(
     "--json/--no-json",
@@ -54,6 +67,14 @@ def pub(
     lines: bool,
     headers: tuple[tuple[str, str], ...],
     key: str | None,
+    number: str | None,
+    priority: int | None,
+    ttl: float | None,
+    delay: float | None,
+    at: float | None,
+    every: float | None,
+    cron: str | None,
+    name: str | None,
     count: int,
     as_json: bool | None,
     level: str,
@@ -71,49 +92,87 @@ def pub(
       fabric pub images.new < photo.jpg
       seq 1 100000 | fabric pub load.lines --lines
       fabric pub orders.created 'again' --count 1000 -H source:shell --key customer-7
+      fabric pub orders.created '{"id": 102}' --id order-102          twice is once
+      fabric pub reminders.due 'call Ada' --delay 2h
+      fabric pub reports.daily '{}' --cron '0 6 * * *' --name daily-report
 
-    It returns when the hub has everything on disk.
+    It returns when the hub has everything on disk. What is for later has no seq yet but the id of a schedule: see
+    'fabric schedule'.
     """
-    if lines and (data not in (None, "-") or count != 1 or output == "seq"):
-        raise click.UsageError(
-            "--lines reads the messages from standard input; DATA, --count and -o seq do not go with it"
-        )
+    later = {"delay": delay, "at": at, "every": every, "cron": cron, "name": name}
+    later = {option: value for option, value in later.items() if value is not None}
+    if lines and (data not in (None, "-") or count != 1 or output == "seq" or number is not None):
+        usage("--lines reads the messages from standard input; DATA, --count, --id and -o seq do not go with it")
+    _check_schedule(later, alone=not lines and count == 1, output=output)
+    timing = {**later, "ttl": ttl, "priority": priority, "level": None if level == "journaled" else level, "id": number}
+    timing = {option: value for option, value in timing.items() if value is not None}
     style = output or ("text" if sys.stdout.isatty() else "json")
     with connect(url, connect_timeout) as fab:
         if lines:
-            options = _options(headers, key, level, as_json or False)
-            _publish_stream(fab, topic, _lines(), options, timeout, style, show=not no_progress)
+            options = message_options(headers, key, b"", as_json=as_json or False)
+            _publish_stream(fab, topic, _lines(), {**options, **timing}, timeout, style, show=not no_progress)
             return
-        body = sys.stdin.buffer.read() if data in (None, "-") else str(data).encode()
-        options = _options(headers, key, level, _looks_like_json(body) if as_json is None else as_json)
+        body = body_of(data)
+        options = {**message_options(headers, key, body, as_json=as_json), **timing}
         if count > 1:
             _publish_stream(fab, topic, (body for _ in range(count)), options, timeout, style, show=not no_progress)
             return
         begun = time.monotonic()
         receipt = fab.publish(topic, body, timeout=timeout, **options)
         took_s = time.monotonic() - begun
-    match style:
-        case "seq":
-            click.echo(receipt.seq)
-        case "json":
-            click.echo(json.dumps({"topic": topic, "seq": receipt.seq, "bytes": len(body), "level": level}))
-        case _:
-            word = "stored" if level == "journaled" else "received"
-            click.echo(f"{topic} #{receipt.seq}  {shown_bytes(len(body))}  {word} in {shown_seconds(took_s)}")
+    word = "stored" if level == "journaled" else "received"
+    click.echo(_told(style, topic, len(body), level, receipt, f"{word} in {shown_seconds(took_s)}"))
 
 
-def _options(headers: Iterable[tuple[str, str]], key: str | None, level: str, as_json: bool) -> dict[str, Any]:
+def _check_schedule(later: Mapping[str, Any], *, alone: bool, output: str | None) -> None:
+    """Raise when options of time do not go together."""
+    for one, other in (("delay", "at"), ("every", "cron")):
+        if one in later and other in later:
+            usage(f"--{one} and --{other} exclude each other")
+    if "name" in later and len(later) == 1:
+        usage("--name is that of a schedule: it needs --delay, --at, --every or --cron")
+    if not alone and {"every", "cron", "name"} & set(later):
+        usage("--every, --cron and --name go with a single message")
+    if later and output == "seq":
+        usage("what is for later has no seq yet; '-o json' shows the id of its schedule")
+    if later.get("every", 1) < EVERY_S_MIN:
+        usage("--every is 100ms or more: more often is a stream, not a schedule")
+
+
+def _told(style: str, topic: str, size: int, level: str, receipt: "Receipt", how: str) -> str:
+    """What became of one message."""
+    if style == "seq":
+        return str(receipt.seq)
+    if receipt.schedule or receipt.due is not None:
+        due_s = receipt.due.timestamp() if receipt.due else 0.0
+        if style == "json":
+            return json.dumps({"topic": topic, "schedule": receipt.schedule, "due": shown_time(due_s), "bytes": size})
+        ago = shown_ago(due_s, time.time())
+        return f"{topic} schedule {receipt.schedule}  {shown_bytes(size)}  due {shown_time(due_s)} ({ago})"
+    if style == "json":
+        fields = {"topic": topic, "seq": receipt.seq, "bytes": size, "level": level, "duplicate": receipt.duplicate}
+        return json.dumps(fields)
+    how = "a duplicate: stored before, not again" if receipt.duplicate else how
+    return f"{topic} #{receipt.seq}  {shown_bytes(size)}  {how}"
+
+
+def body_of(data: str | None) -> bytes:
+    """DATA, or standard input."""
+    return sys.stdin.buffer.read() if data in (None, "-") else str(data).encode()
+
+
+def message_options(
+    headers: Iterable[tuple[str, str]], key: str | None, body: bytes, *, as_json: bool | None = None
+) -> dict[str, Any]:
     """Only what was asked for: a message without options takes the client's short way."""
     options: dict[str, Any] = {}
     named = dict(headers)
-    if as_json:
+    if _looks_like_json(body) if as_json is None else as_json:
         named.setdefault("content-type", JSON_TYPE)
     if named:
         options["headers"] = named
     if key is not None:
         options["key"] = key
-    if level != "journaled":
-        options["level"] = level
     return options
 
 

@@ -1,4 +1,5 @@
-"""How `fabric sub` writes a message: as text, JSON, lines of JSON, raw bytes, or by a format with percent signs."""
+"""How `fabric sub` and its like write a message: as text, JSON, lines of JSON, raw bytes, or by a format with
+percent signs."""
 
 import base64
 import json
@@ -32,8 +33,8 @@ class Shape(NamedTuple):
         return text if first else self.between + text
 
 
-def shape_of(template: str | None, output: str) -> Shape:
-    """The shape for `-f` or `-o`."""
+def shape_of(template: str | None, output: str, *, headers: bool = False) -> Shape:
+    """The shape for `-f` or `-o`. With `headers`, text shows them, too."""
     if template is not None:
         return Shape(_formatter(template))
     match output:
@@ -43,7 +44,8 @@ def shape_of(template: str | None, output: str) -> Shape:
             return Shape(lambda message: _json(message) + b"\n")
         case "raw":
             return Shape(lambda message: message.body + b"\n")
-    return Shape(_coloured if sys.stdout.isatty() else _plain)
+    line = _coloured if sys.stdout.isatty() else _plain
+    return Shape((lambda message: line(message) + _headers(message)) if headers else line)
 
 
 def record(message: "Message") -> dict[str, Any]:
@@ -59,7 +61,7 @@ def record(message: "Message") -> dict[str, Any]:
     if message.key is not None:
         row["key"] = message.key
     if message.headers:
-        row["headers"] = _text_headers(message)
+        row["headers"] = text_headers(message)
     try:
         data = message.data
         row["data"] = data.decode() if isinstance(data, bytes) else data
@@ -68,7 +70,7 @@ def record(message: "Message") -> dict[str, Any]:
     return row
 
 
-def _text_headers(message: "Message") -> dict[str, str]:
+def text_headers(message: "Message") -> dict[str, str]:
     return {
         name: value if isinstance(value, str) else value.decode(errors="replace")
         for name, value in message.headers.items()
@@ -89,12 +91,24 @@ def _shown(body: bytes) -> str:
 
 
 def _plain(message: "Message") -> bytes:
-    return f"#{message.seq} {message.topic}  {_shown(message.body)}\n".encode()
+    return f"#{message.seq} {message.topic}{_again(message)}  {_shown(message.body)}\n".encode()
 
 
 def _coloured(message: "Message") -> bytes:
     head = click.style(f"#{message.seq}", dim=True) + " " + click.style(message.topic, fg="cyan")
-    return f"{head}  {_shown(message.body)}\n".encode()
+    again = click.style(_again(message), fg="yellow") if message.attempt > 1 else ""
+    return f"{head}{again}  {_shown(message.body)}\n".encode()
+
+
+def _again(message: "Message") -> str:
+    return f" (attempt {message.attempt})" if message.attempt > 1 else ""
+
+
+def _headers(message: "Message") -> bytes:
+    lines = [
+        f"    {_shown(name.encode())}: {_shown(value.encode())}\n" for name, value in text_headers(message).items()
+    ]
+    return "".join(lines).encode()
 
 
 _FIELDS: Final[dict[str, "Callable[[Message], bytes]"]] = {
@@ -102,7 +116,7 @@ _FIELDS: Final[dict[str, "Callable[[Message], bytes]"]] = {
     "s": lambda message: b"%d" % message.seq,
     "v": lambda message: message.body,
     "k": lambda message: (message.key or "").encode(),
-    "h": lambda message: json.dumps(_text_headers(message), ensure_ascii=False).encode(errors="replace"),
+    "h": lambda message: json.dumps(text_headers(message), ensure_ascii=False).encode(errors="replace"),
     "a": lambda message: b"%d" % message.attempt,
     "T": lambda message: shown_time(message.ts).encode(),
     "S": lambda message: b"%d" % len(message.body),

@@ -1,41 +1,53 @@
 """`fabric sub`: messages to standard output, as a member of a group or without a trace.
 
 A message of a group is acked after it was written and flushed: whoever reads our output has it then. When that
-reader leaves, what could not be written goes back to the group, uncounted.
+reader leaves, what could not be written goes back to the group, uncounted. With --exec, a message is acked when its
+command has ended with exit code 0.
 """
 
 import os
 import sys
 import time
-from typing import IO, TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from fabric.cli import EXIT_NOTHING, EXIT_PARTLY
+from fabric.cli import EXIT_NOTHING, EXIT_PARTLY, EXIT_USAGE
 from fabric.cli_client import connect, hub_options, sigterm_interrupts
+from fabric.cli_exec import Command, CommandFailed
+from fabric.cli_settings import group_settings
 from fabric.cli_shape import SHAPES, Shape, shape_of
-from fabric.cli_values import Duration, Position, shown_seconds
+from fabric.cli_show import Failed, usage
+from fabric.cli_values import POSITIONS, Duration, Position, Word, shown_seconds
+from fabric.errors import Code
 
 if TYPE_CHECKING:
-    from fabric_client import Batch, Client, Consumer
+    from fabric_client import Batch, Client, Consumer, Message
 
 
 @click.command()
-@click.argument("patterns", nargs=-1, required=True)
+@click.argument("patterns", nargs=-1)
 @click.option("--group", help="Share the work with others of this name, and ack what was written.")
 @click.option(
     "--start",
     type=Position(),
-    help="first, new, last, seq:120, 1h (an hour ago) or 2026-11-16T02:00Z. "
-    "A group that exists goes on where it is.  [default: first with --group, else new]",
+    help=f"{POSITIONS}. A group that exists goes on where it is.  [default: first with --group, else new]",
 )
 @click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
 @click.option("--timeout", type=Duration(), help="End when no message came for so long.")
-@click.option("-f", "--format", "template", help=r"Such as '%s %t %v\n'; see below.")
+@click.option("-f", "--format", "template", help=r"Such as '%s %t %v\n'; see above.")
 @click.option("-o", "--output", type=click.Choice(SHAPES), help="[default: text on a terminal, else ndjson]")
-@click.option("--ack/--no-ack", default=True, help="With --no-ack, messages go back to the group at the end.")
-@click.option("--lease", type=Duration(), help="A new group's lease: how long a message is held without an ack.")
-@click.option("--attempts", type=click.IntRange(min=1), help="A new group's number of tries before the dead letters.")
+@click.option("--headers", is_flag=True, help="Show headers, too; JSON always has them.")
+@click.option("--exec", "command", metavar="COMMAND", help="Run this shell command on each message.")
+@click.option(
+    "--on-error",
+    type=Word(["retry", "reject", "release", "ack"]),
+    help="What becomes of a message whose command fails.  [default: retry]",
+)
+@click.option("--concurrency", type=click.IntRange(min=1, max=1000), help="Commands that run at once.  [default: 1]")
+@click.option("--no-ack", is_flag=True, help="Only look: messages go back to the group at the end.")
+@group_settings
 @hub_options
 def sub(
     patterns: tuple[str, ...],
@@ -45,44 +57,69 @@ def sub(
     timeout: float | None,
     template: str | None,
     output: str | None,
-    ack: bool,
-    lease: float | None,
-    attempts: int | None,
+    headers: bool,
+    command: str | None,
+    on_error: str | None,
+    concurrency: int | None,
+    no_ack: bool,
+    settings: dict[str, Any],
     url: str,
     connect_timeout: float,
 ) -> int:
-    """Receive the messages whose topic matches one of PATTERNS.
+    """Receive the messages whose topic matches one of PATTERNS; with --group, without PATTERNS, those of the group.
 
     \b
     Examples:
       fabric sub 'orders.#'                                  everything from now on
       fabric sub 'orders.#' --start first --timeout 1s       all that is stored
       fabric sub 'orders.*' --group billing --count 10       take ten from a group
+      fabric sub 'orders.*' --group billing --exec ./charge --on-error retry --attempts 8
       fabric sub '#' --start 1h -f '%T %t %v\\n' | grep error
-      fabric sub '$dlq.billing' --start first -o json --timeout 1s
+      fabric sub billing.DLQ --start first --headers --timeout 1s
 
     \b
     Patterns: * is one word, # any number of words, > as the last word one or more.
     Format:   %t topic  %s seq  %v value  %k key  %h headers as JSON  %a attempt
               %T time   %S size in bytes  %g group  %% percent  \\n \\t \\\\ as usual
+    COMMAND:  gets the value on its standard input, and FABRIC_TOPIC, FABRIC_SEQ,
+              FABRIC_KEY, FABRIC_ATTEMPT, FABRIC_HEADERS; exit code 0 acks
 
-    Ctrl-C prints a summary and ends with exit code 0. Exit code 7: nothing came before --timeout; 8: less than --count.
+    The settings of a group, --lease to --level, are for a group that does not exist yet. To change those of one that
+    exists, use 'fabric group update'.
+
+    Ctrl-C prints a summary and ends with exit code 0. Exit code 7: nothing came before --timeout; 8: less than --count,
+    or a command failed.
     """
+    if not patterns and group is None:
+        usage("name PATTERNS, or the --group to work for")
+    if settings and group is None:
+        usage(f"{_written(settings)} is a setting of a group; it needs --group")
+    if command is None and (on_error is not None or concurrency is not None):
+        usage("--on-error and --concurrency need --exec: they are about its command")
+    if command is not None and (template is not None or output is not None or headers or no_ack):
+        usage("-f, -o, --headers and --no-ack do not go with --exec: the command gets the messages")
     if template is not None and output is not None:
-        raise click.UsageError("-f and -o do not go together")
-    shape = shape_of(template, output or ("text" if sys.stdout.isatty() else "ndjson"))
-    if not ack and group is None:
-        raise click.UsageError("--no-ack needs --group; without a group nothing is acked anyway")
+        usage("-f and -o do not go together")
+    shape = shape_of(template, output or ("text" if sys.stdout.isatty() else "ndjson"), headers=headers)
+    if no_ack and group is None:
+        usage("--no-ack needs --group; without a group nothing is acked anyway")
+    from fabric_client import HubError
+
     tally = _Tally()
+    how = {"group": group, "start": start, "count": count, "timeout": timeout, **settings}
     with sigterm_interrupts(), connect(url, connect_timeout) as fab:
         try:
-            consumer = fab.consume_batches(
-                *patterns, group=group, start=start, count=count, timeout=timeout, lease=lease, attempts=attempts
-            )
-            with consumer:
-                _stream(consumer, shape, sys.stdout.buffer, tally, ack=ack)
-            if group is not None and ack:
+            if command is not None:
+                _work(fab, patterns, Command(command), tally, how, on_error or "retry", concurrency or 1)
+            else:
+                with fab.consume_batches(*patterns, **how) as consumer:
+                    _stream(consumer, shape, sys.stdout.buffer, tally, ack=not no_ack)
+            if group is not None and not no_ack:
                 fab.flush()
+        except HubError as error:
+            if patterns or error.code != Code.BAD_OPTION:
+                raise
+            raise Failed(f"{error}", f"name PATTERNS for the new group {group}", EXIT_USAGE) from error
         except KeyboardInterrupt:
             _settle(fab, tally)
             return 0
@@ -92,13 +129,14 @@ def sub(
             return 0
     if timeout is not None and not tally.count:
         return EXIT_NOTHING
-    return EXIT_PARTLY if count is not None and tally.count < count else 0
+    return EXIT_PARTLY if tally.failed or (count is not None and tally.count < count) else 0
 
 
 class _Tally:
     def __init__(self) -> None:
         self.count = 0
         self.redelivered = 0
+        self.failed = 0
         self._begun = time.monotonic()
 
     def add(self, batch: "Batch") -> None:
@@ -107,7 +145,49 @@ class _Tally:
 
     def summary(self) -> str:
         again = f", {self.redelivered:,} redelivered" if self.redelivered else ""
-        return f"received {self.count:,} in {shown_seconds(time.monotonic() - self._begun)}{again}"
+        failed = f", {self.failed:,} failed" if self.failed else ""
+        return f"received {self.count:,} in {shown_seconds(time.monotonic() - self._begun)}{again}{failed}"
+
+
+def _work(
+    fab: "Client",
+    patterns: Sequence[str],
+    command: Command,
+    tally: _Tally,
+    how: dict[str, Any],
+    on_error: str,
+    concurrency: int,
+) -> None:
+    """A command for each message; of a group, in so many threads."""
+
+    def handle(message: "Message") -> None:
+        tally.count += 1
+        tally.redelivered += message.attempt > 1
+        try:
+            command.write(command.run(message))
+        except CommandFailed as error:
+            tally.failed += 1
+            click.echo(f"#{message.seq} {message.topic} attempt {message.attempt}: {error}", err=True)
+            match on_error:
+                case "retry":
+                    message.retry(reason=str(error))
+                case "reject":
+                    message.reject(str(error))
+                case "release":
+                    message.release()
+
+    if how["group"] is not None:
+        fab.work(patterns, handle, concurrency=concurrency, **how)
+        return
+    with fab.consume(*patterns, **how) as consumer:
+        for message in consumer:
+            handle(message)
+
+
+def _written(settings: Mapping[str, Any]) -> str:
+    """The option of the first of these settings."""
+    name = next(iter(settings))
+    return "--backoff-base" if name == "backoff_first" else f"--{name.replace('_', '-')}"
 
 
 def _stream(consumer: "Consumer[Batch]", shape: Shape, out: IO[bytes], tally: _Tally, *, ack: bool) -> None:

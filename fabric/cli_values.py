@@ -1,4 +1,5 @@
-"""What people write on the command line: sizes, durations, positions, headers. One parser for each, used everywhere.
+"""What people write on the command line: sizes, durations, positions, times, headers. One parser for each, used
+everywhere.
 
 A value that is not understood is answered with a sentence that shows what would be.
 """
@@ -6,7 +7,7 @@ A value that is not understood is answered with a sentence that shows what would
 import re
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -52,26 +53,47 @@ def size_bytes(text: str) -> int:
     return int(total)
 
 
+POSITIONS: Final = "first, new, last, last_per_key, seq:120, 1h (an hour ago) or 2026-11-16T02:00Z"
+
+
 def position(text: str, now_s: float) -> str | int | float:
-    """Where to start: `first`, `new`, `last`, `seq:N`, a time, or a duration before now. As the client takes it."""
+    """Where to start: a word, `seq:N`, a time, or a duration before now. As the client takes it."""
     word = text.strip()
-    if word in ("first", "new", "last"):
-        return word
+    if word.replace("-", "_") in ("first", "new", "last", "last_per_key"):
+        return word.replace("-", "_")
     if word.startswith("seq:"):
         if not re.fullmatch(r"\d{1,18}", word[4:]):
             raise ValueError(f"{text!r} is not a position; a seq is written seq:120")
         return int(word[4:])
     try:
-        return now_s - seconds(word)
+        return moment(word, now_s, "before")
+    except ValueError:
+        raise ValueError(f"{text!r} is not a position; write {POSITIONS}") from None
+
+
+def moment(text: str, now_s: float, side: Literal["before", "after"]) -> float:
+    """A time in seconds since 1970: written as such, or as a duration before or after now."""
+    word = text.strip()
+    try:
+        return now_s + (seconds(word) if side == "after" else -seconds(word))
     except ValueError:
         pass
     try:
-        moment = datetime.fromisoformat(word)
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is not a position; write first, new, last, seq:120, 1h (an hour ago) or 2026-11-16T02:00Z"
-        ) from None
-    return (moment if moment.tzinfo else moment.astimezone()).timestamp()
+        found = datetime.fromisoformat(word)
+        return (found if found.tzinfo else found.astimezone()).timestamp()
+    except (ValueError, OverflowError):
+        ago = "in an hour" if side == "after" else "an hour ago"
+        raise ValueError(f"{text!r} is not a time; write 2026-11-16T02:00Z or 1h ({ago})") from None
+
+
+def seq(text: str) -> int:
+    """`120`, `#120` or `seq:120`; `first` is 1. Raises ValueError with a sentence."""
+    word = text.strip().removeprefix("seq:").removeprefix("#")
+    if word == "first":
+        return 1
+    if not re.fullmatch(r"[0-9]{1,18}", word):
+        raise ValueError(f"{text!r} is not a seq; write 120 or first")
+    return int(word)
 
 
 def header(text: str) -> tuple[str, str]:
@@ -124,6 +146,32 @@ class Position(_Parsed):
         return position(text, time.time())
 
 
+class Moment(_Parsed):
+    """A time; a duration alone is that long ago, or from now."""
+
+    name = "time"
+
+    def __init__(self, side: Literal["before", "after"]) -> None:
+        self._side = side
+
+    def parse(self, text: str) -> float:
+        return moment(text, time.time(), self._side)
+
+
+class Seq(_Parsed):
+    name = "seq"
+
+    def parse(self, text: str) -> int:
+        return seq(text)
+
+
+class Word(click.Choice):  # type: ignore[type-arg]  # older releases of click know no type argument
+    """One of the words that the hub knows. `drop-old` is understood as `drop_old`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(value.replace("-", "_") if isinstance(value, str) else value, param, ctx)
+
+
 class Header(_Parsed):
     name = "name:value"
 
@@ -152,3 +200,23 @@ def shown_seconds(span_s: float) -> str:
 def shown_time(moment_s: float) -> str:
     """RFC 3339 in UTC, to the microsecond."""
     return datetime.fromtimestamp(moment_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def shown_span(span_s: float) -> str:
+    """A duration in its largest two units, as it would be written: `7d`, `1h30m`, `500ms`."""
+    if span_s < 1:
+        return f"{span_s * 1000:.0f}ms"
+    left, parts = round(span_s), list[str]()
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count:,}{unit}")
+    return "".join(parts[:2])
+
+
+def shown_ago(moment_s: float, now_s: float) -> str:
+    """`5m ago`, `in 2h`."""
+    span_s = moment_s - now_s
+    if abs(span_s) < 1:
+        return "now"
+    return f"in {shown_span(span_s)}" if span_s > 0 else f"{shown_span(-span_s)} ago"

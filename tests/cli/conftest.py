@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,13 @@ from fabric.cli_child import HubProcess
 PROCESS_S = 60.0
 
 Fabric = Callable[..., Result]
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    end = time.monotonic() + PROCESS_S
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 @pytest.fixture(autouse=True)

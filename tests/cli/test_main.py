@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
+from docs.reference import commands
 from fabric import __version__
-from fabric.cli import COMMANDS, exit_code_of, run
-from fabric.errors import FabricError, JournalDamaged, JournalError
+from fabric.cli import COMMANDS, exit_code_of, main, run
+from fabric.errors import Code, FabricError, JournalDamaged, JournalError
 from fabric_client import errors as client
 from tests.cli.conftest import PROCESS_S, Fabric
 
@@ -32,11 +33,22 @@ def test_help_imports_nothing_slow() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_with_examples(fabric: Fabric, name: str) -> None:
-    result = fabric(name, "--help")
+@pytest.mark.parametrize("path", [context.command_path for context in commands(main, "fabric")])
+def test_every_command_has_help_with_examples(fabric: Fabric, path: str) -> None:
+    result = fabric(*path.split()[1:], "--help")
     assert result.exit_code == 0
     assert "Examples:" in result.stdout
+    assert f" {path}" in result.stdout.partition("Examples:")[2]
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [("groups", "group"), ("topics", "topic"), ("queues", "queue"), ("schedules", "schedule")]
+)
+def test_plurals_are_understood(fabric: Fabric, said: str, meant: str) -> None:
+    result = fabric(said, "ls", "--help")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage: fabric ")
+    assert "list" in fabric(meant, "--help").stdout
 
 
 def test_version(fabric: Fabric) -> None:
@@ -68,7 +80,52 @@ def test_a_prefix_is_not_a_command(fabric: Fabric) -> None:
         (["pub", "a", "b", "--level", "maybe"], "maybe"),
         (["pub", "a", "b", "--lines"], "--lines reads"),
         (["pub", "a", "--lines", "-o", "seq"], "--lines reads"),
+        (["pub", "a", "b", "--delay", "1s", "--at", "2h"], "--delay and --at exclude each other"),
+        (["pub", "a", "b", "--every", "1m", "--cron", "* * * * *"], "--every and --cron exclude each other"),
+        (["pub", "a", "b", "--every", "1ms"], "--every is 100ms or more"),
+        (["pub", "a", "b", "--delay", "-1s"], "'-1s' is not a duration"),
+        (["pub", "a", "b", "--at", "noon"], "'noon' is not a time"),
+        (["pub", "a", "b", "--name", "n"], "--name is that of a schedule"),
+        (["pub", "a", "b", "--cron", "* * * * *", "--count", "2"], "go with a single message"),
+        (["pub", "a", "b", "--delay", "1s", "-o", "seq"], "no seq yet"),
+        (["pub", "a", "b", "--priority", "10"], "10"),
+        (["pub", "a", "--lines", "--id", "x"], "--lines reads"),
         (["sub"], "PATTERNS"),
+        (["sub", "a", "--lease", "1s"], "--lease is a setting of a group"),
+        (["sub", "a", "--backoff-base", "1s"], "--backoff-base is a setting of a group"),
+        (["sub", "a", "--group", "g", "--attempts", "-1"], "-1"),
+        (["sub", "a", "--group", "g", "--order", "random"], "random"),
+        (["sub", "a", "--group", "g", "--on-error", "ack"], "need --exec"),
+        (["sub", "a", "--group", "g", "--exec", "cat", "-o", "raw"], "do not go with --exec"),
+        (["get", "a", "--from", "1", "--last"], "exclude each other"),
+        (["get", "a", "--last", "--by-key"], "exclude each other"),
+        (["get", "a", "-n", "0"], "0"),
+        (["get", "a", "-n", "1", "--all"], "exclude each other"),
+        (["get", "a", "--last", "-n", "1001"], "-n 1000 at most"),
+        (["get", "a", "--from", "-1"], "'-1' is not a seq"),
+        (["get", "a", "--time", "then"], "'then' is not a time"),
+        (["get", "a", "-f", "%v", "--json"], "do not go together"),
+        (["request", "a", "x", "--timeout", "0"], "--timeout is more than 0"),
+        (["request", "a", "x", "--replies", "0"], "0"),
+        (["respond", "a"], "say how to answer"),
+        (["respond", "a", "--echo", "--reply", "x"], "say how to answer"),
+        (["group", "update", "g"], "nothing to change"),
+        (["group", "create", "g"], "PATTERNS"),
+        (["group", "lst"], "did you mean 'fabric group list'?"),
+        (["group", "seek", "g", "soon"], "'soon' is not a position"),
+        (["topic", "update", "t"], "nothing to change"),
+        (["topic", "create", "t", "--max-age", "-1"], "'-1' is not a duration"),
+        (["queue", "create", "q", "--keep", "limits"], "No such option"),
+        (["dlq", "redrive", "g"], "choose letters by"),
+        (["dlq", "redrive", "g", "1", "--all"], "choose letters by"),
+        (["dlq", "discard", "g", "1", "--max", "3"], "do not go with SEQS"),
+        (["dlq", "list", "--reason", "x"], "need a GROUP"),
+        (["dlq", "list", "g", "--topic", "a..b"], "pattern 'a..b'"),
+        (["dlq", "peek", "g", "x"], "'x' is not a seq"),
+        (["schedule", "cancel"], "ID_OR_NAME"),
+        (["info", "group"], "needs the name of a group"),
+        (["info", "hub", "x"], "takes no name"),
+        (["info", "weather"], "weather"),
         (["sub", "a", "--start", "yesterday"], "'yesterday' is not a position"),
         (["sub", "a", "-f", "%x"], "does not know '%x'"),
         (["sub", "a", "-f", "50%"], "does not know '%'"),
@@ -102,6 +159,12 @@ def test_wrong_usage_is_told_in_one_line(fabric: Fabric, arguments: list[str], s
         (client.NotFound("x"), 4),
         (client.Forbidden("x"), 5),
         (client.GroupMismatch("x"), 6),
+        (client.Conflict("x"), 6),
+        (client.TimedOut("x"), 3),
+        (client.NoResponders("x"), 4),
+        (client.RemoteError("x"), 1),
+        (client.HubError("x", code=Code.BAD_OPTION), 2),
+        (client.HubError("x", code=Code.BUSY), 1),
         (client.Fenced("x"), 6),
         (JournalDamaged("x"), 9),
     ],

@@ -4,13 +4,16 @@ import base64
 import json
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 import fabric_client
 from fabric.cli_child import HubProcess
-from tests.cli.conftest import PROCESS_S, Fabric
+from tests.cli.conftest import PROCESS_S, Fabric, wait_until
 
 IDLE = "300ms"
 
@@ -19,17 +22,11 @@ def rows(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def wait_until(reached: Callable[[], bool]) -> None:
-    end = time.monotonic() + PROCESS_S
-    while not reached():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def test_what_was_published_is_received(talk: Fabric) -> None:
     published = talk("pub", "orders.created", '{"id": 1}', "-H", "source:web", "--key", "c7")
     assert published.exit_code == 0
-    assert json.loads(published.stdout) == {"topic": "orders.created", "seq": 1, "bytes": 9, "level": "journaled"}
+    told = {"topic": "orders.created", "seq": 1, "bytes": 9, "level": "journaled", "duplicate": False}
+    assert json.loads(published.stdout) == told
     received = talk("sub", "orders.#", "--start", "first", "--count", "1")
     assert received.exit_code == 0
     (row,) = rows(received.stdout)
@@ -57,6 +54,31 @@ def test_pub_says_what_it_did(talk: Fabric) -> None:
     assert talk("pub", "a", "x", "-o", "seq").stdout == "1\n"
     assert talk("pub", "a", "x", "-o", "text").stdout.startswith("a #2  1 B  stored in ")
     assert talk("pub", "a", "x", "-o", "text", "--level", "received").stdout.startswith("a #3  1 B  received in ")
+
+
+def test_an_id_is_stored_once(talk: Fabric) -> None:
+    assert talk("pub", "a", "x", "--id", "one", "-o", "seq").stdout == "1\n"
+    again = json.loads(talk("pub", "a", "other", "--id", "one").stdout)
+    assert (again["seq"], again["duplicate"]) == (1, True)
+    assert (
+        talk("pub", "a", "x", "--id", "one", "-o", "text").stdout
+        == "a #1  1 B  a duplicate: stored before, not again\n"
+    )
+    assert talk("get", "a", "--all", "-f", "%v").stdout == "x"
+
+
+def test_urgent_messages_come_first(talk: Fabric) -> None:
+    talk("group", "create", "g", "a")
+    for priority in ("0", "4", "9"):
+        talk("pub", "a", priority, "--priority", priority)
+    assert talk("sub", "--group", "g", "--count", "3", "-f", "%v").stdout == "940"
+
+
+def test_what_has_expired_does_not_come(talk: Fabric) -> None:
+    talk("pub", "a", "soon gone", "--ttl", "1ms")
+    talk("pub", "a", "stays", "--ttl", "1h")
+    time.sleep(0.05)  # for the clock of the wall
+    assert talk("sub", "a", "--start", "first", "--count", "1", "-f", "%v").stdout == "stays"
 
 
 def test_standard_input_is_the_message(talk: Fabric) -> None:
@@ -192,3 +214,72 @@ def test_a_reader_that_leaves_ends_the_stream(
     assert process.stderr is not None
     assert process.stderr.read() == b""
     assert process.wait(PROCESS_S) == 0
+
+
+def test_a_message_that_comes_again_says_so(talk: Fabric) -> None:
+    talk("pub", "a", "x")
+    failed = talk("sub", "a", "--group", "g", "--backoff-base", "0", "--count", "1", "--exec", "exit 3")
+    assert failed.exit_code == 8
+    assert "#1 a attempt 1: exit code 3" in failed.stderr
+    assert talk("sub", "--group", "g", "--count", "1", "-o", "text").stdout == "#1 a (attempt 2)  x\n"
+
+
+def test_a_command_for_each_message(talk: Fabric) -> None:
+    talk("pub", "a.b", "hello", "--key", "k", "-H", "h:1")
+    script = 'cat; echo "|$FABRIC_TOPIC|$FABRIC_SEQ|$FABRIC_KEY|$FABRIC_ATTEMPT|$FABRIC_GROUP|$FABRIC_HEADERS"'
+    done = talk("sub", "a.*", "--group", "g", "--exec", script, "--count", "1")
+    assert (done.exit_code, done.stdout) == (0, 'hello|a.b|1|k|1|g|{"h": "1"}\n')
+    assert talk("sub", "--group", "g", "--timeout", IDLE).exit_code == 7  # it was acked
+    without = talk("sub", "a.*", "--start", "first", "--exec", "cat; exit 1", "--count", "1")
+    assert without.exit_code == 8
+
+
+@pytest.mark.parametrize("verdict", ["retry", "reject", "release", "ack"])
+def test_what_becomes_of_a_message_whose_command_fails(talk: Fabric, verdict: str) -> None:
+    talk("pub", "a", "x")
+    talk("sub", "a", "--group", "g", "--exec", "echo why >&2; exit 3", "--on-error", verdict, "--count", "1")
+
+    def outcome() -> tuple[list[str], int, int]:
+        letters = json.loads(talk("dlq", "list", "g").stdout)["letters"]
+        group = json.loads(talk("group", "show", "g").stdout)
+        return [letter["error"] for letter in letters], group["redelivering"], group["failed"]
+
+    expected = {
+        "retry": ([], 1, 1), "reject": (["exit code 3: why"], 0, 0), "release": ([], 1, 0), "ack": ([], 0, 0),
+    }  # fmt: skip
+    wait_until(lambda: outcome() == expected[verdict])
+
+
+def test_several_commands_at_once(talk: Fabric) -> None:
+    talk("pub", "a", "--lines", stdin="1\n2\n3\n4\n")
+    # Each waits until all four have begun.
+    script = 'read n; touch "$0.$n"; while [ $(ls "$0".* | wc -l) -lt 4 ]; do sleep 0.02; done; echo $n'
+    with tempfile.TemporaryDirectory() as folder:
+        script = script.replace("$0", f"{folder}/x")
+        done = talk("sub", "a", "--group", "g", "--exec", script, "--concurrency", "4", "--count", "4")
+    assert sorted(done.stdout.split()) == ["1", "2", "3", "4"]
+
+
+def test_a_group_is_joined_by_its_name(talk: Fabric) -> None:
+    talk("group", "create", "g", "a.*")
+    talk("pub", "a.b", "x")
+    assert talk("sub", "--group", "g", "--count", "1", "-f", "%v").stdout == "x"
+    unknown = talk("sub", "--group", "other", "--timeout", IDLE)
+    assert unknown.exit_code == 2
+    assert "hint: name PATTERNS for the new group other" in unknown.stderr
+
+
+def test_headers_are_shown_on_demand(talk: Fabric) -> None:
+    talk("pub", "a", "x", "-H", "colour:red")
+    shown = talk("sub", "a", "--start", "first", "--count", "1", "-o", "text", "--headers")
+    assert shown.stdout == "#1 a  x\n    colour: red\n"
+
+
+def test_a_gap_is_told(talk: Fabric, hub: HubProcess) -> None:
+    talk("group", "create", "g", "a")
+    talk("pub", "a", "gone")
+    talk("topic", "purge", "a", "--yes")
+    talk("pub", "a", "stays")
+    found = talk("sub", "--group", "g", "--count", "1", "-f", "%v")
+    assert found.stdout == "stays"
+    assert "warning: messages 1..1 are gone" in found.stderr

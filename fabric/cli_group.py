@@ -1,0 +1,314 @@
+"""`fabric group …`: look at groups, make them, change them, move them."""
+
+import time
+from typing import Any, Final
+
+import click
+
+from fabric.cli import EXIT_NOTHING
+from fabric.cli_client import all_rows, connect, hub_options
+from fabric.cli_noun import Noun
+from fabric.cli_settings import group_settings
+from fabric.cli_show import (
+    Column,
+    Failed,
+    Row,
+    confirm,
+    limit,
+    output_options,
+    plural,
+    print_table,
+    say,
+    show_fields,
+    show_rows,
+    span,
+    usage,
+    yes_option,
+)
+from fabric.cli_values import POSITIONS, Duration, Position
+
+PHASES: Final = ("none", "syncing", "ended", "ready", "degraded")  # of a refresh, by their numbers
+POLL_S: Final = 0.1  # between looks at a refresh
+_COLUMNS: Final = (
+    Column("GROUP", "group", folds=True),
+    Column("PATTERNS", "patterns", folds=True),
+    Column("CONSUMERS", "members"),
+    Column("BEHIND", "behind"),
+    Column("IN FLIGHT", "outstanding"),
+    Column("RETRYING", "redelivering"),
+    Column("DEAD", "dead_letters"),
+    Column("STATE", "state"),
+)
+_FIELDS: Final = (
+    Column("group", "group"),
+    Column("patterns", "patterns"),
+    Column("state", "state"),
+    Column("next seq", "cursor"),
+    Column("behind", "behind"),
+    Column("settled up to", "floor"),
+    Column("in flight", "outstanding"),
+    Column("to be delivered again", "redelivering"),
+    Column("  after a wait", "waiting"),
+    Column("  alone, as suspects", "suspects"),
+    Column("with failures", "failed"),
+    Column("behind their key", "parked"),
+    Column("expired", "expired"),
+    Column("dead letters", "dead_letters"),
+    Column("lease", "lease_ms", span),
+    Column("lease at most", "lease_max_ms", span),
+    Column("attempts", "attempts_max", limit()),
+    Column("backoff", "backoff"),
+    Column("backoff base", "backoff_ms", span),
+    Column("backoff at most", "backoff_max_ms", span),
+    Column("jitter", "jitter_pct", "{}%".format),
+    Column("order", "order"),
+    Column("ack", "ack"),
+    Column("on expire", "on_expire"),
+    Column("level", "level"),
+    Column("consumers", "members"),
+)
+_CONSUMERS: Final = (
+    Column("CONSUMER", "client"),
+    Column("SESSION", "session"),
+    Column("CHANNEL", "chan"),
+    Column("IN FLIGHT", "outstanding"),
+)
+
+
+@click.group("group", cls=Noun)
+def group() -> None:
+    """Look at groups, make them, change them, move them.
+
+    \b
+    Examples:
+      fabric group list
+      fabric group create billing 'orders.*' --attempts 8 --order key
+      fabric group seek billing 1h                  once more what came in the last hour
+      fabric group pause billing
+
+    A group is also made by its first consumer, as in 'fabric sub'. Here it can be made before there is one.
+    """
+
+
+@group.command("list")
+@output_options
+@hub_options
+def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
+    """List all groups, and how far behind they are.
+
+    \b
+    Examples:
+      fabric group list
+      fabric group list --json | jq -r '.groups[] | select(.behind > 1000).group'
+
+    BEHIND counts all messages of the journal after the group's position, also those that it does not want.
+    """
+    with connect(url, connect_timeout) as fab:
+        rows = [row for row in all_rows(fab, "groups", "groups") if row.get("durable", True)]
+        dead = {row["group"]: row["count"] for row in all_rows(fab, "dlq", "groups")}
+    rows = [_with_state({**row, "dead_letters": dead.get(row["group"], 0)}) for row in rows]
+    show_rows("fabric.group.list.v1", "groups", rows, _COLUMNS, as_json, "there are no groups")
+
+
+@group.command("show")
+@click.argument("name")
+@output_options
+@hub_options
+def show_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Show the settings, the position and the consumers of a group.
+
+    \b
+    Examples:
+      fabric group show billing
+      fabric group show billing --json | jq .settings
+    """
+    with connect(url, connect_timeout) as fab:
+        row = _with_state(fab.info("group", name))
+    show_fields("fabric.group.show.v1", row, _FIELDS, as_json)
+    if row["consumers"] and not as_json:
+        click.echo()
+        print_table(row["consumers"], _CONSUMERS)
+
+
+@group.command("create")
+@click.argument("name")
+@click.argument("patterns", nargs=-1, required=True)
+@click.option("--start", type=Position(), help=f"{POSITIONS}.  [default: first]")
+@group_settings
+@output_options
+@hub_options
+def create_command(
+    name: str,
+    patterns: tuple[str, ...],
+    start: str | int | float | None,
+    settings: dict[str, Any],
+    as_json: bool,
+    url: str,
+    connect_timeout: float,
+) -> None:
+    """Make the group NAME for the topics that match one of PATTERNS, before anybody consumes.
+
+    \b
+    Examples:
+      fabric group create billing 'orders.*'
+      fabric group create audit '#' --start new --attempts 0
+      fabric group create stock 'items.#' --order key --lease 2m --backoff-base 1s
+
+    To make one that exists just so is no error; with other settings it is a conflict (exit code 6).
+    """
+    with connect(url, connect_timeout) as fab:
+        answer = fab.admin.groups.create(name, *patterns, start=start, **settings)
+    made = "created" if answer.get("created", True) else "exists already, just so"
+    say("fabric.group.create.v1", answer, f"group {name}: {made}, next seq {answer['cursor']:,}", as_json)
+
+
+@group.command("update")
+@click.argument("name")
+@click.option("--pattern", "patterns", multiple=True, help="All patterns from now on; repeatable.")
+@group_settings
+@output_options
+@hub_options
+def update_command(
+    name: str, patterns: tuple[str, ...], settings: dict[str, Any], as_json: bool, url: str, connect_timeout: float
+) -> None:
+    """Change settings of a group that exists; they hold from now on. Order and level cannot be changed.
+
+    \b
+    Examples:
+      fabric group update billing --attempts 10 --backoff-max 1h
+      fabric group update billing --pattern 'orders.*' --pattern 'refunds.*'
+    """
+    if not patterns and not settings:
+        usage("nothing to change; name a setting, such as --attempts 10")
+    with connect(url, connect_timeout) as fab:
+        answer = fab.admin.groups.update(name, patterns=patterns or None, **settings)
+    say("fabric.group.update.v1", answer, f"group {name}: updated", as_json)
+
+
+@group.command("delete")
+@click.argument("name")
+@yes_option
+@output_options
+@hub_options
+def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Remove a group and its position. Messages stay in the journal, and dead letters until they are discarded.
+
+    \b
+    Examples:
+      fabric group delete billing
+      fabric group delete billing --yes
+    """
+    with connect(url, connect_timeout) as fab:
+        found = fab.info("group", name)
+        confirm(f"delete the group {name} with {plural(found['members'], 'consumer')}, {found['behind']:,} behind", yes)
+        answer = fab.admin.groups.delete(name)
+    say("fabric.group.delete.v1", answer, f"group {name}: deleted", as_json)
+
+
+@group.command("seek")
+@click.argument("name")
+@click.argument("position", type=Position())
+@output_options
+@hub_options
+def seek_command(name: str, position: str | int | float, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Move a group to POSITION: what comes after it is delivered (again), what comes before is not.
+
+    \b
+    Examples:
+      fabric group seek billing first                everything once more
+      fabric group seek billing seq:1200
+      fabric group seek billing 1h                   from an hour ago on
+      fabric group seek billing new                  skip what has piled up
+      fabric group seek prices last_per_key          the latest of each key, then what is new
+
+    Deliveries that are out are void, and failures are forgotten. The old position is told: seek there to go back.
+    """
+    with connect(url, connect_timeout) as fab:
+        before = fab.info("group", name)["cursor"]
+        answer = {**fab.admin.groups.seek(name, position), "before": before}
+    say(
+        "fabric.group.seek.v1",
+        answer,
+        f"group {name}: next seq {answer['cursor']:,}; before it was {before:,}",
+        as_json,
+    )
+
+
+@group.command("pause")
+@click.argument("name")
+@output_options
+@hub_options
+def pause_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Deliver nothing more to a group until it is resumed. What is out may still be acked.
+
+    \b
+    Examples:
+      fabric group pause billing
+    """
+    with connect(url, connect_timeout) as fab:
+        answer = fab.admin.groups.pause(name)
+    say("fabric.group.pause.v1", answer, f"group {name}: paused; go on with 'fabric group resume {name}'", as_json)
+
+
+@group.command("resume")
+@click.argument("name")
+@output_options
+@hub_options
+def resume_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Deliver again after a pause.
+
+    \b
+    Examples:
+      fabric group resume billing
+    """
+    with connect(url, connect_timeout) as fab:
+        answer = fab.admin.groups.resume(name)
+    say("fabric.group.resume.v1", answer, f"group {name}: resumed", as_json)
+
+
+@group.command("refresh")
+@click.argument("name")
+@click.option("--from", "start", type=Position(), help=f"{POSITIONS}.  [default: first]")
+@click.option("--timeout", type=Duration(), help="Degraded when not ready by then.  [default: 10m]")
+@click.option("--wait", is_flag=True, help="Wait until all consumers are ready; exit code 7 when they are not in time.")
+@output_options
+@hub_options
+def refresh_command(
+    name: str,
+    start: str | int | float | None,
+    timeout: float | None,
+    wait: bool,
+    as_json: bool,
+    url: str,
+    connect_timeout: float,
+) -> None:
+    """Let all consumers of a group drop their local copies and load them anew.
+
+    \b
+    Examples:
+      fabric group refresh search-index
+      fabric group refresh prices --from last_per_key --wait
+    """
+    with connect(url, connect_timeout) as fab:
+        answer = dict(fab.admin.groups.refresh(name, start=start, timeout=timeout))
+        number, phase = answer["refresh"], "syncing"
+        while wait and phase in ("syncing", "ended"):
+            time.sleep(POLL_S)
+            now = fab.info("group", name)["refresh"]
+            phase = PHASES[now[2]] if now[0] == number else "replaced by a newer one"
+    answer["phase"] = phase
+    sentence = f"group {name}: refresh {number} up to seq {answer['target']:,} is {phase}"
+    if not wait and not as_json:
+        sentence += f"; look at it with 'fabric group show {name}'"
+    say("fabric.group.refresh.v1", answer, sentence, as_json)
+    if wait and phase != "ready":
+        raise Failed(f"refresh {number} of {name} is {phase}", "look at its consumers", EXIT_NOTHING)
+
+
+def _with_state(row: Row) -> dict[str, Any]:
+    """A row of the hub with a word for people about what goes on."""
+    number, _, phase = row.get("refresh") or (0, 0, 0)
+    states = [f"refresh {number} {PHASES[phase]}"] if phase in (1, 2, 4) else []
+    if row.get("paused"):
+        states.insert(0, "paused")
+    return {**row, "state": ", ".join(states) or ("working" if row.get("members") else "no consumers")}

@@ -1,0 +1,77 @@
+"""`fabric info`: what the hub knows about itself, as it is on the wire. Nouns have lists that are easier to read."""
+
+from typing import Any, Final
+
+import click
+
+from fabric.cli_client import connect, hub_options
+from fabric.cli_show import Column, Row, ago, output_options, print_table, show_fields, usage
+
+NAMED: Final = {"group": "the name of a group", "topic": "the name of a topic"}
+MAY_BE_NAMED: Final = ("dlq", "schedules")
+QUESTIONS: Final = (
+    "hub", "counters", "settings", "groups", "group", "topics", "topic", "sessions", "schedules", "dlq",
+)  # fmt: skip
+# What a list is called in the answer.
+_LISTS: Final = {
+    "groups": "groups",
+    "topics": "topics",
+    "sessions": "sessions",
+    "schedules": "schedules",
+    "dlq": "groups",
+}
+
+
+@click.command("info")
+@click.argument("what", type=click.Choice(QUESTIONS), default="hub")
+@click.argument("name", required=False)
+@output_options
+@hub_options
+def info(what: str, name: str | None, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Show what the hub knows about WHAT: itself (hub), its counters, its settings, or one of the lists.
+
+    \b
+    Examples:
+      fabric info
+      fabric info counters
+      fabric info group billing
+      fabric info dlq billing --json
+
+    It tells things as the wire has them. 'fabric group list' and the like are easier to read.
+    """
+    if what in NAMED and name is None:
+        usage(f"'fabric info {what}' needs {NAMED[what]}")
+    if name is not None and what not in NAMED and what not in MAY_BE_NAMED:
+        usage(f"'fabric info {what}' takes no name")
+    with connect(url, connect_timeout) as fab:
+        answer = _whole(lambda **after: fab.info(what, name, **after), _LISTS.get(what))
+    schema = f"fabric.info.{what}.v1"
+    rows = answer.get(_LISTS.get(what, ""))
+    if as_json or rows is None:
+        show_fields(schema, answer, _columns([answer]), as_json)
+        return
+    rest = {field: value for field, value in answer.items() if value is not rows and field not in ("more", "next")}
+    if rest:
+        show_fields(schema, rest, _columns([rest]), as_json)
+    if rows:
+        print_table(rows, _columns(rows)[:8])
+    elif not rest:
+        click.echo("there are none")
+
+
+def _whole(ask: Any, listed: str | None) -> dict[str, Any]:
+    """The answer with all pages of its list in one."""
+    answer: dict[str, Any] = ask()
+    while listed is not None and answer.get("more") and answer.get("next") is not None:
+        page = ask(after=answer["next"])
+        answer = {**page, listed: answer[listed] + page[listed]}
+    return {field: value for field, value in answer.items() if field not in ("more", "next") or listed is None}
+
+
+def _columns(rows: list[Row]) -> list[Column]:
+    """A column for each field that some row has."""
+    names = dict.fromkeys(field for row in rows for field in row)
+    return [
+        Column(name.removesuffix("_us").replace("_", " "), name, ago if name.endswith("_us") else None, folds=True)
+        for name in names
+    ]

@@ -1,0 +1,188 @@
+"""`fabric topic …`: what is kept of a topic, and emptying it."""
+
+from typing import Any, Final
+
+import click
+
+from fabric.cli_client import all_rows, connect, hub_options
+from fabric.cli_noun import Noun
+from fabric.cli_settings import topic_settings
+from fabric.cli_show import (
+    Column,
+    Row,
+    confirm,
+    counted,
+    limit,
+    output_options,
+    plural,
+    say,
+    show_fields,
+    show_rows,
+    span,
+    usage,
+    yes_option,
+)
+from fabric.cli_values import shown_bytes
+
+COLUMNS: Final = (
+    Column("TOPIC", "topic", folds=True),
+    Column("MESSAGES", "msgs", counted),
+    Column("BYTES", "bytes", shown_bytes),
+    Column("KEEP", "keep"),
+    Column("MAX AGE", "max_age_ms", limit(span)),
+    Column("MAX MESSAGES", "max_msgs", limit()),
+    Column("MAX BYTES", "max_bytes", limit(shown_bytes)),
+    Column("ON FULL", "on_full"),
+    Column("DEDUPE", "dedupe"),
+)
+FIELDS: Final = (
+    Column("topic", "topic"),
+    Column("messages", "msgs", counted),
+    Column("bytes", "bytes", shown_bytes),
+    Column("removed below seq", "floor"),
+    Column("keep", "keep"),
+    Column("max age", "max_age_ms", limit(span)),
+    Column("max messages", "max_msgs", limit()),
+    Column("max bytes", "max_bytes", limit(shown_bytes)),
+    Column("on full", "on_full"),
+    Column("dedupe", "dedupe"),
+    Column("dedupe window", "dedupe_ms", span),
+    Column("queue", "queue"),
+    Column("groups", "groups"),
+)
+
+
+def described(row: Row) -> dict[str, Any]:
+    """A row of the hub with the settings among its fields, where tables and jq find them."""
+    return {**row, **row.get("settings", {})}
+
+
+def removed(answer: Row) -> str:
+    """How many messages went; a hub that has not counted them does not say."""
+    return f"{plural(answer['removed'], 'message')} removed" if "removed" in answer else "all messages removed"
+
+
+@click.group("topic", cls=Noun)
+def topic() -> None:
+    """What is kept of a topic, how long its ids are remembered, and emptying it.
+
+    \b
+    Examples:
+      fabric topic create prices --keep last_per_key
+      fabric topic create logs.debug --max-age 1h --max-messages 100000 --on-full drop_old
+      fabric topic list
+      fabric topic purge logs.debug
+
+    A topic need not be made before it is used; without settings of its own, the hub's limits are all that holds.
+    """
+
+
+@topic.command("list")
+@output_options
+@hub_options
+def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
+    """List the topics that have settings of their own, and how much is in them; then the names of others.
+
+    \b
+    Examples:
+      fabric topic list
+      fabric topic list --json | jq -r '.topics[].topic'
+    """
+    with connect(url, connect_timeout) as fab:
+        others = fab.info("topics", n=1).get("others", [])
+        rows = [described(row) for row in all_rows(fab, "topics", "topics")]
+    nothing = "no topic has settings of its own"
+    show_rows("fabric.topic.list.v1", "topics", rows, COLUMNS, as_json, nothing, others=others)
+    if others and not as_json:
+        click.echo(f"others: {' '.join(others)}")
+
+
+@topic.command("show")
+@click.argument("name")
+@output_options
+@hub_options
+def show_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Show the settings of a topic and how much is in it.
+
+    \b
+    Examples:
+      fabric topic show prices
+    """
+    with connect(url, connect_timeout) as fab:
+        row = described(fab.info("topic", name))
+    show_fields("fabric.topic.show.v1", row, FIELDS, as_json)
+
+
+@topic.command("create")
+@click.argument("name")
+@topic_settings
+@output_options
+@hub_options
+def create_command(name: str, settings: dict[str, Any], as_json: bool, url: str, connect_timeout: float) -> None:
+    """Give the topic NAME settings of its own.
+
+    \b
+    Examples:
+      fabric topic create prices --keep last_per_key
+      fabric topic create orders.created --dedupe-window 1d
+      fabric topic create logs.debug --max-bytes 1GB --on-full drop_old
+    """
+    with connect(url, connect_timeout) as fab:
+        answer = fab.admin.topics.create(name, **settings)
+    made = "created" if answer.get("created", True) else "exists already, just so"
+    say("fabric.topic.create.v1", answer, f"topic {name}: {made}", as_json)
+
+
+@topic.command("update")
+@click.argument("name")
+@topic_settings
+@output_options
+@hub_options
+def update_command(name: str, settings: dict[str, Any], as_json: bool, url: str, connect_timeout: float) -> None:
+    """Change settings of a topic; what is over a new limit goes.
+
+    \b
+    Examples:
+      fabric topic update logs.debug --max-age 10m
+    """
+    if not settings:
+        usage("nothing to change; name a setting, such as --max-age 7d")
+    with connect(url, connect_timeout) as fab:
+        answer = fab.admin.topics.update(name, **settings)
+    say("fabric.topic.update.v1", answer, f"topic {name}: updated", as_json)
+
+
+@topic.command("delete")
+@click.argument("name")
+@yes_option
+@output_options
+@hub_options
+def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Remove the messages of a topic, and its settings.
+
+    \b
+    Examples:
+      fabric topic delete logs.debug --yes
+    """
+    with connect(url, connect_timeout) as fab:
+        confirm(f"delete the topic {name} and all its messages", yes)
+        answer = fab.admin.topics.delete(name)
+    say("fabric.topic.delete.v1", answer, f"topic {name}: deleted, {removed(answer)}", as_json)
+
+
+@topic.command("purge")
+@click.argument("name")
+@yes_option
+@output_options
+@hub_options
+def purge_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Remove the messages of a topic. Groups that have not seen them are told of the gap.
+
+    \b
+    Examples:
+      fabric topic purge logs.debug --yes
+    """
+    with connect(url, connect_timeout) as fab:
+        confirm(f"remove all messages of the topic {name}", yes)
+        answer = fab.admin.topics.purge(name)
+    say("fabric.topic.purge.v1", answer, f"topic {name}: {removed(answer)}", as_json)

@@ -1,0 +1,100 @@
+"""`fabric topic` and `fabric queue` against a real hub."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Fabric
+
+
+def told(talk: Fabric, *arguments: str) -> dict[str, Any]:
+    result = talk(*arguments)
+    assert result.exit_code == 0, result.stderr
+    document: dict[str, Any] = json.loads(result.stdout)
+    assert document.pop("schema") == f"fabric.{arguments[0]}.{arguments[1]}.v1"
+    return document
+
+
+def test_every_setting_of_a_topic(talk: Fabric) -> None:
+    settings = {
+        "--max-age": ("7d", "max_age_ms", 604_800_000),
+        "--max-messages": ("1000", "max_msgs", 1000),
+        "--max-bytes": ("1MB", "max_bytes", 1_000_000),
+        "--on-full": ("drop-old", "on_full", "drop_old"),
+        "--keep": ("last-per-key", "keep", "last_per_key"),
+        "--dedupe": ("slide", "dedupe", "slide"),
+        "--dedupe-window": ("1d", "dedupe_ms", 86_400_000),
+    }
+    told(
+        talk, "topic", "create", "t", *(text for option, (value, _, _) in settings.items() for text in (option, value))
+    )
+    shown = told(talk, "topic", "show", "t")
+    assert {name: shown[name] for _, name, _ in settings.values()} == {n: v for _, n, v in settings.values()}
+    assert [row["topic"] for row in told(talk, "topic", "list")["topics"]] == ["t"]
+    told(talk, "topic", "update", "t", "--max-age", "1h")
+    assert told(talk, "topic", "show", "t")["max_age_ms"] == 3_600_000
+    assert "1h" in talk("topic", "show", "t", "-o", "table").stdout
+
+
+def test_a_full_topic_refuses(talk: Fabric) -> None:
+    talk("topic", "create", "t", "--max-messages", "1")
+    assert talk("pub", "t", "x").exit_code == 0
+    full = talk("pub", "t", "x")
+    assert full.exit_code == 1
+    assert "hint: consume or purge it, or raise its limits with 'fabric topic update'" in full.stderr
+
+
+def test_a_topic_is_emptied_when_confirmed(talk: Fabric) -> None:
+    talk("pub", "t", "--lines", stdin="1\n2\n")
+    assert talk("topic", "purge", "t").exit_code == 6
+    told(talk, "topic", "purge", "t", "--yes")
+    assert talk("get", "t").exit_code == 7
+    talk("pub", "t", "3")
+    assert talk("get", "t", "-f", "%v").stdout == "3"
+
+
+def test_a_topic_is_deleted_when_confirmed(talk: Fabric) -> None:
+    talk("topic", "create", "t", "--max-messages", "5")
+    talk("pub", "t", "1")
+    assert talk("topic", "delete", "t").exit_code == 6
+    told(talk, "topic", "delete", "t", "--yes")
+    assert talk("get", "t").exit_code == 7
+    assert told(talk, "topic", "list")["topics"] == []
+    assert talk("topic", "list", "-o", "table").stdout.startswith("no topic has settings of its own\n")
+
+
+def test_other_settings_of_a_topic_are_a_conflict(talk: Fabric) -> None:
+    talk("topic", "create", "t", "--max-messages", "5")
+    result = talk("topic", "create", "t", "--max-messages", "6")
+    assert result.exit_code == 6
+    assert "max_msgs" in result.stderr
+
+
+def test_topics_without_settings_are_named(talk: Fabric) -> None:
+    talk("pub", "plain", "x")
+    listed = told(talk, "topic", "list")
+    assert (listed["topics"], listed["others"]) == ([], ["plain"])
+    assert talk("topic", "list", "-o", "table").stdout.endswith("\nothers: plain\n")
+    assert not told(talk, "topic", "show", "plain")["configured"]
+
+
+@pytest.mark.parametrize(("verb", "more"), [("update", ["--max-age", "1h"]), ("delete", ["--yes"])])
+def test_an_unknown_topic_is_not_found(talk: Fabric, verb: str, more: list[str]) -> None:
+    result = talk("topic", verb, "nope", *more)
+    assert result.exit_code == 4
+    assert result.stderr.endswith("hint: 'fabric topic list' shows what there is\n")
+
+
+def test_a_queue_keeps_what_is_not_done(talk: Fabric) -> None:
+    told(talk, "queue", "create", "jobs", "--attempts", "3", "--max-messages", "100")
+    talk("pub", "jobs", "--lines", stdin="1\n2\n")
+    assert talk("sub", "--group", "jobs", "--count", "1", "-f", "%v").stdout == "1"
+    (row,) = told(talk, "queue", "list")["queues"]
+    assert (row["queue"], row["max_msgs"], row["attempts_max"]) == ("jobs", 100, 3)
+    assert talk("queue", "purge", "jobs").exit_code == 6
+    told(talk, "queue", "purge", "jobs", "--yes")
+    assert talk("sub", "--group", "jobs", "--timeout", "300ms").exit_code == 7
+    told(talk, "queue", "delete", "jobs", "--yes")
+    assert told(talk, "queue", "list")["queues"] == []
+    assert talk("queue", "delete", "jobs", "--yes").exit_code == 4
