@@ -38,6 +38,16 @@ def topic_name(fields: Fields, field: str = "topic") -> str:
     return name
 
 
+def any_topic_name(fields: Fields) -> str:
+    """The topic that INFO is asked about: one of the hub's own, too."""
+    value = fields.get("name")
+    if not isinstance(value, str) or not value:
+        raise ProtocolError(Code.BAD_OPTION, "name is missing: the name of a topic")
+    name = unaliased(value)
+    check_topic(name)
+    return name
+
+
 def asked_settings(name: str, fields: Fields, base: TopicSettings) -> TopicSettings:
     """The settings that some fields ask for; `base` where they are silent."""
     asked = base._replace(

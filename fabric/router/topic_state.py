@@ -6,7 +6,7 @@ far that is, and nothing is removed.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fabric.block import COUNT_MAX, Block
 from fabric.messages import SaveTopic, TopicSettings
@@ -164,3 +164,43 @@ def places_of(block: Block, topic: str, start: int = 0) -> Sequence[int]:
         return ()
     number = block.topics.index(topic)
     return [at for at, its in enumerate(block.topic_idx()[start:], start) if its == number]
+
+
+class Superseded:
+    """Whether a later message has the key of a message; for all topics that keep the latest of each key.
+
+    Asked for one place of a block after the other, so the answers for the latest block are remembered.
+    """
+
+    __slots__ = ("_block", "_flags", "_topics")
+
+    def __init__(self, topics: Mapping[str, Topic]) -> None:
+        self._topics = topics
+        self._block: Block | None = None
+        self._flags: list[bool] = []
+
+    def __call__(self, block: Block, place: int) -> bool:
+        if self._block is not block:
+            self._block = block
+            self._flags = self._look(block)
+        return bool(self._flags) and self._flags[place]
+
+    def forget(self) -> None:
+        """Something was published, or the settings of a topic have changed."""
+        self._block = None
+
+    def _look(self, block: Block) -> list[bool]:
+        """For each message of a block; empty when there is none that could have a successor."""
+        indexes = []
+        for name in block.topics:
+            topic = self._topics.get(name)
+            if topic is not None and topic.counting is not None:  # soon there will be another answer
+                self._block, topic = None, None
+            indexes.append(topic.latest if topic is not None else None)
+        if not any(index is not None for index in indexes):
+            return []
+        base, keys, flags = block.base_seq, block.keys(), []
+        for at, number in enumerate(block.topic_idx()):
+            index = indexes[number]
+            flags.append(index is not None and index.is_superseded(keys[at], base + at))
+        return flags

@@ -21,13 +21,14 @@ from fabric.router.timers import NEVER
 from fabric.router.topic_keeper import Keeper
 from fabric.router.topic_settings import (
     SETTINGS,
+    any_topic_name,
     as_map,
     asked_settings,
     refuse_unknown,
     require_same,
     topic_name,
 )
-from fabric.router.topic_state import Topic
+from fabric.router.topic_state import Superseded, Topic
 
 TOPICS_MAX: Final = 10_000  # with settings; each is some 500 bytes here, and a row
 QUEUES_PER_SWEEP: Final = 64
@@ -63,8 +64,9 @@ class TopicBook:
         self._giving: dict[Topic, None] = {}  # those that have not given way yet,
         self._wanted = 0  # to the retention of the whole journal, up to here
         self._grants: deque[int] = deque()  # for each sealed turn, what may be removed when it is on disk; 0: as before
+        self._forgotten: dict[str, int] = {}  # floors that matter only while there are blocks below them in memory
         self._keyed: set[Topic] = set()  # those of `last_per_key`
-        self._memo: tuple[Block | None, list[bool]] = (None, [])
+        self._superseded = Superseded(self._topics)
         for row in saved:
             self._enter(Topic.restore(row, first_seq, intake.next_seq))
 
@@ -90,8 +92,8 @@ class TopicBook:
         self._keyed.discard(topic)
         if topic.settings.keep == "last_per_key" and not topic.deleted:
             self._keyed.add(topic)
-        self._commons.shelf.superseded = self._is_superseded if self._keyed else None
-        self._memo = (None, [])
+        self._commons.shelf.superseded = self._superseded if self._keyed else None
+        self._superseded.forget()
 
     def settings_of(self, name: str) -> TopicSettings:
         topic = self._topics.get(name)
@@ -119,7 +121,7 @@ class TopicBook:
 
     def take(self, block: Block, base_seq: int) -> None:
         """Count a block that is stored with this turn."""
-        self._memo = (None, [])
+        self._superseded.forget()
         for name in self.tracked.intersection(block.topics):
             topic = self._topics[name]
             topic.count(block, base_seq)
@@ -163,6 +165,12 @@ class TopicBook:
             self._acked[topic] = None
             if topic.msgs:
                 keeper.due[topic] = None
+        for name in list(self._forgotten)[:QUEUES_PER_SWEEP]:
+            floor = self._forgotten.pop(name)
+            if name not in self._topics and self._commons.shelf.holds(floor - 1):
+                self._forgotten[name] = floor
+            elif name not in self._topics:
+                self._commons.shelf.removed.pop(name, None)
         if len(self._topics) > len(self.tracked):
             for topic in self._topics.values():
                 if topic.deleted and (keeper.first_seq >= topic.floor or not topic.kept):
@@ -338,6 +346,7 @@ class TopicBook:
         for topics in (self._dirty, self.keeper.moved, self.keeper.due, self.keeper.later):
             topics.pop(topic, None)
         del self._topics[topic.name]
+        self._forgotten[topic.name] = topic.floor
 
     def find(self, name: str) -> Topic:
         topic = self._topics.get(name)
@@ -359,7 +368,7 @@ class TopicBook:
     def info(self, fields: Fields) -> Answer:
         """INFO of one topic, or of all."""
         if fields.get("what") == "topic":
-            name = topic_name(fields, "name") if not str(fields.get("name")).startswith("$") else str(fields["name"])
+            name = any_topic_name(fields)
             topic = self._topics.get(name)
             known = topic is not None and not topic.deleted
             row = self.describe(topic) if topic is not None else {"topic": name, "settings": as_map(DEFAULTS)}
@@ -373,25 +382,3 @@ class TopicBook:
             others, complete = self._commons.shelf.reader.topic_names(NAMES_MAX)
             answer |= {"others": [name for name in others if name not in self.tracked], "complete": complete}
         return answer
-
-    # Messages with a successor.
-
-    def _is_superseded(self, block: Block, place: int) -> bool:
-        """Whether a later message has the key of the message at a place. Asked for one place after the other."""
-        if self._memo[0] is not block:
-            self._memo = block, self._superseded_in(block)
-        return self._memo[1][place] if self._memo[1] else False
-
-    def _superseded_in(self, block: Block) -> list[bool]:
-        """For each message of a block; empty when there is none of a topic that keeps the latest only."""
-        indexes = []
-        for name in block.topics:
-            topic = self._topics.get(name)
-            indexes.append(topic.latest if topic is not None and topic.counting is None else None)
-        if not any(index is not None for index in indexes):
-            return []
-        base, keys, flags = block.base_seq, block.keys(), []
-        for at, number in enumerate(block.topic_idx()):
-            index = indexes[number]
-            flags.append(index is not None and index.is_superseded(keys[at], base + at))
-        return flags

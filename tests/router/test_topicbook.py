@@ -518,3 +518,20 @@ def test_the_journal_waits_until_the_book_has_given_way(world: World) -> None:
     assert amounts(world, "a") == (3, 3)
     admin(world, "topic.delete", topic="a")
     assert book.hold > 1 << 60
+
+
+def test_floors_of_topics_that_are_gone_are_forgotten_when_memory_has_nothing_below(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fabric.router import shelf
+
+    monkeypatch.setattr(shelf, "SHELF_BYTES_MAX", 1000)
+    for n in range(20):
+        world.pub(P, f"t.{n}", "x")
+        admin(world, "topic.purge", topic=f"t.{n}")
+        world.pass_time(0.5)
+    world.pub(P, "other", "x" * 2000)
+    for _ in range(4):
+        world.pass_time(0.5)
+    assert (world.topic_rows, world.router.shelf.removed) == ({}, {})
+    assert on_disk(world) == [21]
