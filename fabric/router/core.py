@@ -111,7 +111,7 @@ class Router:
         self.intake.tracked, self.intake.require_room = self.topics.tracked, self.topics.require_room
         self.intake.count = self.topics.take
         self.topics.keeper.told = self._removed
-        self.ids = self.intake.ids = Ids(reader, self.clock, self.topics.settings_of, self.dispatcher.is_settled)
+        self.ids = self.intake.ids = Ids(reader, self.clock, self.topics.settings_of, self._is_over)
         self._sealed: deque[_Sealed] = deque()
         self._sweep_at = 0.0
 
@@ -426,6 +426,11 @@ class Router:
             self.dead_letters.lowered(box, floor)
         if unsettled:
             self.advice.say("$sys.topic.trimmed", topic=topic, floor=floor, unsettled=unsettled)
+
+    def _is_over(self, topic: str, seq: int) -> bool:
+        """Whether nobody waits for a message any more: all have settled it, or it is removed."""
+        first_seq = max(self.shelf.first_seq, self.shelf.removed.get(topic, 0))
+        return seq < first_seq or self.dispatcher.is_settled(topic, seq)
 
     def _sweep(self, now: float, out: Out) -> None:
         for session in self.reception.silent(now):

@@ -72,12 +72,12 @@ class Ids:
         reader: IdReader,
         clock: Clock,
         settings_of: Callable[[str], TopicSettings],
-        is_settled: Callable[[str, int], bool],
+        is_over: Callable[[str, int], bool],  # whether nobody waits for a message (topic, seq) any more
     ) -> None:
         self._reader = reader
         self._clock = clock
         self._settings_of = settings_of
-        self._is_settled = is_settled
+        self._is_over = is_over
         self._eras: list[Era] = []
         self._open: dict[int, Era] = {}  # those that take new keys: 0 for short windows, 1 for long ones
         self._last_numbers = [0, 1]  # of the eras of short and long windows: the last bit tells them apart
@@ -207,7 +207,7 @@ class Ids:
         """Whether a key that was put down makes a message a duplicate."""
         if self._now_us >= until_us:
             return False
-        return self._settings_of(topic).dedupe != "until_ack" or not self._is_settled(topic, seq)
+        return self._settings_of(topic).dedupe != "until_ack" or not self._is_over(topic, seq)
 
     def remember(self, checked: Checked, first_seq: int) -> None:
         """What is left of a checked block is stored, beginning at a seq."""

@@ -20,6 +20,10 @@ def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
         yield context
 
 
+def hub_in(folder: Path) -> Hub:
+    return Hub(folder / "journal", HubOptions(binds=[f"inproc://{uuid.uuid4()}"], drain_s=0))
+
+
 def publish(peer: Talker, topic: str, *ids: bytes, pseq: int = 0) -> tuple[Any, ...]:
     """The row of the confirmation, without the rid."""
     rid = peer.next_rid()
@@ -50,19 +54,17 @@ def test_keys_outlive_a_hub_that_is_killed(tmp_path: Path, context: "zmq.Context
 
 
 def test_a_consumer_sees_each_id_once(tmp_path: Path) -> None:
-    with Hub(tmp_path / "journal", HubOptions(binds=[f"inproc://{uuid.uuid4()}"], drain_s=0)) as hub:
-        with talker(hub.context, hub.binds[0]) as peer:
-            peer.subscribe("t", group="g")
-            publish(peer, "t", b"1", b"2", b"1")
-            publish(peer, "t", b"2")
-            publish(peer, "t", b"3", b"2")
-            assert [body for _, body in peer.take(3)] == [b"body 1", b"body 2", b"body 3"]
-            assert peer.receive(0) is None
+    with hub_in(tmp_path) as hub, talker(hub.context, hub.binds[0]) as peer:
+        peer.subscribe("t", group="g")
+        publish(peer, "t", b"1", b"2", b"1")
+        publish(peer, "t", b"2")
+        publish(peer, "t", b"3", b"2")
+        assert [body for _, body in peer.take(3)] == [b"body 1", b"body 2", b"body 3"]
+        assert peer.receive(0) is None
 
 
 def test_a_stopped_hub_goes_on_with_its_keys(tmp_path: Path) -> None:
     for life in range(3):
-        with Hub(tmp_path / "journal", HubOptions(binds=[f"inproc://{uuid.uuid4()}"], drain_s=0)) as hub:
-            with talker(hub.context, hub.binds[0]) as peer:
-                row = publish(peer, "t", b"always", b"life %d" % life)
-                assert row == ((1, 2, 0) if life == 0 else (life + 2, 1, 1, ((0, 1),)))
+        with hub_in(tmp_path) as hub, talker(hub.context, hub.binds[0]) as peer:
+            row = publish(peer, "t", b"always", b"life %d" % life)
+            assert row == ((1, 2, 0) if life == 0 else (life + 2, 1, 1, ((0, 1),)))

@@ -25,7 +25,7 @@ class IdWorld(World):
     def _router(self, **restored: Any) -> Any:
         router = super()._router(**restored)
         router.ids._settings_of = lambda topic: self.topic_settings.get(topic, m.TopicSettings())
-        router.ids._is_settled = lambda topic, seq: (topic, seq) in self.settled
+        router.ids._is_over = lambda topic, seq: (topic, seq) in self.settled
         return router
 
     def restart(self) -> None:
@@ -190,16 +190,38 @@ def test_until_ack_ends_with_the_last_ack(world: IdWorld) -> None:
     assert world.row("q", "x") == (3, 1, 0)
 
 
-def test_until_ack_asks_the_groups(world: IdWorld) -> None:
-    settings = m.TopicSettings(dedupe="until_ack")
-    world.router.ids._settings_of = lambda topic: settings
-    world.router.ids._is_settled = world.router.dispatcher.is_settled
-    world.hello(b"consumer")
+def queue_world() -> World:
+    """A world with real settings of topics: a queue `q`, of a group that is named like it."""
+    world = World()
+    for peer in (P, b"consumer"):
+        world.hello(peer)
+    answers = world.say(P, m.Admin(3, {"op": "topic.create", "topic": "q", "dedupe": "until_ack"}))
+    assert isinstance(answers[-1], m.Ok), answers
     world.sub(b"consumer", 1, "q", group="g")
-    world.put("q", "x")
-    assert world.row("q", "x") == (1, 0, 1, ((0, 1),))
+    return world
+
+
+def put(world: World, name: bytes) -> tuple[Any, ...]:
+    answer = world.say(P, m.Publish(9, 0, m.Level.JOURNALED, encode("q", [b"job"], ids=[name])))[-1]
+    assert isinstance(answer, m.PubOk)
+    return answer.confirms[0][1:]
+
+
+def test_until_ack_asks_the_groups() -> None:
+    world = queue_world()
+    put(world, b"x")
+    assert put(world, b"x") == (1, 0, 1, ((0, 1),))
     world.settle(b"consumer", 1, m.Verdict.ACK, 1, 1)
-    assert world.row("q", "x") == (2, 1, 0)
+    assert put(world, b"x") == (2, 1, 0)
+    assert put(world, b"x") == (2, 0, 1, ((0, 2),))
+
+
+def test_what_is_purged_may_be_asked_for_again() -> None:
+    world = queue_world()
+    put(world, b"x")
+    answers = world.say(P, m.Admin(4, {"op": "topic.purge", "topic": "q"}))
+    assert isinstance(answers[-1], m.Ok), answers
+    assert put(world, b"x") == (2, 1, 0)
 
 
 def test_no_window_means_for_ever(world: IdWorld) -> None:

@@ -2,106 +2,20 @@
 
 import os
 from array import array
-from collections.abc import Callable
 
 import pytest
 
 from fabric import messages as m
 from fabric.block import Block, encode
 from fabric.errors import ProtocolError
-from fabric.router import id_era, id_span, ids
-from fabric.router.clock import Clock
+from fabric.router import id_era, ids
 from fabric.router.id_era import Era, Places
-from fabric.router.ids import Ids
-from tests.router.world import MemoryReader
-from tests.seeds import seeded
-
-SMALL = {
-    "BUCKETS": 16, "BUCKET_SHIFT": 60, "ERA_KEYS": 64, "WORDS": 64, "_SLOT": 63, "FILTER_BYTES": 512, "SLICES": 4,
-    "SLICE_BYTES": 128, "PAGE_BYTES": 5 * 32,
-}  # fmt: skip
-HOUR_MS = 3_600_000
+from tests.router.ids_disk import HOUR_MS, Disk, make_small
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in SMALL.items():
-        monkeypatch.setattr(id_era, name, value)
-        monkeypatch.setattr(ids, name, value, raising=False)
-    for name, value in {"BUCKETS": 16, "SPAN_ERAS": 3, "SPAN_WORDS": 256, "_SLOT": 255}.items():
-        monkeypatch.setattr(id_span, name, value)
-    monkeypatch.setattr(id_span, "SPAN_BYTES", 8 * 256)
-    monkeypatch.setattr(ids, "STEP_ROWS", 7)
-    monkeypatch.setattr(ids, "STEP_BUCKETS", 3)
-
-
-class Disk:
-    """An index with a memory for a disk. Turns are committed one by one; `crash` forgets those that are not."""
-
-    def __init__(self) -> None:
-        self.now_us = 1_000_000_000
-        self.reader = MemoryReader()
-        self.settings: dict[str, m.TopicSettings] = {}
-        self.seq = 1
-        self.sealed: list[tuple[list[m.Record], int]] = []
-        self.on_disk = 0
-        self.crash()
-
-    def crash(self) -> None:
-        self.clock = Clock()
-        self.clock.set(self.now_us, 0.0)
-        self.sealed.clear()
-        self.seq = self.on_disk + 1
-        self.ids = Ids(self.reader, self.clock, lambda t: self.settings.get(t, m.TopicSettings()), lambda t, s: False)
-
-    def wait(self, us: int) -> None:
-        self.now_us += us
-        self.clock.set(self.now_us, 0.0)
-
-    def put(self, *names: str, topic: str = "t") -> dict[str, int]:
-        """The seqs of messages with these ids."""
-        raw = [name.encode() for name in names]
-        checked = self.ids.check(Block(encode(topic, raw, ids=raw)))
-        self.ids.remember(checked, self.seq)
-        rows = dict(checked.rows(self.seq))
-        seqs = {}
-        for index, name in enumerate(names):
-            if index not in rows:
-                seqs[name] = self.seq
-                self.seq += 1
-        return {name: seqs.get(name) or rows[index] for index, name in enumerate(names)}
-
-    def seal(self) -> None:
-        self.sealed.append((self.ids.rows(), self.seq - 1))
-
-    def commit(self) -> None:
-        """The oldest turn is on disk."""
-        records, self.on_disk = self.sealed.pop(0)
-        for record in records:
-            match record:
-                case m.SaveIds(number, value):
-                    self.reader.ids[number] = value
-                case m.DropIds(number):
-                    self.reader.ids.pop(number, None)
-        self.ids.committed()
-
-    def turn(self) -> None:
-        self.seal()
-        self.commit()
-
-    def settle_down(self) -> None:
-        """Let the background finish."""
-        for _ in range(200):
-            self.ids.sweep()
-            self.turn()
-
-    @property
-    def eras(self) -> list[Era]:
-        return self.ids._eras
-
-
-@pytest.fixture
-def disk(small: None) -> Disk:
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    make_small(monkeypatch)
     return Disk()
 
 
@@ -364,8 +278,13 @@ def test_a_filter_lets_all_of_its_own_through_and_few_others() -> None:
     assert len(found_in(era, mine)) == len(mine)
     others = [os.urandom(16) for _ in range(20_000)]
     looked_at: list[int] = []
+
+    def row(number: int) -> bytes:
+        looked_at.append(number)
+        return b""
+
     era.buckets = None
-    era.find(Places(others), None, lambda number: bytes(looked_at.append(number) or 0), lambda *_: None)
+    era.find(Places(others), None, row, lambda *_: None)
     assert len(looked_at) < 40
 
 
@@ -380,82 +299,3 @@ def test_damaged_rows_cost_only_what_was_in_them(disk: Disk) -> None:
     disk.crash()
     again = disk.put(*known)
     assert sum(again[name] != seq for name, seq in known.items()) == lost
-
-
-# Against a twin that does the same in the plainest way.
-
-
-@pytest.mark.parametrize("run", range(12))
-def test_as_a_dictionary_would(small: None, run: int) -> None:
-    rng = seeded(f"ids, run {run}")
-    disk = Disk()
-    settled: set[int] = set()
-    disk.settings = {
-        "slide": m.TopicSettings(dedupe="slide", dedupe_ms=7_000),
-        "acked": m.TopicSettings(dedupe="until_ack", dedupe_ms=30_000),
-        "long": m.TopicSettings(dedupe_ms=3 * HOUR_MS),
-        "ever": m.TopicSettings(dedupe_ms=0),
-        "plain": m.TopicSettings(dedupe_ms=20_000),
-    }
-    twin = Twin(disk, settled)
-    for _ in range(rng.choice((60, 400))):
-        what = rng.random()
-        if what < 0.6:
-            topic = rng.choice(list(disk.settings))
-            names = [f"id{rng.randrange(rng.choice((9, 300)))}" for _ in range(rng.choice((1, 2, 8, 40)))]
-            raw = [name.encode() for name in names]
-            checked = disk.ids.check(Block(encode(topic, raw, ids=raw)))
-            expected = twin.put(topic, names)
-            assert checked.rows(disk.seq) == expected
-            disk.ids.remember(checked, disk.seq)
-            disk.seq += len(names) - len(expected)
-        elif what < 0.75:
-            disk.wait(rng.choice((1, 1000, 500_000, 6_999_999, 7_000_000, 20_000_000, 3 * HOUR_MS * 1000)))
-        elif what < 0.8 and disk.on_disk:
-            settled.add(rng.randint(1, disk.on_disk))
-        elif what < 0.85:
-            disk.ids.sweep()
-        elif what < 0.97:
-            disk.turn()
-            twin.committed()
-        else:
-            disk.crash()
-            twin.crashed()
-        _install(disk, lambda topic, seq: seq in settled)
-
-
-def _install(disk: Disk, is_settled: Callable[[str, int], bool]) -> None:
-    disk.ids._is_settled = is_settled
-
-
-class Twin:
-    """(topic, id) -> (seq, until), and a copy of it as of the last commit."""
-
-    def __init__(self, disk: Disk, settled: set[int]) -> None:
-        self.disk = disk
-        self.settled = settled
-        self.known: dict[tuple[str, str], tuple[int, int]] = {}
-        self.safe = dict(self.known)
-
-    def put(self, topic: str, names: list[str]) -> tuple[tuple[int, int], ...]:
-        now_us, seq, rows = self.disk.now_us, self.disk.seq, []
-        settings = self.disk.settings[topic]
-        until = now_us + settings.dedupe_ms * 1000 if settings.dedupe_ms else 1 << 62
-        mine: set[str] = set()
-        for index, name in enumerate(names):
-            first, old = self.known.get((topic, name), (0, 0))
-            if name in mine or (now_us < old and not (settings.dedupe == "until_ack" and first in self.settled)):
-                rows.append((index, first))
-                if settings.dedupe == "slide":
-                    self.known[topic, name] = first, until
-            else:
-                self.known[topic, name] = seq, until
-                mine.add(name)
-                seq += 1
-        return tuple(rows)
-
-    def committed(self) -> None:
-        self.safe = dict(self.known)
-
-    def crashed(self) -> None:
-        self.known = dict(self.safe)
