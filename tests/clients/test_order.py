@@ -195,6 +195,14 @@ def test_lost_deliveries_make_room_for_others() -> None:
     assert [credit.ordinal_max for credit in credits] == [8]
 
 
+def test_losing_deliveries_wakes_whoever_can_give_credit() -> None:
+    heard: list[bool] = []
+    line = Line("none", hook=lambda _, urgent: heard.append(urgent))
+    line.deliver(1, "--")
+    line.sub.take_back([[1, 2]])
+    assert heard == [False]
+
+
 def test_lost_deliveries_do_not_count_for_a_consumer_of_a_few() -> None:
     line = Line("none", prefetch=100, count_max=2)
     line.deliver(1, "--")

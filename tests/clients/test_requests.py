@@ -44,17 +44,17 @@ def test_replies_come_one_by_one_until_the_final_one() -> None:
     session = live_session()
     call = ask(session)
     session.receive(reply(call, b"1", final=False), 0.0)
-    first = next_reply(call)
+    first = next_reply(call, 9)
     assert first is not None
     assert (first.body, first.final, first.sender, call.ticket.done) == (b"1", False, "shop", False)
-    assert next_reply(call) is None
+    assert next_reply(call, 9) is None
     session.receive(reply(call, b"2"), 0.0)
     assert call.ticket.done
-    second = next_reply(call)
+    second = next_reply(call, 9)
     assert second is not None
     assert (second.body, second.final) == (b"2", True)
     session.receive(reply(call, b"late"), 0.0)
-    assert next_reply(call) is None
+    assert next_reply(call, 9) is None
 
 
 @pytest.mark.parametrize(("code", "error"), [(Code.NO_RESPONDERS, NoResponders), (Code.TIMED_OUT, TimedOut)])
@@ -71,7 +71,7 @@ def test_the_failure_of_the_one_who_answers_is_a_remote_error() -> None:
     call = ask(session)
     session.receive(reply(call, b"", error="ValueError: no such sku"), 0.0)
     with pytest.raises(RemoteError, match="no such sku"):
-        next_reply(call)
+        next_reply(call, 9)
 
 
 def test_a_busy_hub_is_asked_again() -> None:
@@ -154,7 +154,7 @@ def test_a_failure_and_an_end_are_final() -> None:
     assert dict(ended.fields) == {"final": True}
     call = Call(m.Ping(0), 1, Ticket())
     call.parts.append(ended)
-    assert next_reply(call) is None, "an end says nothing to the caller"
+    assert next_reply(call, 9) is None, "an end says nothing to the caller"
 
 
 def test_a_responder_subscribes_again_and_forgets_old_requests() -> None:

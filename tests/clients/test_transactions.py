@@ -12,7 +12,7 @@ from fabric_client.message import Message
 from fabric_client.session import Session
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
-from fabric_client.transaction import Transaction
+from fabric_client.transaction import Transaction, send
 from fabric_client.verdicts import Reject
 from tests.clients.talk import deliver, live_session, said, take, welcome
 
@@ -35,7 +35,7 @@ class Desk:
             txn.ack()
             return
         self.outcomes.append(Ticket())
-        self.session.transact(txn, self.outcomes[-1])
+        send(txn, self.session.publisher, self.session.flush, self.outcomes[-1])
 
     def deliver(self, *payloads: bytes) -> Batch:
         self.session.receive(deliver(self.sub.chan, self.sub.last_ordinal + 1, *payloads), 0.0)
@@ -266,3 +266,34 @@ def test_too_much_for_a_block_is_refused_here_and_the_message_retried() -> None:
         txn.publish("out", bytes(2 << 20))
     assert isinstance(desk.outcomes[0].error, BadMessage)
     assert [row[0] for row in rows(desk.said())] == [Verdict.RETRY]
+
+
+async def _committed() -> None: ...
+
+
+def test_the_wrong_kind_of_with_is_an_error() -> None:
+    desk = Desk()
+    (message,) = desk.deliver(b"1")
+    desk.sub.commit = lambda txn: _committed()
+    with pytest.raises(Exception, match="asyncio"), message.transaction() as txn:
+        txn.publish("out", b"x")
+
+
+def test_a_message_without_a_group_has_nothing_to_ack() -> None:
+    desk = Desk()
+    desk.sub.settles = False
+    (message,) = desk.deliver(b"1")
+    with message.transaction() as txn:
+        txn.publish("out", b"x")
+    assert "group" in desk.outcomes[0].error.hint  # type: ignore[union-attr]
+
+
+def test_a_refused_transaction_bars_its_key() -> None:
+    desk = Desk()
+    desk.sub.bars.order = "strict"
+    one, other = desk.deliver(b"1", b"2")
+    with one.transaction() as txn:
+        txn.publish("out", b"x")
+    desk.refuse(desk.transaction(), Code.TOPIC_FULL)
+    assert other.lost
+    assert [row[:3] for row in rows(desk.said())] == [(Verdict.RETRY, 1, 1), (Verdict.RELEASE, 2, 2)]

@@ -4,6 +4,7 @@ It is used from the thread of its event loop. `publish_nowait` is a plain method
 wait for room it raises BufferFull, and `await fab.drain()` is how to wait.
 """
 
+import asyncio
 import warnings
 from collections.abc import Generator, Mapping
 from types import TracebackType
@@ -74,6 +75,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         self._timeout = timeout
         self._is_named = name is not None
         self._mailbox: Mailbox | None = None
+        self._mailbox_lock = asyncio.Lock()
         self._fetchers: dict[object, list[Subscription]] = {}
 
     async def _start(self) -> "AsyncClient":

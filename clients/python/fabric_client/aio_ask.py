@@ -1,5 +1,6 @@
 """Questions and answers with the asyncio client: the twin of `sync_ask`."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, overload
@@ -28,6 +29,7 @@ from fabric_client.ticket import Ticket
 class AsyncAsking(AsyncBase):
     _is_named: bool
     _mailbox: Mailbox | None
+    _mailbox_lock: asyncio.Lock
 
     @property
     def admin(self) -> Admin[Awaitable[dict[str, Any]]]:
@@ -107,7 +109,7 @@ class AsyncAsking(AsyncBase):
         if durable:
             return await self._durable(topic, data, timeout, key, headers, correlation)
         fields, raw = request_fields(timeout, replies_max), one(topic, data, key, headers)
-        replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout + FETCH_GRACE_S)
+        replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout + FETCH_GRACE_S, replies_max)
         return replies if replies_max is not None else await anext(replies)
 
     def serve(
@@ -146,7 +148,9 @@ class AsyncAsking(AsyncBase):
     async def _administer(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         return dict(await self._ask(lambda rid: m.Admin(rid, fields), ANSWER_S, f"no answer to {fields['op']}"))
 
-    async def _replies(self, make: Callable[[int], m.ToHub], timeout: float) -> AsyncIterator[Reply]:
+    async def _replies(
+        self, make: Callable[[int], m.ToHub], timeout: float, replies_max: int | None
+    ) -> AsyncIterator[Reply]:
         self._reactor.check()
         deadline = monotonic() + timeout
         ticket = Ticket()
@@ -157,7 +161,7 @@ class AsyncAsking(AsyncBase):
                 came = await self._reactor.wait(lambda: call.parts or ticket.done, max(0.0, deadline - monotonic()))
                 if not came and not ticket.done:
                     raise self._reactor.too_late("no reply", timeout)
-                while (reply := next_reply(call)) is not None:
+                while (reply := next_reply(call, replies_max)) is not None:
                     yield reply
                 if ticket.done and not call.parts:
                     ticket.result()
@@ -175,10 +179,11 @@ class AsyncAsking(AsyncBase):
         correlation: str | None,
     ) -> Reply:
         name = inbox(self._reactor.session.name, self._is_named)
-        box = self._mailbox
-        if box is None or box.sub.closed or box.sub.error is not None:
-            make = subscription_maker(self._reactor, (name,), settings={}, **mailbox_settings(name))
-            box = self._mailbox = Mailbox(await self._open(make, ANSWER_S))
+        async with self._mailbox_lock:
+            box = self._mailbox
+            if box is None or box.sub.closed or box.sub.error is not None:
+                make = subscription_maker(self._reactor, (name,), settings={}, **mailbox_settings(name))
+                box = self._mailbox = Mailbox(await self._open(make, ANSWER_S))
         correlation, headers = addressed(name, correlation, headers)
         message, options = message_of(topic, data, key=key, id=correlation, headers=headers)
         ticket = Ticket()

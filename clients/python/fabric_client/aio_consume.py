@@ -148,7 +148,7 @@ class AsyncConsuming(AsyncBase):
         sub.unwanted = not ended  # its END was lost with a connection
         if group is None:
             self._reactor.drop(sub)
-        return [message for batch in batches for message in batch]
+        return [message for batch in batches for message in batch if not message.lost]
 
     def _maker(self, patterns: Sequence[str], settings: Mapping[str, Any], **how: Any) -> Callable[[int], Subscription]:
         return subscription_maker(self._reactor, patterns, settings=settings, **how)

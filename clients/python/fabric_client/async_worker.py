@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from fabric_client.async_consumer import OnRefresh, tell
 from fabric_client.message import Message
@@ -13,6 +13,8 @@ from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
 from fabric_client.subscription import Subscription
 from fabric_client.workbench import Bench, caller, report
+
+POLL_S: Final = 0.01
 
 
 async def work(
@@ -64,8 +66,8 @@ async def work(
                     bench.add(item)
                 elif not finished and (bench.idle or sub.closed or sub.error):
                     break
-            else:
-                await reactor.wait(lambda: finished, None)
+            elif not await reactor.wait(lambda: finished, None):
+                await asyncio.sleep(POLL_S)  # the client was closed: what has begun may end nevertheless
     except asyncio.CancelledError:
         for task in tasks:
             task.cancel()

@@ -127,7 +127,10 @@ class Message:
         contexts = self._batch._contexts
         if contexts is None:
             contexts = self._batch._contexts = {}
-        return contexts.setdefault(self._index, Transaction(self._batch, self._index))
+        context = contexts.get(self._index)
+        if context is None:
+            context = contexts[self._index] = Transaction(self._batch, self._index)
+        return context
 
     def _settle(self, verdict: Verdict, arg: Any) -> None:
         if self._open:
@@ -163,7 +166,7 @@ class Message:
         if error is not None:
             return self._fail(error)
         if self._batch._contexts and (context := self._pending()) is not None:
-            context.commit()
+            context.commit_now()
         else:
             self.ack()
         return False
@@ -177,7 +180,7 @@ class Message:
         if error is not None:
             return self._fail(error)
         if self._batch._contexts and (context := self._pending()) is not None:
-            await context.commit()
+            await context.commit_soon()
         else:
             self.ack()
         return False

@@ -29,7 +29,7 @@ from fabric_client.requests import Request, Responder
 from fabric_client.session import State
 from fabric_client.subscription import FOREVER, VERDICT_DELAY_S, Subscription
 from fabric_client.ticket import Ticket
-from fabric_client.transaction import Transaction
+from fabric_client.transaction import Transaction, send
 
 log = logging.getLogger("fabric_client")
 
@@ -175,7 +175,7 @@ class Pump(Engine):
         self.check()
         ticket = Ticket()
         with self.lock:
-            self.session.transact(txn, ticket)
+            send(txn, self.session.publisher, self.session.flush, ticket)
         receipt: Receipt = self.result(ticket, COMMIT_S, "the transaction was not confirmed")
         return receipt
 

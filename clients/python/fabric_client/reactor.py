@@ -19,7 +19,7 @@ from fabric_client.requests import Request, Responder
 from fabric_client.session import State
 from fabric_client.subscription import FOREVER, VERDICT_DELAY_S, Subscription
 from fabric_client.ticket import Ticket
-from fabric_client.transaction import Transaction
+from fabric_client.transaction import Transaction, send
 
 
 class Reactor(Engine):
@@ -105,7 +105,7 @@ class Reactor(Engine):
             return None
         self.check()
         ticket = Ticket()
-        self.session.transact(txn, ticket)
+        send(txn, self.session.publisher, self.session.flush, ticket)
         self.pump()
         receipt: Receipt = await self.result(ticket, COMMIT_S, "the transaction was not confirmed")
         return receipt

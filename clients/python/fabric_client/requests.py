@@ -52,8 +52,9 @@ class Reply(Message):
         self.final: bool = fields.get("final", True)
 
 
-def next_reply(call: "Call") -> Reply | None:
-    """The next reply that has come, if there is one. Raises RemoteError when the one who answers failed."""
+def next_reply(call: "Call", replies_max: int | None) -> Reply | None:
+    """The next reply that has come, if there is one. Raises RemoteError when the one who answers failed. Among several,
+    one that only ends them is not shown."""
     while call.parts:
         part = call.parts.popleft()
         assert isinstance(part, m.Reply)
@@ -61,7 +62,7 @@ def next_reply(call: "Call") -> Reply | None:
             who = part.fields.get("from") or "the responder"
             raise RemoteError(str(part.fields["error"]), f"{who} failed; its log may say more")
         reply = Reply(read((), part.block), 0, part.fields)
-        if not (reply.final and END in reply.headers):
+        if replies_max is None or not (reply.final and END in reply.headers):
             return reply
     return None
 

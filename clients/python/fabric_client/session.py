@@ -27,7 +27,6 @@ from fabric_client.publisher import Publisher
 from fabric_client.requests import Responder
 from fabric_client.subscription import FOREVER, Subscription
 from fabric_client.ticket import Ticket
-from fabric_client.transaction import Transaction, send
 
 log = logging.getLogger("fabric_client")
 
@@ -145,10 +144,6 @@ class Session:
     def goodbye(self, ticket: Ticket) -> None:
         self.ask(m.Goodbye, ticket)
 
-    def transact(self, txn: Transaction, ticket: Ticket) -> None:
-        """Publish what a transaction has gathered together with the acks of its messages, or do neither."""
-        send(txn, self.publisher, self.flush, ticket)
-
     def subscribe(self, make: Callable[[int], Subscription], ticket: Ticket) -> Subscription:
         """Open a subscription; `make` builds it for the channel that is given to it."""
         chan = self._free_channel()
@@ -158,7 +153,7 @@ class Session:
 
     def unsubscribe(self, sub: Subscription, ticket: Ticket) -> None:
         """Close a subscription. Verdicts given so far leave first; what is still held goes back to the group."""
-        if sub.closed or sub.chan not in self.subscriptions:
+        if sub.closed or self.subscriptions.get(sub.chan) is not sub:
             ticket.succeed({})
             return
         self.flush(sub)

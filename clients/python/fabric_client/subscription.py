@@ -190,6 +190,7 @@ class Subscription:
                 gone.extend(range(max(low, 0), min(high + 1, batch.count)))
             if gone:
                 self._forget(batch, gone)
+        self.hook(self, False)  # there may be credit to give
 
     def _forget(self, batch: Batch, indexes: Collection[int], *, give_back: bool = False) -> None:
         """Do not hand these out any more, nor send a verdict on them: they are the hub's again, or go back to it."""
@@ -349,9 +350,10 @@ class Subscription:
         elif isinstance(error, Stale):
             # Some may still be ours, but nothing was done for them either; what is not ours is stale once more.
             self._forget(batch, indexes, give_back=True)
+            self.hook(self, False)
         else:
-            reason = str(error)[:REASON_CHARS_MAX]
-            batch._other.extend((Verdict.RETRY, index, reason) for index in indexes)
+            for index in indexes:
+                batch._note(Verdict.RETRY, index, str(error)[:REASON_CHARS_MAX])
             self.noted(batch, urgent=False)
 
     def _settle(self, batch: Batch, indexes: Collection[int]) -> None:

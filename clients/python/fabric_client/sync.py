@@ -4,6 +4,7 @@ The core decides (`session`), the pump does (`pump`); here is how a client begin
 says to it is in `sync_publish`, `sync_consume` and `sync_ask`. Every method may be called from any thread.
 """
 
+import threading
 import warnings
 from collections.abc import Mapping
 from types import TracebackType
@@ -54,6 +55,7 @@ class Client(Publishing, Consuming, Asking):
         self._fetchers: dict[object, list[Subscription]] = {}
         self._is_named = name is not None
         self._mailbox: Mailbox | None = None
+        self._mailbox_lock = threading.Lock()
         name = name or random_name("client")
         self._pump = Pump(url or default_url(), name, producer or random_name("producer"), context)
         self._session = self._pump.session

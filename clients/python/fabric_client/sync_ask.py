@@ -1,5 +1,6 @@
 """Questions and answers with the blocking client: requests, reading, what the hub knows, administration."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, overload
@@ -28,6 +29,7 @@ from fabric_client.ticket import Ticket
 class Asking(Base):
     _is_named: bool
     _mailbox: Mailbox | None
+    _mailbox_lock: threading.Lock
 
     @property
     def admin(self) -> Admin[dict[str, Any]]:
@@ -106,7 +108,7 @@ class Asking(Base):
         if durable:
             return self._durable(topic, data, timeout, key, headers, correlation)
         fields, raw = request_fields(timeout, replies_max), one(topic, data, key, headers)
-        replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout + FETCH_GRACE_S)
+        replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout + FETCH_GRACE_S, replies_max)
         return replies if replies_max is not None else next(replies)
 
     def serve(
@@ -144,7 +146,7 @@ class Asking(Base):
     def _administer(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self._ask(lambda rid: m.Admin(rid, fields), ANSWER_S, f"no answer to {fields['op']}"))
 
-    def _replies(self, make: Callable[[int], m.ToHub], timeout: float) -> Iterator[Reply]:
+    def _replies(self, make: Callable[[int], m.ToHub], timeout: float, replies_max: int | None) -> Iterator[Reply]:
         self._pump.check()
         deadline = monotonic() + timeout
         ticket = Ticket()
@@ -155,7 +157,7 @@ class Asking(Base):
                 came = self._pump.wait(lambda: call.parts or ticket.done, max(0.0, deadline - monotonic()))
                 if not came and not ticket.done:
                     raise self._pump.too_late("no reply", timeout)
-                while (reply := next_reply(call)) is not None:
+                while (reply := next_reply(call, replies_max)) is not None:
                     yield reply
                 if ticket.done and not call.parts:
                     ticket.result()
@@ -173,10 +175,11 @@ class Asking(Base):
         correlation: str | None,
     ) -> Reply:
         name = inbox(self._pump.session.name, self._is_named)
-        box = self._mailbox
-        if box is None or box.sub.closed or box.sub.error is not None:
-            make = subscription_maker(self._pump, (name,), settings={}, **mailbox_settings(name))
-            box = self._mailbox = Mailbox(self._open(make, ANSWER_S))
+        with self._mailbox_lock:
+            box = self._mailbox
+            if box is None or box.sub.closed or box.sub.error is not None:
+                make = subscription_maker(self._pump, (name,), settings={}, **mailbox_settings(name))
+                box = self._mailbox = Mailbox(self._open(make, ANSWER_S))
         correlation, headers = addressed(name, correlation, headers)
         message, options = message_of(topic, data, key=key, id=correlation, headers=headers)
         ticket = Ticket()

@@ -31,10 +31,9 @@ class Base:
             self._forget(call)
 
     def _forget(self, call: Call) -> None:
-        """Nobody waits for it any more."""
+        """Nobody waits for it any more. Without the lock, as it may run in a finalizer."""
         if not call.ticket.done:
-            with self._pump.lock:
-                self._pump.session.abandon(call)
+            self._pump.session.abandon(call)
 
     def _inform(self, fields: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         """What the hub answers to an INFO."""

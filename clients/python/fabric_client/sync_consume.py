@@ -146,7 +146,7 @@ class Consuming(Base):
         sub.unwanted = not ended  # its END was lost with a connection
         if group is None:
             self._pump.drop(sub)
-        return [message for batch in batches for message in batch]
+        return [message for batch in batches for message in batch if not message.lost]
 
     def _subscribe(self, patterns: Sequence[str], settings: Mapping[str, Any], **how: Any) -> Subscription:
         sub: Subscription = self._open(subscription_maker(self._pump, patterns, settings=settings, **how), ANSWER_S)

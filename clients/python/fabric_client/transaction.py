@@ -4,6 +4,7 @@ A transaction only collects; `commit` sends everything in one TXN. When the hub 
 had been taken back, and whoever has it now will publish in our place.
 """
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,19 @@ class Transaction:
         self._over = True
         return self.batch._sub.commit(self)
 
+    def commit_now(self) -> None:
+        """For `with`."""
+        result = self.commit()
+        if inspect.iscoroutine(result):
+            result.close()
+            raise FabricError("nothing was sent: this client is an asyncio one", "use 'async with'")
+
+    async def commit_soon(self) -> None:
+        """For `async with`."""
+        result = self.commit()
+        if inspect.isawaitable(result):
+            await result
+
     def _rolled_back(self, error: BaseException) -> bool:
         self._over = True
         if self._index is None:
@@ -94,7 +108,7 @@ class Transaction:
         if error is not None:
             return self._rolled_back(error)
         if not self._over:
-            self.commit()
+            self.commit_now()
         return False
 
     async def __aenter__(self) -> "Transaction":
@@ -106,7 +120,7 @@ class Transaction:
         if error is not None:
             return self._rolled_back(error)
         if not self._over:
-            await self.commit()
+            await self.commit_soon()
         return False
 
 
@@ -114,8 +128,11 @@ def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscriptio
     """Hand a transaction to the publisher; the ticket gets its outcome, and the subscription hears of it first."""
     batch, indexes = txn.batch, list(txn.indexes())
     sub = batch._sub
+    if not sub.settles:
+        ticket.fail(FabricError("a transaction needs a message that wants an ack", "consume with a group"))
+        return
     late = sub.closed or batch.generation != sub.generation or any(map(batch.is_gone, indexes))
-    if late or not (indexes and sub.settles):
+    if late or not indexes:
         ticket.fail(Stale("the message is no longer ours; nothing was published", describe(Code.STALE)))
         return
     rows: list[Row] = []

@@ -1,10 +1,11 @@
 """Handlers in threads: `fab.work(...)` and `fab.respond(...)`."""
 
 import inspect
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 from fabric_client.message import Message
 from fabric_client.pump import Pump
@@ -12,6 +13,8 @@ from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
 from fabric_client.subscription import Subscription
 from fabric_client.workbench import Bench, caller, report
+
+POLL_S: Final = 0.01
 
 OnRefresh = Callable[[Refresh], object]
 
@@ -61,8 +64,8 @@ def work(
                         bench.add(item)
                     elif not finished and (bench.idle or sub.closed or sub.error):
                         break
-                else:
-                    pump.wait(lambda: finished, None)
+                elif not pump.wait(lambda: finished, None):
+                    time.sleep(POLL_S)  # the client was closed: what has begun may end nevertheless
         finally:
             pool.shutdown(wait=True)  # what has begun may end, and give its verdict
             pump.drop(sub)
