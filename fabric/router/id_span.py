@@ -50,8 +50,9 @@ class Span:
 class Spans:
     """All spans, and the full eras that are on their way into one."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, kept_row: Row) -> None:
         self._row = row
+        self._kept_row = kept_row
         self._spans: list[Span] = []
         self.loose: list[Era] = []  # asked by themselves
         self._coming: dict[Era, int] = {}  # era -> how many of its buckets are absorbed
@@ -74,10 +75,10 @@ class Spans:
 
     def find(self, places: Places, note: Callable[[int, tuple[int, int]], None]) -> None:
         for era in self.loose:
-            era.find(places, None, self._row, note)
+            era.find(places, None, self._kept_row, note)
         for span in self._spans:
             if span.eras:
-                span.find(places, self._row, note)
+                span.find(places, self._kept_row, note)
 
     @property
     def waiting(self) -> int:

@@ -33,6 +33,7 @@ ERAS_MAX: Final = MEMORY_BYTES_MAX // (FILTER_BYTES + SPAN_BYTES // SPAN_ERAS)
 # Rows of a full era written with one turn, some 8 KB each; more when the turn has so many keys that the next era
 # would be full before this one is on disk.
 STEP_ROWS: Final = 128
+KEPT_ROWS: Final = BUCKETS  # as many as one era has: 15 MiB
 STEP_BUCKETS: Final = 32  # absorbed into a span at a time: two milliseconds
 # Keys absorbed for each new one; and when several eras wait, after a restart, as they are asked one by one until then.
 ABSORBED: Final = 2
@@ -81,7 +82,8 @@ class Ids:
         self._eras: list[Era] = []
         self._open: dict[int, Era] = {}  # those that take new keys: 0 for short windows, 1 for long ones
         self._last_numbers = [0, 1]  # of the eras of short and long windows: the last bit tells them apart
-        self._spans = Spans(self._row)
+        self._spans = Spans(self._row, self._kept_row)
+        self._kept: dict[int, bytes] = {}  # rows of buckets that were searched lately
         self._writing: deque[tuple[Era, Iterator[tuple[int, bytes]]]] = deque()  # full ones, and their rows to come
         self._removing: deque[Iterator[int]] = deque()  # numbers of rows
         self._turns: deque[list[Era]] = deque()  # for each turn that is not on disk: the eras that it completes
@@ -118,6 +120,15 @@ class Ids:
     def _row(self, number: int) -> bytes:
         found = self._reader.next_ids(number)
         return found[1] if found is not None and found[0] == number else b""
+
+    def _kept_row(self, number: int) -> bytes:
+        """The same for buckets, which never change: who sends old messages again sends many of the same time."""
+        row = self._kept.get(number)
+        if row is None:
+            if len(self._kept) >= KEPT_ROWS:
+                del self._kept[next(iter(self._kept))]
+            row = self._kept[number] = self._row(number)
+        return row
 
     @property
     def _now_us(self) -> int:
