@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple
 
 from fabric import messages as m
 from fabric.block import PRIORITY_DEFAULT
-from fabric.errors import Code, ProtocolError
+from fabric.errors import ProtocolError
 from fabric.names import DEAD
-from fabric.router import admin, topic_queues
+from fabric.router import commands, topic_queues
 from fabric.router.advice import Advice
 from fabric.router.clock import Clock
 from fabric.router.commons import Commons
@@ -29,26 +29,22 @@ from fabric.router.deadletters import DeadLetters
 from fabric.router.dispatcher import PRIORITIES, Dispatcher
 from fabric.router.events import Events
 from fabric.router.groups import Group
-from fabric.router.handing import send_again
 from fabric.router.ids import Ids
-from fabric.router.info import info
 from fabric.router.intake import Batch, Intake, Refusal
 from fabric.router.ledger import Ledger, Out
 from fabric.router.members import Subscription
-from fabric.router.options import CONCURRENCY, bounded, group_settings
 from fabric.router.reading import Reading
 from fabric.router.reception import Reception
 from fabric.router.refresh import Refreshes
 from fabric.router.requests import Requests
 from fabric.router.schedule import Schedules
-from fabric.router.sessions import CHANNELS_MAX, Session
+from fabric.router.sessions import Session
 from fabric.router.settings import HubSettings
 from fabric.router.shelf import Reader, Shelf
 from fabric.router.topicbook import TopicBook
 from fabric.router.transactions import Transactions
 
 SWEEP_S: Final = 0.5
-CHANNEL_MAX: Final = 65_535
 
 
 class Turn(NamedTuple):
@@ -132,7 +128,7 @@ class Router:
         chan, rid = getattr(message, "chan", 0), getattr(message, "rid", 0)
         try:
             if isinstance(message, m.Hello):
-                self._hello(message, peer, now, out)
+                commands.hello(self, message, peer, now, out)
                 return
             session = self.reception.session_of(peer)
             session.last_seen = now
@@ -140,7 +136,7 @@ class Router:
                 session.suspect = False
                 self.dispatcher.stir_all(session)
                 self.requests.stir(session)
-            self._handle(message, session, now, out)
+            commands.handle(self, message, session, now, out)
         except ProtocolError as error:
             self.refuse(error, peer, chan, rid, out)
 
@@ -285,119 +281,7 @@ class Router:
         held = sum(member.outstanding for group in self.groups.values() for member in group.members)
         return held + len(self.requests)
 
-    # Commands.
-
-    def _handle(self, message: m.ToHub | m.ToClient, session: Session, now: float, out: Out) -> None:
-        match message:
-            case m.Publish():
-                self.counters["publishes"] += 1
-                if message.options:
-                    taken = self.schedules.publish(session, message, self.reception.window, now)
-                else:
-                    taken = self.intake.accept(session, message, self.reception.window)
-                if taken is None:
-                    self.counters["duplicates"] += 1
-            case m.Settle():
-                answer = self.dispatcher.settle(self._channel(session, message.chan), message, now)
-                if message.rid:
-                    self.ledger.answer(session.peer, m.Ok(message.chan, message.rid, answer))
-            case m.Credit(chan, ordinal_max, bytes_max):
-                sub = self._channel(session, chan)
-                sub.ordinal_max, sub.bytes_max = ordinal_max, bytes_max
-                self.dispatcher.stir(sub.group)
-            case m.Ping(rid):
-                out.append((session.peer, m.Pong(rid)))
-            case m.Fetch():
-                self.dispatcher.fetch(self._channel(session, message.chan), message, now)
-            case m.Subscribe():
-                self._subscribe(message, session, out)
-            case m.Request():
-                self.requests.ask(session, message, now, out)
-            case m.Reply():
-                self.requests.reply(session, message, out)
-            case m.Cancel():
-                self.schedules.cancel(session, message)
-            case m.Ready():
-                self.refreshes.ready(self._channel(session, message.chan), message)
-            case m.Transact():
-                self.transactions.transact(session, message, self.reception.window, now)
-            case m.Unsubscribe(chan, rid) if chan in self.requests.services.of(session):
-                self.requests.leave(self.requests.services.of(session)[chan], "has unsubscribed")
-                out.append((session.peer, m.Ok(chan, rid, {})))
-            case m.Unsubscribe(chan, rid):
-                self.leave(self._channel(session, chan), lost=False)
-                out.append((session.peer, m.Ok(chan, rid, {})))
-            case m.Goodbye(rid):
-                self.end(session, lost=False)
-                out.append((session.peer, m.Ok(0, rid, {})))
-            case m.Info(rid, fields):
-                out.append((session.peer, m.Ok(0, rid, info(self, fields))))
-            case m.Get(rid, fields):
-                if session.blocked:
-                    raise ProtocolError(Code.BUSY, "take in what was sent before you ask for more", retry_ms=50)
-                frames, found = self.reading.get(rid, fields, self.dispatcher.first_seq, self.clock.wall_us(now))
-                out += [(session.peer, frame) for frame in frames]
-                out.append((session.peer, m.Ok(0, rid, found)))
-            case m.Admin():
-                admin.handle(self, message, session, now, out)
-            case _:
-                raise ProtocolError(Code.UNKNOWN_VERB, f"{type(message).__name__} is not for the hub")
-
-    def _hello(self, hello: m.Hello, peer: m.PeerId, now: float, out: Out) -> None:
-        welcome, session, resumed = self.reception.greet(hello, peer, now, out)
-        if resumed is None:
-            self.counters["sessions_opened"] += 1
-            out.append((peer, welcome))
-            return
-        self.counters["sessions_resumed"] += 1
-        seen = {chan: ordinal for chan, ordinal in resumed if chan in session.channels}
-        self.requests.forsake(session, "has lost its connection")
-        for sub in list(session.channels.values()):
-            if sub.chan not in seen or not sub.group.durable:
-                self.leave(sub, lost=True)
-        fields = {**welcome.fields, "subs": sorted(session.channels)}
-        out.append((peer, m.Welcome(welcome.rid, fields)))
-        for sub in session.channels.values():
-            self._resend(sub, seen[sub.chan], out)
-        self.dispatcher.stir_all(session)
-
-    def _resend(self, sub: Subscription, seen: int, out: Out) -> None:
-        """Deliver again, under the same ordinals, what a lost connection swallowed."""
-        for parcel in sub.parcels:
-            if parcel.first > seen:
-                out += send_again(sub.group, parcel)
-
-    def _subscribe(self, message: m.Subscribe, session: Session, out: Out) -> None:
-        chan, fields = message.chan, message.fields
-        taken = session.channels.keys() | self.requests.services.of(session).keys()
-        if not 1 <= chan <= CHANNEL_MAX or chan in taken or len(taken) >= CHANNELS_MAX:
-            raise ProtocolError(
-                Code.BAD_OPTION, f"channel {chan}: use a free one in 1..{CHANNEL_MAX}, at most {CHANNELS_MAX} at once"
-            )
-        if fields.get("respond", False) is not False:
-            self.requests.serve(session, message, out)
-            return
-        name = fields.get("group")
-        existing = self.groups.get(name) if isinstance(name, str) else None
-        settings = group_settings(fields, existing.settings if existing else None, durable=name is not None)
-        credit = fields.get("credit", [0, 0])
-        if not (isinstance(credit, list) and len(credit) == 2 and all(type(c) is int and c >= 0 for c in credit)):
-            raise ProtocolError(Code.BAD_OPTION, f"credit is [messages, bytes], not {credit!r}")
-        concurrency = bounded(fields, "concurrency", *CONCURRENCY)
-        group = existing or self.dispatcher.create(name, settings, fields.get("start"))
-        if existing is None and group.durable:
-            self.advice.say("$sys.group.created", group=group.name)
-        sub = session.channels[chan] = Subscription(session, chan, group, credit[0], credit[1], concurrency)
-        self.dispatcher.join(sub)
-        answer = {
-            "group": group.name,
-            "cursor": group.position(),
-            "floor": group.floor,
-            "created": existing is None,
-            "lease_ms": group.settings.lease_ms,
-        }
-        out.append((session.peer, m.Ok(chan, message.rid, answer)))
-        self.refreshes.joined(sub, out)
+    # Parts of the above, and what commands need.
 
     def leave(self, sub: Subscription, *, lost: bool) -> None:
         """End a subscription."""
@@ -413,12 +297,6 @@ class Router:
         self.counters["sessions_lost" if lost else "sessions_closed"] += 1
         if lost:
             self.advice.say("$sys.session.lost", session=session.number, client=session.client)
-
-    def _channel(self, session: Session, chan: int) -> Subscription:
-        try:
-            return session.channels[chan]
-        except KeyError:
-            raise ProtocolError(Code.NOT_FOUND, f"no subscription on channel {chan}") from None
 
     def _removed(self, topic: str, floor: int, unsettled: int) -> None:
         """Retention has removed messages of a topic; so many were not settled by all groups."""

@@ -1,0 +1,143 @@
+"""What each command of a peer means: who in the router is asked, and what is answered at once."""
+
+from typing import TYPE_CHECKING, Final
+
+from fabric import messages as m
+from fabric.errors import Code, ProtocolError
+from fabric.router import admin
+from fabric.router.handing import send_again
+from fabric.router.info import info
+from fabric.router.ledger import Out
+from fabric.router.members import Subscription
+from fabric.router.options import CONCURRENCY, bounded, group_settings
+from fabric.router.sessions import CHANNELS_MAX, Session
+
+if TYPE_CHECKING:
+    from fabric.router.core import Router
+
+CHANNEL_MAX: Final = 65_535
+
+
+def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, now: float, out: Out) -> None:
+    """Do what a command says. A wrong one raises, and has changed nothing."""
+    match message:
+        case m.Publish():
+            router.counters["publishes"] += 1
+            if message.options:
+                taken = router.schedules.publish(session, message, router.reception.window, now)
+            else:
+                taken = router.intake.accept(session, message, router.reception.window)
+            if taken is None:
+                router.counters["duplicates"] += 1
+        case m.Settle():
+            answer = router.dispatcher.settle(_channel(session, message.chan), message, now)
+            if message.rid:
+                router.ledger.answer(session.peer, m.Ok(message.chan, message.rid, answer))
+        case m.Credit(chan, ordinal_max, bytes_max):
+            sub = _channel(session, chan)
+            sub.ordinal_max, sub.bytes_max = ordinal_max, bytes_max
+            router.dispatcher.stir(sub.group)
+        case m.Ping(rid):
+            out.append((session.peer, m.Pong(rid)))
+        case m.Fetch():
+            router.dispatcher.fetch(_channel(session, message.chan), message, now)
+        case m.Subscribe():
+            _subscribe(router, message, session, out)
+        case m.Request():
+            router.requests.ask(session, message, now, out)
+        case m.Reply():
+            router.requests.reply(session, message, out)
+        case m.Cancel():
+            router.schedules.cancel(session, message)
+        case m.Ready():
+            router.refreshes.ready(_channel(session, message.chan), message)
+        case m.Transact():
+            router.transactions.transact(session, message, router.reception.window, now)
+        case m.Unsubscribe(chan, rid) if chan in router.requests.services.of(session):
+            router.requests.leave(router.requests.services.of(session)[chan], "has unsubscribed")
+            out.append((session.peer, m.Ok(chan, rid, {})))
+        case m.Unsubscribe(chan, rid):
+            router.leave(_channel(session, chan), lost=False)
+            out.append((session.peer, m.Ok(chan, rid, {})))
+        case m.Goodbye(rid):
+            router.end(session, lost=False)
+            out.append((session.peer, m.Ok(0, rid, {})))
+        case m.Info(rid, fields):
+            out.append((session.peer, m.Ok(0, rid, info(router, fields))))
+        case m.Get(rid, fields):
+            if session.blocked:
+                raise ProtocolError(Code.BUSY, "take in what was sent before you ask for more", retry_ms=50)
+            frames, found = router.reading.get(rid, fields, router.dispatcher.first_seq, router.clock.wall_us(now))
+            out += [(session.peer, frame) for frame in frames]
+            out.append((session.peer, m.Ok(0, rid, found)))
+        case m.Admin():
+            admin.handle(router, message, session, now, out)
+        case _:
+            raise ProtocolError(Code.UNKNOWN_VERB, f"{type(message).__name__} is not for the hub")
+
+
+def hello(router: "Router", message: m.Hello, peer: m.PeerId, now: float, out: Out) -> None:
+    """Open a session, or go on with one: what the client has not seen is sent again."""
+    welcome, session, resumed = router.reception.greet(message, peer, now, out)
+    if resumed is None:
+        router.counters["sessions_opened"] += 1
+        out.append((peer, welcome))
+        return
+    router.counters["sessions_resumed"] += 1
+    seen = {chan: ordinal for chan, ordinal in resumed if chan in session.channels}
+    router.requests.forsake(session, "has lost its connection")
+    for sub in list(session.channels.values()):
+        if sub.chan not in seen or not sub.group.durable:
+            router.leave(sub, lost=True)
+    fields = {**welcome.fields, "subs": sorted(session.channels)}
+    out.append((peer, m.Welcome(welcome.rid, fields)))
+    for sub in session.channels.values():
+        _resend(sub, seen[sub.chan], out)
+    router.dispatcher.stir_all(session)
+
+
+def _resend(sub: Subscription, seen: int, out: Out) -> None:
+    """Deliver again, under the same ordinals, what a lost connection swallowed."""
+    for parcel in sub.parcels:
+        if parcel.first > seen:
+            out += send_again(sub.group, parcel)
+
+
+def _subscribe(router: "Router", message: m.Subscribe, session: Session, out: Out) -> None:
+    chan, fields = message.chan, message.fields
+    taken = session.channels.keys() | router.requests.services.of(session).keys()
+    if not 1 <= chan <= CHANNEL_MAX or chan in taken or len(taken) >= CHANNELS_MAX:
+        raise ProtocolError(
+            Code.BAD_OPTION, f"channel {chan}: use a free one in 1..{CHANNEL_MAX}, at most {CHANNELS_MAX} at once"
+        )
+    if fields.get("respond", False) is not False:
+        router.requests.serve(session, message, out)
+        return
+    name = fields.get("group")
+    existing = router.groups.get(name) if isinstance(name, str) else None
+    settings = group_settings(fields, existing.settings if existing else None, durable=name is not None)
+    credit = fields.get("credit", [0, 0])
+    if not (isinstance(credit, list) and len(credit) == 2 and all(type(c) is int and c >= 0 for c in credit)):
+        raise ProtocolError(Code.BAD_OPTION, f"credit is [messages, bytes], not {credit!r}")
+    concurrency = bounded(fields, "concurrency", *CONCURRENCY)
+    group = existing or router.dispatcher.create(name, settings, fields.get("start"))
+    if existing is None and group.durable:
+        router.advice.say("$sys.group.created", group=group.name)
+    sub = session.channels[chan] = Subscription(session, chan, group, credit[0], credit[1], concurrency)
+    router.dispatcher.join(sub)
+    answer = {
+        "group": group.name,
+        "cursor": group.position(),
+        "floor": group.floor,
+        "created": existing is None,
+        "lease_ms": group.settings.lease_ms,
+    }
+    out.append((session.peer, m.Ok(chan, message.rid, answer)))
+    router.refreshes.joined(sub, out)
+
+
+def _channel(session: Session, chan: int) -> Subscription:
+    try:
+        return session.channels[chan]
+    except KeyError:
+        raise ProtocolError(Code.NOT_FOUND, f"no subscription on channel {chan}") from None
