@@ -23,8 +23,7 @@ def hand_out_by_key(group: Group, keys: Keys, now: float, out: Out) -> tuple[lis
             if parcel is not None:
                 leased.append(parcel)
                 continue
-        held_up = bool(group.pending.ready)
-        if not held_up:  # or something of the same key may come before what is parked
+        if not group.pending.ready:  # or something of the same key may come before what is parked
             parked = keys.parked
             for member in group.members:
                 leased += _unpark(group, keys, member, now, wall_us, out)
@@ -36,8 +35,6 @@ def hand_out_by_key(group: Group, keys: Keys, now: float, out: Out) -> tuple[lis
         if chosen is None:
             return leased, False
         work, searching = next_work(group, horizon, wall_us, out)
-        if work is None and held_up and not group.pending.ready:  # all of it was gone
-            continue
         if work is None:
             return leased, searching
         count, ahead = work_ahead(group, work, horizon)

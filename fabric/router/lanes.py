@@ -53,8 +53,8 @@ def next_work(group: "Group", horizon: int, wall_us: int, out: Out) -> tuple[Wor
         while pending.ready:
             backlog = pending.take(pending.ready[0].rank)
             work = backlog and redelivery(group, backlog, wall_us, out)
-            if work:
-                return work, False
+            if work or group.ordered:  # where something is gone, a suspect may come next: look again from the top
+                return work, work is None
         return _search(group, group.base, horizon, wall_us, out)
     starving = group.streak >= STREAK_MAX
     for lane in reversed(group.lanes) if starving else group.lanes:
