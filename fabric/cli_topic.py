@@ -49,6 +49,7 @@ FIELDS: Final = (
     Column("dedupe window", "dedupe_ms", span),
     Column("queue", "queue"),
     Column("groups", "groups"),
+    Column("more keys than it can follow", "overflowed"),
 )
 
 
