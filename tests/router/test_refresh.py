@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from fabric import messages as m
+from fabric.block import encode
 from fabric.errors import Code
 from fabric.router.refresh import Phase
 from tests.router.world import World
@@ -106,6 +107,17 @@ def test_a_part_of_the_journal_is_enough_where_it_is() -> None:
     mirror.ack_all(b"c")
     assert mirror.refresh(**{"from": {"seq": 3}})["cursor"] == 3
     assert mirror.bodies(b"c")[3:] == ["3"]
+
+
+def test_the_latest_of_each_key_is_enough_where_a_copy_has_no_more() -> None:
+    mirror = Mirror(b"c")
+    block = encode("a", [b"1", b"2", b"3", b"4"], keys=[b"x", b"y", b"x", b"z"])
+    mirror.say(b"op", m.Publish(9, 0, 0, block))
+    mirror.ack_all(b"c")
+    mirror.refresh(**{"from": "last_per_key"})
+    assert sorted(mirror.bodies(b"c")[4:]) == ["2", "3", "4"]
+    mirror.ack_all(b"c")
+    assert mirror.resets(b"c") == [(1, "begin", 4), (1, "end", 4)]
 
 
 def test_a_group_at_its_target_ends_at_once() -> None:
