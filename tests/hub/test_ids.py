@@ -12,6 +12,7 @@ from fabric import block as b
 from fabric import messages as m
 from fabric.hub import Hub, HubOptions
 from tests.hub.kit import Child, Talker, bodies_on_disk, sockets, talker
+from tests.seeds import seeded
 
 
 @pytest.fixture
@@ -51,6 +52,37 @@ def test_keys_outlive_a_hub_that_is_killed(tmp_path: Path, context: "zmq.Context
     bodies = bodies_on_disk(hub.journal)
     assert len(bodies) == 2002
     assert bodies[:2001] == [b"body %d" % i for i in range(2000)] + [b"body new"]
+
+
+def test_each_id_is_stored_once_however_often_the_hub_dies(
+    tmp_path: Path, context: "zmq.Context[zmq.Socket[bytes]]"
+) -> None:
+    """A producer without numbers sends everything again that was not confirmed, and some of what was."""
+    rng = seeded("dying hub")
+    batches = [[b"%d-%d" % (number, i) for i in range(rng.choice((1, 7, 300)))] for number in range(60)]
+    seqs: dict[bytes, int] = {}
+    with sockets() as folder, Child(tmp_path, folder) as hub:
+        for life in range(5):
+            hub.start()
+            with talker(context, hub.url) as peer:
+                begun = [batch for batch in batches if rng.random() < 0.3 or not seqs.keys() >= set(batch)]
+                rids = {peer.next_rid(): batch for batch in begun}
+                for rid, batch in rids.items():
+                    peer.send(m.Publish(rid, 0, m.Level.JOURNALED, b.encode("t", batch, ids=batch)))
+                wanted = len(rids) if life == 4 else rng.randrange(len(rids))
+                while wanted > 0:
+                    for rid, first, stored, dups, *rows in peer.until(m.PubOk).confirms:
+                        wanted -= 1
+                        known: dict[int, int] = dict(*rows)
+                        fresh = iter(range(first, first + stored))
+                        assert (stored + dups, len(known)) == (len(rids[rid]), dups)
+                        for index, name in enumerate(rids[rid]):
+                            seq = known[index] if index in known else next(fresh)
+                            assert seqs.setdefault(name, seq) == seq
+            hub.kill()
+    bodies = bodies_on_disk(hub.journal)
+    assert sorted(bodies) == sorted(name for batch in batches for name in batch)
+    assert [seqs[body] for body in bodies] == list(range(1, len(bodies) + 1))
 
 
 def test_a_consumer_sees_each_id_once(tmp_path: Path) -> None:
