@@ -7,6 +7,7 @@ import fabric_client
 from fabric.hub import Hub, HubOptions
 from fabric_client import Client
 from tests.clients.model_hub import Served
+from tests.clients.real import HubProcess
 
 
 @pytest.fixture
@@ -28,3 +29,11 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 def fab(hub: Hub) -> Iterator[Client]:
     with fabric_client.connect("inproc://hub", context=hub.context, name="tests") as fab:
         yield fab
+
+
+@pytest.fixture
+def hub_process(tmp_path: Path) -> Iterator[HubProcess]:
+    """A hub that can be killed."""
+    process = HubProcess(tmp_path)
+    yield process
+    process.kill()

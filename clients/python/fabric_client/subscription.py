@@ -74,7 +74,7 @@ class Subscription:
         self.unwanted = False  # nobody takes deliveries any more; those that still come go back at once
         self.generation = 0
         self.void = 0  # deliveries that a lost session made void
-        self.stale = 0  # verdicts that came after the lease had lapsed
+        self.stale = 0  # verdicts that came, or would come, after the delivery was someone else's
         self.lost = 0  # messages that retention or damage took (GAP)
         self.taken_back = 0  # deliveries that the hub took back, or that went back to keep the order
         self.taken = 0  # messages taken since the last collect
@@ -202,6 +202,7 @@ class Subscription:
             self._cut_up(batch, fresh)
         elif fresh:
             batch._lost = batch._lost.union(fresh)
+            self.stale += len(fresh)  # whoever has them may give verdicts, in vain
             self._window.lost(len(fresh))
             self._settle(batch, fresh)
 
