@@ -128,11 +128,11 @@ class Era:
 
     # Keys.
 
-    def add(self, places: Places, seqs: "array[int]", untils: "array[int]") -> None:
-        """Take keys, to be written with this turn."""
+    def add(self, places: Places, seqs: "array[int]", untils: "array[int]", last_us: int) -> None:
+        """Take keys, to be written with this turn. None of them counts longer than until last_us."""
         keys = places.keys(seqs, untils)
         self._index(keys, places.slots(_SLOT), places.masks, places.buckets())
-        self.until_us = max(self.until_us, max(untils))
+        self.until_us = max(self.until_us, last_us)
         self._new += keys
 
     def _index(self, keys: bytes, slots: Iterable[int], masks: Iterable[int], buckets: Iterable[int]) -> None:

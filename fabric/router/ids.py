@@ -223,16 +223,21 @@ class Ids:
     def remember(self, checked: Checked, first_seq: int) -> None:
         """What is left of a checked block is stored, beginning at a seq."""
         if checked.at:
-            self._add(checked.places, array("Q", map(first_seq.__add__, checked.at)), checked.untils)
+            at = checked.at
+            if isinstance(at, range):
+                seqs = array("Q", range(first_seq, first_seq + len(at)))
+            else:
+                seqs = array("Q", [first_seq + place for place in at])
+            self._add(checked.places, seqs, checked.untils)
         if checked.renewed:
             seqs, untils = (array("Q", map(itemgetter(i), checked.renewed.values())) for i in (0, 1))
             self._add(Places(list(checked.renewed)), seqs, untils)
             self.is_due = True
 
     def _add(self, places: Places, seqs: "array[int]", untils: "array[int]") -> None:
-        now_us, last_us = self._now_us, max(untils)
-        border_us = now_us + LONG_US
-        if min(untils) <= border_us < last_us:  # a block of several topics
+        now_us, distinct = self._now_us, set(untils)
+        border_us, last_us = now_us + LONG_US, max(distinct)
+        if min(distinct) <= border_us < last_us:  # a block of several topics
             for is_long in (False, True):
                 chosen = [i for i, until_us in enumerate(untils) if (until_us > border_us) == is_long]
                 numbers = (array("Q", [column[i] for i in chosen]) for column in (seqs, untils))
@@ -240,7 +245,7 @@ class Ids:
             return
         era = self._open_era(int(last_us > border_us), now_us)
         era.longest_us = max(era.longest_us, last_us - now_us)
-        era.add(places, seqs, untils)
+        era.add(places, seqs, untils, last_us)
         self._added += len(seqs)
         if era.is_full:
             del self._open[era.number & 1]

@@ -244,7 +244,7 @@ def test_hashes_that_share_everything_the_index_looks_at_first_are_told_apart() 
     """Same filter bits, same bucket: only the whole hash decides."""
     era, hashes = Era(2), [bytes(8) + bytes([i]) + bytes(7) for i in range(1, 40)]
     for seq, digest in enumerate(hashes[:20]):
-        era.add(Places([digest]), array("Q", [seq]), array("Q", [99]))
+        era.add(Places([digest]), array("Q", [seq]), array("Q", [99]), 99)
     places = Places(hashes)
     assert len(set(places.buckets())) == 1
     assert len(set(places.masks)) == 1
@@ -274,7 +274,7 @@ def test_a_filter_lets_all_of_its_own_through_and_few_others() -> None:
     mine = [os.urandom(16) for _ in range(20_000)]
     for at in range(0, len(mine), 1000):
         part = mine[at : at + 1000]
-        era.add(Places(part), array("Q", [at] * 1000), array("Q", [1] * 1000))
+        era.add(Places(part), array("Q", [at] * 1000), array("Q", [1] * 1000), 1)
     assert len(found_in(era, mine)) == len(mine)
     others = [os.urandom(16) for _ in range(20_000)]
     looked_at: list[int] = []
