@@ -99,7 +99,7 @@ class Router:
         self.dead_letters = DeadLetters(saved, first_seq, self.advice.say)
         self.intake.watch = self.dead_letters.appended
         self.reading = Reading(self.shelf, self.dead_letters)
-        self.refreshes = Refreshes(self.dispatcher, self.shelf, self.ledger, self.advice.say)
+        self.refreshes = Refreshes(self.dispatcher, self.ledger, saved, self.advice.say)
         self.settings.watch("advisories", self.advice.enable)
         self.settings.watch("events", self.set_events)
         self.topics = TopicBook(topics, self.commons, self.intake, self.ledger, self.counters, first_seq)

@@ -8,9 +8,13 @@
 A refresh seeks the group back and remembers, as its target, what was the last message then. What is published
 meanwhile has higher seqs and so comes after it: a copy that was dropped at `begin` is complete at `end`, and only
 then to be used again. Number, target and phase are part of the group's row, so a refresh goes on after a restart.
+
+`begin` is a promise: everything comes again. So when a consumer joins and nobody else is there, because the last one
+was lost or the hub was restarted, a refresh that is not ready starts over: what was settled meanwhile went into a copy
+that may be gone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, Final
 
@@ -21,13 +25,14 @@ from fabric.router.groups import Group
 from fabric.router.ledger import Ledger, Out
 from fabric.router.members import Subscription
 from fabric.router.options import bounded
-from fabric.router.shelf import Shelf
 from fabric.router.timers import NEVER
 
 TIMEOUT_MS: Final = (1_000, 600_000, 86_400_000)  # least, default, most
 FEW: Final = 64  # so many running ones are looked at in every turn; when there are more,
 PAUSE_S: Final = 0.25  # all of them so often
 FIELDS: Final = ("op", "group", "from", "timeout_ms")
+START: Final = "first"  # where a refresh begins unless told otherwise
+ROW: Final = "refresh:"  # the setting that keeps, with the group's name, where it was told to begin
 
 
 class Phase(IntEnum):
@@ -41,10 +46,11 @@ class Phase(IntEnum):
 class _Refresh:
     """One that is not ready yet."""
 
-    __slots__ = ("deadline", "group", "has_ended", "ready", "timeout_s")
+    __slots__ = ("deadline", "group", "has_ended", "ready", "start", "timeout_s")
 
-    def __init__(self, group: Group, timeout_s: float, *, has_ended: bool) -> None:
+    def __init__(self, group: Group, start: Any, timeout_s: float, *, has_ended: bool) -> None:
         self.group = group
+        self.start = start  # a position, as it was asked for
         self.timeout_s = timeout_s
         self.deadline: float | None = None  # None: the next tick sets it
         self.has_ended = has_ended
@@ -70,17 +76,21 @@ class _Refresh:
 
 
 class Refreshes:
-    def __init__(self, dispatcher: Dispatcher, shelf: Shelf, ledger: Ledger, say: Callable[..., None]) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, ledger: Ledger, saved: Iterable[m.SaveSetting], say: Callable[..., None]
+    ) -> None:
         self._dispatcher = dispatcher
-        self._shelf = shelf
         self._ledger = ledger
         self._say = say  # an advisory
         self._running: dict[Group, _Refresh] = {}
         self._look_at = 0.0  # when `tick` has something to do, if nothing happens
+        starts = {setting.name: setting.value for setting in saved if setting.name.startswith(ROW)}
         for group in dispatcher.groups.values():
             if group.refresh[2] in (Phase.SYNCING, Phase.ENDED, Phase.DEGRADED):
-                has_ended = group.refresh[2] == Phase.ENDED
-                self._running[group] = _Refresh(group, TIMEOUT_MS[1] / 1000, has_ended=has_ended)
+                start, has_ended = starts.pop(ROW + group.name, START), group.refresh[2] == Phase.ENDED
+                self._running[group] = _Refresh(group, start, TIMEOUT_MS[1] / 1000, has_ended=has_ended)
+        for name in starts:  # of groups that are gone
+            ledger.write(m.SaveSetting(name, None))
 
     def begin(self, group: Group, fields: Mapping[str, Any], now: float, out: Out) -> dict[str, Any]:
         """ADMIN group.refresh: start a new one, in place of one that is still running."""
@@ -91,24 +101,38 @@ class Refreshes:
         timeout_s = bounded(fields, "timeout_ms", *TIMEOUT_MS) / 1000
         dispatcher = self._dispatcher
         target = dispatcher.commons.committed_seq
-        start = fields.get("from", "first")
+        start = fields.get("from", START)
         to = dispatcher.position(group, start, "from")
         number = group.refresh[0] + 1
         for sub in group.members:  # before anything is delivered again
             out.append((sub.session.peer, _reset(sub, number, "begin", target)))
         dispatcher.seek(group, to)
-        refresh = self._running[group] = _Refresh(group, timeout_s, has_ended=False)
+        self._forget(group)
+        refresh = self._running[group] = _Refresh(group, start, timeout_s, has_ended=False)
         refresh.deadline = now + timeout_s
+        if start != START:
+            self._ledger.write(m.SaveSetting(ROW + group.name, start))
         self._look_at = now
         self._move(group, (number, target, Phase.SYNCING))
         return {"group": group.name, "refresh": number, "target": target, "cursor": to.cursor}
 
     def joined(self, sub: Subscription, out: Out) -> None:
-        """A new member hears where the refresh is."""
+        """A new member hears where the refresh is; if it is the only one, that is at the beginning."""
         refresh = self._running.get(sub.group)
         if refresh is not None:
+            if len(sub.group.members) == 1:
+                self._start_over(refresh)
             phase = "end" if refresh.has_ended else "begin"
             out.append((sub.session.peer, _reset(sub, refresh.number, phase, refresh.target)))
+
+    def _start_over(self, refresh: _Refresh) -> None:
+        group = refresh.group
+        self._dispatcher.seek(group, self._dispatcher.position(group, refresh.start, "from"))
+        refresh.has_ended = False
+        refresh.ready.clear()
+        if refresh.deadline == NEVER:  # it was degraded
+            refresh.deadline = None
+        self._move(group, (refresh.number, refresh.target, Phase.SYNCING))
 
     def ready(self, sub: Subscription, message: m.Ready) -> None:
         """A consumer has its copy in use again."""
@@ -145,7 +169,7 @@ class Refreshes:
     def _advance(self, refresh: _Refresh, now: float, out: Out) -> None:
         group = refresh.group
         if self._dispatcher.groups.get(group.name) is not group:
-            del self._running[group]
+            self._forget(group)
             return
         if not refresh.has_ended and refresh.is_at_target:
             self._end(refresh, out)
@@ -167,8 +191,13 @@ class Refreshes:
     def _look(self, refresh: _Refresh) -> None:
         """Whether everyone is ready by now; members come and go."""
         if refresh.has_ended and refresh.is_ready:
-            del self._running[refresh.group]
+            self._forget(refresh.group)
             self._move(refresh.group, (refresh.number, refresh.target, Phase.READY))
+
+    def _forget(self, group: Group) -> None:
+        refresh = self._running.pop(group, None)
+        if refresh is not None and refresh.start != START:
+            self._ledger.write(m.SaveSetting(ROW + group.name, None))
 
     def _move(self, group: Group, state: tuple[int, int, int]) -> None:
         group.refresh = state

@@ -248,18 +248,20 @@ def test_one_that_nobody_confirms_is_degraded() -> None:
     assert mirror.resets(b"d") == [(1, "end", 0)]
 
 
-@pytest.mark.parametrize("acked", [False, True])
-def test_a_refresh_goes_on_after_a_restart(acked: bool) -> None:
+@pytest.mark.parametrize("acked", [0, 1, 2])
+def test_a_refresh_goes_on_after_a_restart(acked: int) -> None:
+    """From its beginning, since the consumer may have been restarted, too."""
     mirror = Mirror(b"c")
     mirror.pub(b"op", "a", "1", "2")
     mirror.ack_all(b"c")
     mirror.refresh()
     if acked:
-        mirror.ack_all(b"c")
+        mirror.settle(b"c", 1, ACK, 3, 2 + acked)
     mirror.restart()
     mirror.hello(b"op", ttl_ms=600_000)
     mirror.join(b"c")
-    assert mirror.resets(b"c") == [(1, "end" if acked else "begin", 2)]
+    assert mirror.resets(b"c") == [(1, "begin", 2)]
+    assert mirror.bodies(b"c") == ["1", "2"]
     mirror.ack_all(b"c")
     assert mirror.resets(b"c")[-1] == (1, "end", 2)
     mirror.ready(b"c", 1)
@@ -280,12 +282,48 @@ def test_a_restarted_refresh_has_its_time_again() -> None:
     assert mirror.state == (1, 1, "DEGRADED")
 
 
+def test_it_starts_over_when_the_only_consumer_was_lost() -> None:
+    mirror = Mirror(b"c")
+    mirror.pub(b"op", "a", "1", "2", "3")
+    mirror.refresh(**{"from": {"seq": 2}})
+    mirror.ack_all(b"c")
+    assert mirror.state == (1, 3, "ENDED")
+    mirror.say(b"c", m.Goodbye(9))
+    mirror.join(b"d")
+    assert mirror.state == (1, 3, "SYNCING")
+    assert mirror.resets(b"d") == [(1, "begin", 3)]
+    assert mirror.bodies(b"d") == ["2", "3"], "from where it was told to begin"
+    mirror.restart()
+    mirror.hello(b"op", ttl_ms=600_000)
+    mirror.join(b"d")
+    assert mirror.bodies(b"d") == ["2", "3"], "which is remembered"
+    mirror.ack_all(b"d")
+    mirror.ready(b"d", 1)
+    assert mirror.state == (1, 3, "READY")
+    assert not [name for name in mirror.settings if name.startswith("refresh:")], "and forgotten in the end"
+
+
+def test_a_resumed_session_goes_on_where_it_was() -> None:
+    mirror = Mirror()
+    welcome = mirror.hello(b"c", ttl_ms=600_000)
+    mirror.sub(b"c", 1, "a", group="g")
+    mirror.pub(b"op", "a", "1", "2")
+    mirror.refresh()
+    mirror.settle(b"c", 1, ACK, 3, 3)
+    assert isinstance(welcome, m.Welcome)
+    mirror.hello(b"d", resume={"session": welcome.fields["session"], "subs": [[1, 4]]})
+    assert mirror.resets(b"d") == []
+    mirror.settle(b"d", 1, ACK, 4, 4)
+    assert mirror.resets(b"d") == [(1, "end", 2)]
+
+
 def test_a_group_that_is_deleted_ends_its_refresh() -> None:
     mirror = Mirror(b"c")
     mirror.pub(b"op", "a", "1")
-    mirror.refresh(timeout_ms=1_000)
+    mirror.refresh(timeout_ms=1_000, **{"from": "last_per_key"})
     assert isinstance(mirror.admin("group.delete", group="g"), m.Ok)
     mirror.pass_time(2)
+    assert not [name for name in mirror.settings if name.startswith("refresh:")]
     assert mirror.router.refreshes.next_deadline() == float("inf")
 
 
