@@ -106,3 +106,11 @@ def test_a_lie_with_a_right_checksum_is_still_one() -> None:
 
 def _crc(raw: bytearray) -> int:
     return zlib.crc32(raw[events.HEAD_BYTES :], zlib.crc32(raw[: events.HEAD_BYTES - 4]))
+
+
+def test_the_layout_is_frozen() -> None:
+    """What is on disk stays readable: another layout needs another version, and a reader of both."""
+    raw = events.encode(7, SOME)
+    head = "46455631 01000000 04000000 02000000 03000000 00000000 0700000000000000 c0000000 83befa84"
+    assert raw[:40] == bytes.fromhex(head)
+    assert zlib.crc32(raw) == 0x8E9DDA1A
