@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from fabric import messages as m
 from fabric.messages import Level, Verdict
-from tests.simulation.people import SENT_MAX, Client, Sent, Taken, Wire
+from tests.simulation.blocks import LATER
+from tests.simulation.people import Client, Taken, Wire
 from tests.simulation.plan import BIG, TICKS_S, Act
 from tests.simulation.world import HEAL, World
 
@@ -15,6 +16,10 @@ VERDICTS: Final = (
     *[Verdict.RELEASE] * 2,
     *[Verdict.REJECT],
     *[Verdict.TOUCH] * 2,
+)
+OPERATIONS: Final = (
+    *("group.pause", "group.resume", "group.resume", "group.seek", "group.update", "group.delete"),
+    *("dlq.redrive", "dlq.redrive"),
 )
 DELAYS_MS: Final = (None, None, 0, 125, 1000, 3000)
 PASSES: Final = (64, 256, 1024, 2048, 4096, 8192)
@@ -117,15 +122,62 @@ def publish(world: World, client: Client, n: int) -> bool:
     template = world.templates[at]
     n, level = divmod(n, 100)
     n, numbered = divmod(n, 4)
-    rid = client.next_rid()
-    pseq = client.pseq + 1 if numbered else 0
-    if numbered:
-        client.pseq += len(template.idents)
+    n, ttl = divmod(n, 100)
     level = Level.RECEIVED if level < world.swarm.received_pct else Level.JOURNALED
-    if len(client.sent) >= SENT_MAX:
-        client.sent.pop(next(iter(client.sent)))
-    client.sent[rid] = Sent(template, pseq, level)
-    world.send(wire, m.Publish(rid, pseq, level, template.raw))
+    options = {"ttl_ms": (125, 1000, 4000)[n % 3]} if ttl < world.swarm.ttl_pct else {}
+    pseq = client.pseq + 1 if numbered else 0
+    message = m.Publish(client.next_rid(), pseq, level, template.raw, options)
+    client.remember(message, template)
+    world.send(wire, message)
+    return True
+
+
+def publish_later(world: World, client: Client, n: int) -> bool:
+    wire = ready(client)
+    if wire is None:
+        return False
+    template = LATER[n % len(LATER)]
+    n //= len(LATER)
+    options: dict[str, Any] = {"delay_ms": (125, 1000, 3000, 20_000)[n % 4]}
+    if n & 0x30 == 0x10:
+        options["ttl_ms"] = 1000
+    if n & 0xC0 == 0x40:
+        options |= {"every_ms": 2000 + 1000 * (n >> 8 & 3), "name": f"n{n >> 10 & 1}"}
+    elif n & 0xC0 == 0x80:
+        options["name"] = f"n{n >> 10 & 1}"
+    message = m.Publish(client.next_rid(), client.pseq + 1 if n & 0x3000 else 0, 0, template.raw, options)
+    client.remember(message, template)
+    world.send(wire, message)
+    return True
+
+
+def cancel(world: World, client: Client, n: int) -> bool:
+    wire = ready(client)
+    if wire is None or not (client.schedules or n & 1):
+        return False
+    fields = {"name": f"n{n >> 1 & 1}"} if n & 1 else {"id": client.schedules[(n >> 1) % len(client.schedules)]}
+    world.send(wire, m.Cancel(client.next_rid(), fields))
+    return True
+
+
+def transact(world: World, client: Client, n: int) -> bool:
+    """Verdicts on what the client holds, and what follows from it."""
+    wire = ready(client)
+    chans = [chan for chan, sub in client.subs.items() if sub.held]
+    if wire is None or not chans:
+        return False
+    n, at = divmod(n, len(chans))
+    n, place = divmod(n, len(world.templates))
+    template, sub = world.templates[place], client.subs[chans[at]]
+    n, first = divmod(n, len(sub.held))
+    ordinals = list(sub.held)[first : first + 1 + n % 3]
+    said = (Verdict.ACK, Verdict.ACK, Verdict.ACK, Verdict.RETRY, Verdict.REJECT)[n // 3 % 5]
+    rows = tuple((said, ordinal, ordinal, None) for ordinal in ordinals)
+    for ordinal in ordinals:
+        del sub.held[ordinal]
+    message = m.Transact(client.next_rid(), client.pseq + 1, ((chans[at], rows),), template.raw)
+    client.remember(message, template)
+    world.send(wire, message)
     return True
 
 
@@ -136,8 +188,7 @@ def publish_again(world: World, client: Client, n: int) -> bool:
     if wire is None or not known:
         return False
     rid = known[n % len(known)]
-    sent = client.sent[rid]
-    world.send(wire, m.Publish(rid, sent.pseq, sent.level, sent.template.raw))
+    world.send(wire, client.sent[rid].message)
     return True
 
 
@@ -287,6 +338,27 @@ def goodbye(world: World, client: Client, n: int) -> bool:
     return True
 
 
+# Administration.
+
+
+def administer(world: World, client: Client, n: int) -> bool:
+    wire = ready(client)
+    if wire is None:
+        return False
+    n, at = divmod(n, len(world.swarm.groups))
+    n, kind = divmod(n, len(OPERATIONS))
+    fields: dict[str, Any] = {"op": OPERATIONS[kind], "group": world.swarm.groups[at].name}
+    match OPERATIONS[kind]:
+        case "group.seek":
+            fields["to"] = ("first", "last", {"seq": (n >> 2) % (world.disk.last_seq + 1)})[n % 3]
+        case "group.update":
+            fields |= ({"attempts_max": 1 + n % 4}, {"lease_ms": 1000 + 500 * (n % 3)})[n & 1]
+        case "dlq.redrive":
+            fields["all"] = True
+    world.send(wire, m.Admin(client.next_rid(), fields))
+    return True
+
+
 # Fate.
 
 
@@ -343,6 +415,10 @@ PLAY: Final[dict[int, Play]] = {
     Act.PUBLISH: publish,
     Act.PUBLISH_AGAIN: publish_again,
     Act.PUBLISH_AHEAD: publish_ahead,
+    Act.PUBLISH_LATER: publish_later,
+    Act.CANCEL: cancel,
+    Act.TRANSACT: transact,
+    Act.ADMINISTER: administer,
     Act.SUBSCRIBE: subscribe,
     Act.CREDIT: credit,
     Act.FETCH: fetch,
@@ -396,6 +472,10 @@ def finish(world: World) -> None:
     greet(world, worker)
     world.quiesce()
     assert worker.wire is not None
+    for name in world.observer.durable_groups():
+        world.send(worker.wire, m.Admin(worker.next_rid(), {"op": "group.resume", "group": name}))
+    for name in ("n0", "n1"):  # what repeats would never be finished
+        world.send(worker.wire, m.Cancel(worker.next_rid(), {"name": name}))
     join_all(world, worker)
     for _ in range(ROUNDS_MAX):
         world.until(world.time + TICKS_S // 2)

@@ -23,6 +23,7 @@ class Ident(NamedTuple):
     key: bytes
     priority: int
     id: bytes
+    later: bool = False  # used by delayed publishes only
 
 
 class Template(NamedTuple):
@@ -34,7 +35,7 @@ IDENTS: Final[list[Ident]] = []  # by ident
 _MEMO: Final[dict[bytes, tuple[int, ...]]] = {}  # body of a block -> idents
 
 
-def _template(rng: random.Random, *, keyed: bool, priority: int, with_ids: bool) -> Template:
+def _template(rng: random.Random, *, keyed: bool, priority: int, with_ids: bool, later: bool = False) -> Template:
     count = rng.choice((1, 1, 1, 2, 3, 4, 6))
     topics = [rng.choice(TOPICS) for _ in range(count)]
     if rng.random() < 0.5:
@@ -42,7 +43,7 @@ def _template(rng: random.Random, *, keyed: bool, priority: int, with_ids: bool)
     keys = [rng.choice(KEYS) if keyed else b"" for _ in range(count)]
     ids = [b"id%d" % rng.randrange(12) if with_ids and rng.random() < 0.8 else b"" for _ in range(count)]
     idents = tuple(range(len(IDENTS), len(IDENTS) + count))
-    IDENTS.extend(Ident(t, k, priority, i) for t, k, i in zip(topics, keys, ids, strict=True))
+    IDENTS.extend(Ident(t, k, priority, i, later) for t, k, i in zip(topics, keys, ids, strict=True))
     return Template(
         encode(
             topics,
@@ -70,6 +71,9 @@ def _templates() -> dict[tuple[bool, bool, bool], tuple[Template, ...]]:
 
 
 TEMPLATES: Final = _templates()
+LATER: Final = tuple(
+    _template(random.Random(at), keyed=True, priority=4, with_ids=False, later=True) for at in range(TEMPLATES_EACH)
+)
 
 
 def idents_of(raw: bytes) -> tuple[int, ...]:

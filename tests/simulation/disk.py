@@ -31,14 +31,14 @@ class StoredSchedules:
     def __init__(self) -> None:
         self._rows: dict[Key, m.SaveSchedule] = {}
         self._keys: list[Key] = []
-        self._last_id = 0
+        self.last_id = 0
 
     def save(self, row: m.SaveSchedule) -> None:
         key = (row.due_us, row.id)
         if key not in self._rows:
             insort(self._keys, key)
         self._rows[key] = row
-        self._last_id = max(self._last_id, row.id)
+        self.last_id = max(self.last_id, row.id)
 
     def drop(self, key: Key) -> None:
         if self._rows.pop(key, None) is not None:
@@ -63,7 +63,7 @@ class StoredSchedules:
         return [self._rows[key] for key in keys], keys[-1] if len(self._keys) > at + limit else None
 
     def counts(self, topics_max: int) -> ScheduleCounts:
-        return ScheduleCounts(self._last_id, len(self._rows), 0, {})
+        return ScheduleCounts(self.last_id, len(self._rows), 0, {})
 
 
 class Disk:
@@ -114,6 +114,8 @@ class Disk:
                     self.settings[name] = record
                 case m.SaveSchedule():
                     self.schedules.save(record)
+                case m.CountSchedules(last_id):
+                    self.schedules.last_id = last_id
                 case m.DropSchedule(number, due_us):
                     self.schedules.drop((due_us, number))
                 case m.SaveIds(key, value):

@@ -16,6 +16,7 @@ from tests.simulation.ledgers import GroupBook, Held, Published, Session, Sub, s
 
 STREAK_MAX: Final = 64  # so many of higher priorities in a row, then one of the lowest that waits
 SUSPECT: Final = 2  # failures after which a message is delivered alone
+GRAIN_US: Final = 10_000  # by so much a message may live longer than it was told
 Undo = tuple[Any, ...]
 
 
@@ -35,7 +36,8 @@ class Judge:
         self.undo: list[Undo] = []  # of this turn
         self.accepted: list[Published] = []  # in this turn
         self.dead: Counter[tuple[str, int]] = Counter()  # letters that this turn owes
-        self.owned = 0  # messages of the hub's own making in this turn
+        self.turn_wall_us = 0  # the latest time that it showed in this turn
+        self.wall_max_us = 0  # the latest time that the wall ever showed
         self._alarms: list[tuple[float, int, Any]] = []
         self._count = 0
         self._ephemerals = 0
@@ -49,38 +51,40 @@ class Judge:
         name = fields.get("group")
         group = self.groups.get(name) if name else None
         if group is None:
-            group = self.create(name, settings_of(fields), fields.get("start"))
+            if "patterns" not in fields:
+                return Code.BAD_OPTION
+            group = self.create(name, settings_of(fields))
+            session.expect(message.rid, -1, {"cursor": group})
         elif "patterns" in fields and settings_of(fields) != group.settings:
             return Code.GROUP_MISMATCH
         sub = session.subs[chan] = Sub(session, chan, group, fields)
         group.subs.append(sub)
         return 0
 
-    def create(self, name: str | None, settings: m.GroupSettings, start: Any) -> GroupBook:
+    def create(self, name: str | None, settings: m.GroupSettings) -> GroupBook:
         if name is None:
             self._ephemerals += 1
         group = GroupBook(name or f"$sub.{self._ephemerals}", settings, durable=name is not None)
-        group.start = self.position(group, start if start is not None else "first" if name else "new")
-        group.floor = group.last = group.start - 1
+        group.begin(self.first_seq)  # until the answer says where
         self.groups[group.name] = group
         if name:
             self.undo.append((self.groups.pop, name, None))
         return group
 
-    def next_seq(self) -> int:
-        return len(self.log) + sum(p.stored for p in self.accepted) + self.owned + 1
-
-    def position(self, group: GroupBook, wish: Any) -> int:
-        if wish == "first":
-            return self.first_seq
-        if wish == "new":
-            return self.next_seq()
-        if wish == "last":
-            for seq in range(self.durable, self.first_seq - 1, -1):
-                if self.topics[seq - 1] in group.wanted:
-                    return seq
-            return self.durable + 1
-        return int(min(max(wish["seq"], self.first_seq), self.next_seq()))
+    def seek(self, group: GroupBook, to: Any) -> None:
+        """Begin again elsewhere: nothing is held, nothing has failed."""
+        for sub in group.subs:
+            for ordinal, held in list(sub.open.items()):
+                self._take(sub, ordinal, held)
+        self.undo.append((group.put_back, *group.snapshot()))
+        if to == "first":
+            start = self.first_seq
+        elif to == "last":
+            wanted = (seq for seq in range(self.durable, self.first_seq - 1, -1) if self.topics[seq - 1] in group.wanted)
+            start = next(wanted, self.durable + 1)
+        else:
+            start = max(to["seq"], self.first_seq)
+        group.move(start)
 
     def leave(self, sub: Sub, now: float, *, lost: bool) -> None:
         group, started = sub.group, sub.started() if lost else 0
@@ -154,7 +158,12 @@ class Judge:
 
     def is_expired(self, seq: int) -> bool:
         expires = self.expires.get(seq)
-        return expires is not None and expires <= self.wall_us
+        return expires is not None and expires + GRAIN_US <= self.wall_us
+
+    def may_be_dropped(self, seq: int) -> bool:
+        """Whether it has expired at some time; the wall's clock may have been set since."""
+        expires = self.expires.get(seq)
+        return expires is not None and expires <= self.wall_max_us
 
     def _lease(self, group: GroupBook, sub: Sub, message: m.Deliver, seqs: list[int], now: float) -> None:
         settings, first = group.settings, message.first_ordinal
@@ -189,7 +198,7 @@ class Judge:
             if len(group.lines) < 2:
                 assert seq > group.last, "D4: an ephemeral subscription goes forward"
                 for skipped in range(max(group.last + 1, self.first_seq), seq):
-                    assert self.topics[skipped - 1] not in group.wanted or self.is_expired(skipped), (
+                    assert self.topics[skipped - 1] not in group.wanted or self.may_be_dropped(skipped), (
                         f"D1: {skipped} was left out"
                     )
                 group.last = seq
@@ -230,7 +239,7 @@ class Judge:
                     del line[at]
                     continue
                 at += 1
-                if earlier in mine or self.is_expired(earlier):
+                if earlier in mine or self.may_be_dropped(earlier):
                     continue
                 held = group.leased.get(earlier)
                 assert held is not None, f"D10: {group.name}: {seq} before {earlier} of the same key"
@@ -246,7 +255,7 @@ class Judge:
             assert isinstance(priority, int)
             if priority == mine:
                 continue
-            while line and (line[0] in group.attempts or line[0] in group.settled or self.is_expired(line[0])):
+            while line and (line[0] in group.attempts or line[0] in group.settled or self.may_be_dropped(line[0])):
                 del line[0]
             if line and line[0] >= self.first_seq:
                 if priority < mine:
@@ -272,7 +281,7 @@ class Judge:
         if stale:
             self.counts["stale verdicts"] += 1
         if message.rid:
-            session.answers[message.rid] = (self.turn, {"applied": applied, "stale": stale})
+            session.expect(message.rid, self.turn, {"applied": applied, "stale": stale})
         return 0
 
     def apply(self, sub: Sub, verdicts: Any, now: float) -> tuple[int, set[int]]:
@@ -333,7 +342,6 @@ class Judge:
             return  # retention has taken it
         if not self.topics[seq - 1].startswith("$dlq."):  # letters have no letters of their own
             self.dead[group.name, self.origin.get(seq, seq)] += 1
-            self.owned += 1
         self.settled(group, seq)
 
     def fail(self, group: GroupBook, seq: int, now: float, delay_ms: Any) -> None:
@@ -379,5 +387,5 @@ class Judge:
         return [
             seq
             for seq in range(start, len(self.log) + 1)
-            if seq not in group.settled and self.topics[seq - 1] in group.wanted and not self.is_expired(seq)
+            if seq not in group.settled and self.topics[seq - 1] in group.wanted and not self.may_be_dropped(seq)
         ]

@@ -9,7 +9,7 @@ from fabric.router.sessions import SILENT_BEATS
 from tests.router.brute import matches
 from tests.simulation.blocks import TOPICS
 
-OWN_TOPICS: Final = ("$dlq.g0", "$dlq.g1", "$dlq.g2")
+OWN_TOPICS: Final = ("$dlq.g0", "$dlq.g1", "$dlq.g2")  # those that a pattern may name
 _WANTED: Final[dict[tuple[tuple[str, ...], str], frozenset[str]]] = {}
 HEARTBEAT_S: Final = 1.0
 
@@ -34,16 +34,15 @@ def fields_of(settings: m.GroupSettings) -> dict[str, Any]:
     return {**fields, "patterns": list(settings.patterns), "level": Level(settings.level).name.lower()}
 
 
-def letters_in(raw: bytes) -> list[tuple[str, tuple[str, int] | None]] | None:
-    """(topic, (group, seq) if it is a dead letter) of each message; None when there is no letter at all."""
-    if b"$dlq." not in raw:
+def letters_in(raw: bytes) -> list[tuple[str, int]] | None:
+    """(topic, original seq) of each message of a block of the hub's own; None when clients published it."""
+    if b"$dlq." not in raw and b"$redrive." not in raw:
         return None
     block = Block(raw)
-    rows: list[tuple[str, tuple[str, int] | None]] = []
-    for topic, headers in zip(block.topic_names(), block.headers(), strict=True):
-        letter = (topic[5:], int(headers["fabric-seq"])) if topic.startswith("$dlq.") else None
-        rows.append((topic, letter))
-    return rows
+    return [
+        (topic, int(headers["fabric-seq"]))
+        for topic, headers in zip(block.topic_names(), block.headers(), strict=True)
+    ]
 
 
 class Producer:
@@ -69,7 +68,10 @@ class Producer:
 class Published:
     """A publish that the hub took."""
 
-    __slots__ = ("first", "idents", "is_new", "level", "producer", "pseq", "rid", "session", "stored", "turn")
+    __slots__ = (
+        *("expires_us", "first", "idents", "is_new", "known", "level", "producer", "pseq", "rid", "session", "stored"),
+        *("turn", "twins"),
+    )
 
     def __init__(self, session: "Session", rid: int, level: int, idents: tuple[int, ...], turn: int) -> None:
         self.session = session
@@ -79,9 +81,30 @@ class Published:
         self.turn = turn
         self.first = 0
         self.is_new = True
+        self.known: dict[int, int] = {}  # places of messages whose ids were known, and the seqs they had
+        self.twins: dict[int, int] = {}  # places of messages whose ids are in the same block before, and where
+        self.expires_us = 0
         self.stored = len(idents)
         self.producer: Producer | None = None
         self.pseq = 0
+
+
+class Scheduled:
+    """A publish that waits for its time."""
+
+    __slots__ = ("cancelled", "due_us", "every_ms", "id", "idents", "name", "ttl_ms")
+
+    def __init__(self, idents: tuple[int, ...], due_us: int, ttl_ms: int, every_ms: int, name: str) -> None:
+        self.idents = idents
+        self.due_us = due_us
+        self.ttl_ms = ttl_ms
+        self.every_ms = every_ms
+        self.name = name
+        self.id = 0  # as the hub said
+        self.cancelled = False  # in this turn, perhaps too late
+
+    def set_due(self, due_us: int) -> None:
+        self.due_us = due_us
 
 
 class Session:
@@ -102,7 +125,20 @@ class Session:
         self.epoch: int | None = None
         self.subs: dict[int, Sub] = {}
         self.unconfirmed: dict[int, list[Published]] = {}  # by rid
-        self.answers: dict[int, tuple[int, dict[str, Any]]] = {}  # by rid: the turn it waits for, what must be in it
+        self.answers: dict[int, list[tuple[int, dict[str, Any]]]] = {}  # by rid: the turn to wait for, what must be in it
+
+    def expect(self, rid: int, turn: int, fields: dict[str, Any]) -> None:
+        """What the next OK with that rid must say, when the turn is on disk."""
+        if rid:
+            self.answers.setdefault(rid, []).append((turn, fields))
+
+    def expected(self, rid: int) -> tuple[int, dict[str, Any]] | None:
+        waiting = self.answers.get(rid)
+        if not waiting:
+            return None
+        if len(waiting) == 1:
+            del self.answers[rid]
+        return waiting.pop(0)
 
     def is_reachable(self, now: float) -> bool:
         return not self.blocked and not self.suspect and now - self.last_seen <= SILENT_BEATS * HEARTBEAT_S + 1.0
@@ -230,6 +266,10 @@ class GroupBook:
         wait = base * (failures if kind == "linear" else 2 ** (failures - 1) if kind == "exponential" else 1)
         wait = min(wait, self.settings.backoff_max_ms)
         return (wait - wait * self.settings.jitter_pct // 100) / 1000
+
+    def begin(self, start: int) -> None:
+        self.start = start
+        self.floor = self.last = start - 1
 
     def set_floor(self, floor: int) -> None:
         self.floor = floor

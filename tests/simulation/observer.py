@@ -25,33 +25,37 @@ from fabric.messages import Level
 from fabric.router.core import Turn
 from tests.simulation.blocks import IDENTS, idents_of
 from tests.simulation.disk import Disk, stamp_of
-from tests.simulation.judge import Judge, Undo
-from tests.simulation.ledgers import GroupBook, Held, Producer, Published, Session, Sub, letters_in
+from tests.simulation.judge import Undo
+from tests.simulation.ledgers import GroupBook, Held, Producer, Published, Scheduled, Session, Sub, letters_in
+from tests.simulation.publisher import ANY, Publishing
 
-ANY: Final = -1  # no expectation
 
-
-class Observer(Judge):
+class Observer(Publishing):
     def __init__(self, counts: Counter[str]) -> None:
         super().__init__(counts)
         self.producers: dict[str, Producer] = {}
         self.sessions: dict[bytes, Session] = {}  # by peer
         self.secrets: dict[bytes, Session] = {}
-        self.landed_turns = 0
         self._former: dict[bytes, Session] = {}  # by a peer that it had
         self._overdue: list[Sub] = []
         self._resumed: Session | None = None
         self.clock_was_set = False
+        self.letters: Counter[tuple[str, int]] = Counter()  # dead letters that there are, by group and original seq
+        self.redriving: set[str] = set()  # groups whose letters someone asked for in this turn
         self._landed: list[int] = []
         self._lost = 0
-        self._hoped: tuple[Session, m.Publish, Producer | None] | None = None
         self._undos: list[tuple[list[Undo], int]] = []  # of turns that were sealed, with the last seq of each
 
     # What the hub is told.
 
-    def told(self, peer: bytes, message: m.ToHub, now: float, wall_us: int) -> int:
-        """A command reaches the hub. Returns the error that must follow, 0 for none, ANY when it may be either."""
+    def look(self, wall_us: int) -> None:
+        """What the wall shows."""
         self.wall_us = wall_us
+        self.wall_max_us = max(self.wall_max_us, wall_us)
+        self.turn_wall_us = max(self.turn_wall_us, wall_us)
+
+    def told(self, peer: bytes, message: m.ToHub, now: float) -> int:
+        """A command reaches the hub. Returns the error that must follow, 0 for none, ANY when it may be either."""
         if type(message) is m.Hello:
             return self._hello(peer, message, now)
         session = self.sessions.get(peer)
@@ -61,7 +65,13 @@ class Observer(Judge):
         session.suspect = False
         match message:
             case m.Publish():
-                return self._publish(session, message)
+                return self.publish(session, message)
+            case m.Transact():
+                return self.transact(session, message)
+            case m.Cancel():
+                return self.cancel(message)
+            case m.Admin():
+                return self.admin(session, message)
             case m.Settle():
                 return self.settle(session, message, now)
             case m.Credit(chan, ordinal_max, bytes_max):
@@ -82,7 +92,7 @@ class Observer(Judge):
                 self._end(session, now, lost=False)
         return 0
 
-    def answered(self, expected: int, peer: bytes, out: list[tuple[bytes, m.ToClient]]) -> None:
+    def answered(self, expected: int, peer: bytes, out: list[tuple[bytes, m.ToClient]], now: float) -> None:
         """What the hub answered at once: an error when there must be one, none when there must not."""
         code = 0
         for whom, message in out:
@@ -92,9 +102,9 @@ class Observer(Judge):
             assert code == expected, f"answered with error {code}, not {expected}: {out}"
         if code:
             self.counts[f"refused {Code(code).name}"] += 1
-        elif self._hoped is not None:
-            self._accept(*self._hoped)
-        self._hoped = None
+            self._hoped = None
+        else:
+            self.accepted_hoped(now)
 
     # Sessions.
 
@@ -169,56 +179,6 @@ class Observer(Judge):
         if self.sessions.get(session.peer) is session:
             del self.sessions[session.peer]
 
-    # Publishing.
-
-    def _publish(self, session: Session, message: m.Publish) -> int:
-        producer = session.producer
-        assert producer is not None
-        if session.epoch != producer.epoch:
-            return Code.FENCED
-        if message.pseq > producer.last + 1:
-            return Code.SEQUENCE_GAP
-        self._hoped = (session, message, producer if message.pseq else None)
-        return ANY if 0 < message.pseq <= producer.last else 0
-
-    def _accept(self, session: Session, message: m.Publish, producer: Producer | None) -> None:
-        """The hub took a publish: as a new one, or as one that it has."""
-        idents = idents_of(message.block)
-        published = Published(session, message.rid, message.level, idents, self.turn)
-        if producer is not None and message.pseq <= producer.last:
-            self.counts["duplicates"] += 1
-            published.first, published.is_new = producer.seqs[message.pseq - 1], False
-        else:
-            if producer is not None:
-                assert session.epoch is not None
-                self.undo.append((producer.take_back, len(producer.seqs), producer.proven))
-                producer.proven = session.epoch
-                published.producer = producer
-                published.pseq = message.pseq
-                producer.seqs += [0] * len(idents)
-            self.accepted.append(published)
-        if message.rid:
-            session.unconfirmed.setdefault(message.rid, []).append(published)
-
-    def _confirmed(self, session: Session, message: m.PubOk) -> None:
-        for rid, first, stored, dups in (row[:4] for row in message.confirms):
-            waiting = session.unconfirmed.get(rid)
-            assert waiting, "a publish is confirmed once"
-            published = waiting.pop(0)
-            if not waiting:
-                del session.unconfirmed[rid]
-            count = len(published.idents)
-            self.counts["confirmed"] += 1
-            assert message.level == published.level
-            assert message.level == Level.RECEIVED or published.turn < self.landed_turns, (
-                "C1: confirmed before the disk"
-            )
-            if published.is_new:
-                assert (first, stored, dups) == (published.first, count, 0), "J3: confirmed with its seqs"
-            else:
-                assert (stored, dups) == (0, count), "J5: a resend is stored once"
-                assert published.first in (0, first), "J5: a resend is answered with its first seq"
-
     # The disk.
 
     def sealed(self, turn: Turn) -> None:
@@ -226,7 +186,7 @@ class Observer(Judge):
         accepted, self.accepted = self.accepted, []
         before = len(self.log)
         own: list[tuple[str, int]] = []
-        new: list[int] = []  # places in the log of what clients published
+        new: list[int] = []  # seqs of what clients published
         for record in turn.records:
             if type(record) is m.Append:
                 first, last, _ = stamp_of(record.block)
@@ -240,20 +200,25 @@ class Observer(Judge):
                     self.topics += [IDENTS[ident].topic for ident in idents]
                     new += range(first, last + 1)
                 else:
-                    for seq, (topic, letter) in enumerate(letters, first):
+                    for seq, (topic, origin) in enumerate(letters, first):
                         self.topics.append(topic)
-                        if letter is None:
-                            new.append(seq)
+                        if topic.startswith("$dlq."):
+                            own.append((topic[5:], origin))
                         else:
-                            own.append(letter)
-        self._number(accepted, new)
-        owed, self.dead, self.owned = self.dead, Counter(), 0
+                            self._redriven(topic[9:], seq, origin)
+        self.number(accepted, new)
+        self.drop_cancelled()
+        owed, self.dead = self.dead, Counter()
         for letter in own:
-            assert owed[letter] > 0 or letter[1] < self.first_seq, f"D6: a dead letter that nobody expected: {letter}"
+            if not owed[letter]:
+                self._unexpected(*letter)
             owed[letter] -= 1
+            self.letters[letter] += 1
+            self.undo.append((self._drop_letter, letter))
         owed = +owed
         assert not owed, f"D6: settled without their dead letters in the same transaction: {list(owed)}"
         self.counts["dead letters"] += len(own)
+        self.redriving.clear()
         for record in turn.records:
             if type(record) is m.SaveGroup:
                 self._row(record)
@@ -261,21 +226,33 @@ class Observer(Judge):
         self._undos.append((self.undo, len(self.log)))
         self.undo = []
         self.turn += 1
+        self.turn_wall_us = self.wall_us
 
-    def _number(self, accepted: list[Published], new: list[int]) -> None:
-        """Each publish finds its messages in the log, all of them, one after the other."""
-        at, log = 0, self.log
-        for published in accepted:
-            count = len(published.idents)
-            seqs = new[at : at + count]
-            at += count
-            assert len(seqs) == count, "J4: a publish is stored wholly"
-            assert seqs[-1] - seqs[0] + 1 == count, "J4: its seqs follow each other"
-            assert tuple(log[seqs[0] - 1 : seqs[-1]]) == published.idents, "J3: what was published is what is stored"
-            published.first = seqs[0]
-            if published.producer is not None:
-                published.producer.seqs[published.pseq - 1 : published.pseq - 1 + count] = seqs
-        assert at == len(new), "J4: something is stored that nobody published"
+    def _unexpected(self, name: str, origin: int) -> None:
+        """A letter that no verdict asked for: of a message that expired, or that retention took."""
+        group = self.groups.get(name)
+        if origin < self.first_seq or group is None:
+            return
+        expired = group.settings.on_expire == "dead" and self.may_be_dropped(origin) and origin not in group.settled
+        assert expired, f"D6: a dead letter that nobody expected: {origin} of {name}"
+        self.counts["expired to letters"] += 1
+        self.settled(group, origin)
+
+    def _drop_letter(self, letter: tuple[str, int]) -> None:
+        self.letters[letter] -= 1
+
+    def _redriven(self, name: str, seq: int, origin: int) -> None:
+        """A letter is given to its group once more."""
+        assert name in self.redriving, "a letter is redriven that nobody asked for"
+        assert self.letters[name, origin] > 0, "a letter is redriven once"
+        self.letters[name, origin] -= 1
+        self.undo.append((self._drop_letter, (name, origin)))
+        self.undo[-1] = (self._return_letter, (name, origin))
+        self.origin[seq] = origin
+        self.counts["redriven"] += 1
+
+    def _return_letter(self, letter: tuple[str, int]) -> None:
+        self.letters[letter] += 1
 
     def _row(self, row: m.SaveGroup) -> None:
         """A group's position: nothing below its floor may be unsettled."""
@@ -291,7 +268,7 @@ class Observer(Judge):
     def is_done(self, group: GroupBook, seq: int) -> bool:
         if seq in group.settled or seq < self.first_seq or self.topics[seq - 1] not in group.wanted:
             return True
-        return self.is_expired(seq)
+        return self.may_be_dropped(seq)
 
     def landed(self) -> None:
         """The oldest sealed turn is on disk."""
@@ -312,7 +289,8 @@ class Observer(Judge):
                 undo[0](*undo[1:])
         self.undo, self._undos, self.accepted, self._alarms = [], [], [], []
         self.dead.clear()
-        self.owned = 0
+        self.redriving.clear()
+        self._hoped = None
         self.turn = self.landed_turns
         self._landed, self.served = [], self.durable
         self._lost = 0
@@ -331,6 +309,9 @@ class Observer(Judge):
             assert producer.epoch >= producer.proven, "fencing: an epoch outlives a crash"
 
     def _cut(self, length: int) -> None:
+        for seq in range(length + 1, len(self.log) + 1):
+            self.expires.pop(seq, None)
+            self.origin.pop(seq, None)
         del self.log[length:], self.topics[length:]
 
     def trimmed(self, first_seq: int) -> None:
@@ -342,7 +323,8 @@ class Observer(Judge):
                 for seq in range(max(self.first_seq, group.start, floor + 1), first_seq)
                 if seq not in group.settled and self.topics[seq - 1] in group.wanted
             ]
-            group.gap_owed = {(sub.session.peer, sub.chan): set(gone) for sub in group.subs} if gone else {}
+            owed = {seq for seq in gone if not self.may_be_dropped(seq)}
+            group.gap_owed = {(sub.session.peer, sub.chan): set(owed) for sub in group.subs}
             group.settled.update(gone)
             for seq in gone:
                 self.undo.append((group.settled.discard, seq)) if group.durable else None
@@ -359,19 +341,23 @@ class Observer(Judge):
 
     def heard(self, peer: bytes, message: m.ToClient, now: float) -> None:
         kind = type(message)
-        if kind is m.Err or kind is m.Pong or kind is m.Flow:
+        if kind is m.Err and message.rid:  # type: ignore[union-attr]
+            session = self.sessions.get(peer)
+            if session is not None:
+                session.expected(message.rid)  # type: ignore[union-attr]
+        if kind is m.Err or kind is m.Pong or kind is m.Flow or kind is m.Notice:
             return
         session = self.sessions.get(peer)
         if session is None:
-            if kind is m.Notice or (kind is m.Gap and peer in self._former):
-                return  # taken over, or gone meanwhile
+            if kind is m.Gap and peer in self._former:
+                return  # gone meanwhile
             if kind is m.Ok or kind is m.PubOk:  # for a connection that was left meanwhile
                 session = self._former.get(peer)
         assert session is not None, f"{message} is said to a peer without a session"
         if kind is m.Deliver:
             self._deliver(session, message, now)  # type: ignore[arg-type]
         elif kind is m.PubOk:
-            self._confirmed(session, message)  # type: ignore[arg-type]
+            self.confirmed(session, message)  # type: ignore[arg-type]
         elif kind is m.Ok:
             self._ok(session, message)  # type: ignore[arg-type]
         elif kind is m.Welcome:
@@ -382,13 +368,20 @@ class Observer(Judge):
             self._gap(session, message)  # type: ignore[arg-type]
 
     def _ok(self, session: Session, message: m.Ok) -> None:
-        expected = session.answers.pop(message.rid, None)
+        expected = session.expected(message.rid)
         if expected is None:
             return
         turn, fields = expected
         assert turn < self.landed_turns, "C1: something is confirmed before it is on disk"
         for name, value in fields.items():
-            told = message.fields[name]
+            told = message.fields.get(name)
+            if isinstance(value, Scheduled):
+                value.id, value = told, told
+            elif isinstance(value, Published):
+                value = value.first or told
+            elif isinstance(value, GroupBook):
+                value.begin(told)
+                continue
             if name == "stale":
                 told = {ordinal for a, b in told for ordinal in range(a, b + 1)}
             assert told == value, f"D3: the answer has {name} {told!r}, not {value!r}"
@@ -401,6 +394,37 @@ class Observer(Judge):
         missing = group.gap_owed.get((session.peer, message.chan))
         if missing:
             missing.difference_update(range(message.first_seq, message.last_seq + 1))
+
+    # Administration.
+
+    def admin(self, session: Session, message: m.Admin) -> int:
+        fields = message.fields
+        name, op = fields["group"], fields["op"]
+        group = self.groups.get(name)
+        if group is None:
+            return Code.NOT_FOUND
+        self.counts[op] += 1
+        match op:
+            case "group.pause" | "group.resume":
+                self.undo.append((group.set_paused, group.paused))
+                group.paused = op == "group.pause"
+                session.expect(message.rid, self.turn, {"paused": group.paused})
+            case "group.update":
+                settings = group.settings._replace(**{k: v for k, v in fields.items() if k not in ("op", "group")})
+                self.undo.append((group.change, group.settings))
+                group.change(settings)
+            case "group.seek":
+                self.seek(group, fields["to"])
+            case "group.delete":
+                for sub in list(group.subs):
+                    self.leave(sub, 0.0, lost=False)
+                del self.groups[name]
+                self.undo.append((self.groups.__setitem__, name, group))
+                for letter in [letter for letter in self.letters if letter[0] == name]:
+                    self.dead.pop(letter, None)
+            case "dlq.redrive":
+                self.redriving.add(name)
+        return 0
 
     # Deliveries.
 
@@ -417,9 +441,8 @@ class Observer(Judge):
 
     # Time.
 
-    def ticked(self, now: float, wall_us: int, sessions_lost: int) -> None:
+    def ticked(self, now: float, sessions_lost: int) -> None:
         """The hub has looked at the clock: leases lapse, fetches and sessions end."""
-        self.wall_us = wall_us
         alarms = self._alarms
         while alarms and alarms[0][0] <= now:
             what = heappop(alarms)[2]
@@ -458,5 +481,5 @@ class Observer(Judge):
             if group.durable:
                 missing = self.missing(group)
                 assert not missing, f"D12: {group.name} never settled {missing}"
-                held = [seq for seq in group.leased if seq not in group.settled]
+                held = [seq for seq in group.leased if seq not in group.settled and not self.may_be_dropped(seq)]
                 assert not held, f"D12: {group.name} still holds {held}"

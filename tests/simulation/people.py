@@ -60,14 +60,14 @@ class Taken:
 
 
 class Sent:
-    """A publish that a client has made."""
+    """A publish that a client has made, so that it can make it again."""
 
-    __slots__ = ("confirmed", "level", "pseq", "template")
+    __slots__ = ("confirmed", "count", "message", "pseq")
 
-    def __init__(self, template: Template, pseq: int, level: int) -> None:
-        self.template = template
-        self.pseq = pseq
-        self.level = level
+    def __init__(self, message: m.Publish | m.Transact, template: Template) -> None:
+        self.message = message
+        self.pseq = message.pseq
+        self.count = len(template.idents)
         self.confirmed = False
 
 
@@ -87,7 +87,15 @@ class Client:
         self.sent: dict[int, Sent] = {}  # by rid
         self.rid = 100
         self.to_resend: list[int] = []
+        self.schedules: list[int] = []
         self.eager = False  # acks whatever it gets
+
+    def remember(self, message: m.Publish | m.Transact, template: Template) -> None:
+        if len(self.sent) >= SENT_MAX:
+            self.sent.pop(next(iter(self.sent)))
+        self.sent[message.rid] = Sent(message, template)
+        if message.pseq:
+            self.pseq += len(template.idents)
 
     def next_rid(self) -> int:
         self.rid += 1
@@ -106,6 +114,11 @@ class Client:
                     sent = self.sent.get(row[0])
                     if sent is not None:
                         sent.confirmed = True
+            case m.Ok(_, rid, fields):
+                if rid in self.sent:
+                    self.sent[rid].confirmed = True
+                if fields.get("schedule"):
+                    self.schedules.append(fields["schedule"])
             case m.Welcome(_, fields):
                 self._welcomed(fields)
             case m.Notice(kind, fields):
@@ -148,11 +161,13 @@ class Client:
                 del self.sent[rid]
 
     def _end(self, rid: int) -> int:
-        return self.sent[rid].pseq + len(self.sent[rid].template.idents) - 1
+        return self.sent[rid].pseq + self.sent[rid].count - 1
 
     def _noticed(self, kind: str, fields: Any) -> None:
         if kind == "taken_over":
             self.welcomed = False
+        elif kind == "unsubscribed":
+            self.subs.pop(fields["chan"], None)
         elif kind == "lease_lost" and fields["chan"] in self.subs:
             held = self.subs[fields["chan"]].held
             for first, last in fields["ordinals"]:

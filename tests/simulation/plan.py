@@ -24,6 +24,10 @@ class Act(IntEnum):
     PUBLISH = auto()
     PUBLISH_AGAIN = auto()
     PUBLISH_AHEAD = auto()
+    PUBLISH_LATER = auto()
+    CANCEL = auto()
+    TRANSACT = auto()
+    ADMINISTER = auto()
     SUBSCRIBE = auto()
     CREDIT = auto()
     FETCH = auto()
@@ -47,6 +51,10 @@ ALWAYS: Final = {Act.CONNECT: 6, Act.PUBLISH: 14, Act.SUBSCRIBE: 6, Act.VERDICT:
 SOMETIMES: Final = {
     Act.PUBLISH_AGAIN: 3,
     Act.PUBLISH_AHEAD: 1,
+    Act.PUBLISH_LATER: 4,
+    Act.CANCEL: 2,
+    Act.TRANSACT: 5,
+    Act.ADMINISTER: 3,
     Act.CREDIT: 8,
     Act.FETCH: 2,
     Act.VERDICT_STALE: 2,
@@ -90,6 +98,7 @@ class Swarm(NamedTuple):
     bytes: tuple[int, ...]
     templates: tuple[bool, bool, bool]  # keys, priorities, ids
     received_pct: int  # publishes of level `received`
+    ttl_pct: int  # publishes that expire
     retries: bool  # producers send again what was not confirmed when they come back
     concurrency: int
     ephemeral_pct: int
@@ -118,6 +127,7 @@ def _settings(rng: random.Random, orders: tuple[str, ...]) -> GroupSettings:
         backoff_max_ms=rng.choice((125, 2000)),
         jitter_pct=rng.choice((0, 10, 50)),
         order=order,
+        on_expire=rng.choice(("drop", "dead")),
         ack="auto" if order == "none" and rng.random() < 0.1 else "explicit",
     )
 
@@ -142,8 +152,9 @@ def swarm_of(rng: random.Random) -> Swarm:
         waits=rng.choice((WAITS, WAITS, WAITS_LONG)),
         credits=rng.choice(((1000,), (0, 1, 2, 5, 1000), (1, 2))),
         bytes=rng.choice(((BIG,), (BIG,), (0, 300, 500, BIG), (300,))),
-        templates=(orders != ("none",), orders == ("none",) and rng.random() < 0.4, False),
+        templates=(orders != ("none",), orders == ("none",) and rng.random() < 0.4, rng.random() < 0.25),
         received_pct=rng.choice((0, 0, 30)),
+        ttl_pct=rng.choice((0, 0, 0, 40)),
         retries=rng.random() < 0.8,
         concurrency=rng.choice((1, 1, 2, 100)),
         ephemeral_pct=rng.choice((0, 0, 20, 50)),
@@ -166,6 +177,8 @@ def draw(seed: int, acts: int = ACTS_EACH, bias: Bias | None = None) -> Plan:
     weights: dict[Act, int] = dict(ALWAYS)
     for kind, weight in SOMETIMES.items():
         weights[kind] = weight * rng.choice((0, 0, 1, 1, 3))
+    if swarm.templates[2]:
+        weights[Act.CLOCK] = 0  # how long an id is remembered would be anybody's guess
     if bias is not None:
         weights |= bias.weights
         settings = [group.settings._replace(**bias.settings) for group in swarm.groups]

@@ -120,9 +120,8 @@ class World:
         """A producer is back, and sends what was not confirmed."""
         rids, client.to_resend = client.to_resend, []
         for rid in rids:
-            sent = client.sent[rid]
             if client.wire is not None:
-                self.send(client.wire, m.Publish(rid, sent.pseq, sent.level, sent.template.raw))
+                self.send(client.wire, client.sent[rid].message)
 
     def _ack_all(self, client: Client) -> None:
         """A willing consumer is done with what it has."""
@@ -138,10 +137,10 @@ class World:
             return
         self.note(lambda: f"{wire.client.name}@{wire.peer[-1]} -> {_brief(message)}")
         out = self._out
-        self.router.clock.set(self.wall_us(), self.now)
-        expected = self.observer.told(wire.peer, message, self.now, self.wall_us())
+        self._look_at_the_clock()
+        expected = self.observer.told(wire.peer, message, self.now)
         self.router.step(message, wire.peer, self.now, out)
-        self.observer.answered(expected, wire.peer, out)
+        self.observer.answered(expected, wire.peer, out, self.now)
         self._flush()
         self.observer.welcomed()
         self._taken += 1
@@ -172,13 +171,18 @@ class World:
         self._tokens += 1
         return self._tokens.to_bytes(16, "big")
 
+    def _look_at_the_clock(self) -> None:
+        wall_us = self.wall_offset_us + int(self.now * 1e6)
+        self.router.clock.set(wall_us, self.now)
+        self.observer.look(wall_us)
+
     def hub_turn(self) -> None:
         """What the real hub does after it has taken what arrived."""
         self._taken = 0
         router = self.router
-        router.clock.set(self.wall_us(), self.now)
+        self._look_at_the_clock()
         router.tick(self.now, self._out)
-        self.observer.ticked(self.now, self.wall_us(), router.counters["sessions_lost"])
+        self.observer.ticked(self.now, router.counters["sessions_lost"])
         self._flush()
         self.observer.flushed()
         self._hand_over()
@@ -224,6 +228,7 @@ class World:
             self.counts["commits failed"] += 1
             self.crash(0)
             return
+        self._look_at_the_clock()
         done, self._committing = self._committing, []
         self.counts["commits"] += 1
         for turn in done:
@@ -265,6 +270,7 @@ class World:
         self.hub_turn()
 
     def trimmed(self, first_seq: int) -> None:
+        self._look_at_the_clock()
         self.observer.trimmed(first_seq)
         self.router.trimmed(first_seq, self._out)
         self._flush()

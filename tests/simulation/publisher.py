@@ -1,0 +1,275 @@
+"""The observer's knowledge of publishing: producers and their numbers, idempotency keys, delays, transactions."""
+
+from collections import Counter
+from typing import Any, Final
+
+from fabric import messages as m
+from fabric.errors import Code
+from fabric.messages import Level
+from tests.simulation.blocks import IDENTS, idents_of
+from tests.simulation.judge import Judge
+from tests.simulation.ledgers import Producer, Published, Scheduled, Session, Sub
+
+ANY: Final = -1  # no expectation
+DEDUPE_US: Final = 600_000_000
+Work = list[tuple[Sub, Any]]
+
+
+class Publishing(Judge):
+    def __init__(self, counts: Counter[str]) -> None:
+        super().__init__(counts)
+        self.landed_turns = 0
+        self.schedules: list[Scheduled] = []
+        self.ids: dict[tuple[str, bytes], tuple[int, int]] = {}  # (topic, id) -> seq, until when it counts
+        self._hoped: tuple[Session, m.Publish | m.Transact, Work] | None = None
+
+    # Taking.
+
+    def publish(self, session: Session, message: m.Publish | m.Transact) -> int:
+        producer = session.producer
+        assert producer is not None
+        if session.epoch != producer.epoch:
+            return Code.FENCED
+        if message.pseq > producer.last + 1:
+            return Code.SEQUENCE_GAP
+        self._hoped = (session, message, [])
+        return ANY if 0 < message.pseq <= producer.last else 0
+
+    def transact(self, session: Session, message: m.Transact) -> int:
+        expected = self.publish(session, message)
+        if expected:
+            return expected
+        work: Work = []
+        for chan, verdicts in message.settles:
+            sub = session.subs.get(chan)
+            if sub is None:
+                self._hoped = None
+                return Code.NOT_FOUND
+            ordinals = [ordinal for _, first, last, _ in verdicts for ordinal in range(first, last + 1)]
+            if len(set(ordinals)) < len(ordinals) or max(ordinals) > sub.sent:
+                self._hoped = None
+                return ANY
+            if not sub.open.keys() >= set(ordinals):
+                self._hoped = None
+                self.counts["stale transactions"] += 1
+                return Code.STALE
+            work.append((sub, verdicts))
+        self._hoped = (session, message, work)
+        return 0
+
+    def accepted_hoped(self, now: float) -> None:
+        """The hub took a publish: as a new one, as one that it has, or for later."""
+        if self._hoped is None:
+            return
+        session, message, work = self._hoped
+        self._hoped = None
+        producer = session.producer
+        assert producer is not None
+        is_dup = 0 < message.pseq <= producer.last
+        options = message.options if isinstance(message, m.Publish) else {}
+        if "delay_ms" in options:
+            self._schedule(session, message, options, producer, is_dup=is_dup)
+            return
+        level = message.level if isinstance(message, m.Publish) else Level.JOURNALED
+        published = Published(session, message.rid, level, idents_of(message.block), self.turn)
+        if is_dup:
+            self.counts["duplicates"] += 1
+            published.first, published.is_new = producer.seqs[message.pseq - 1], False
+        else:
+            if "ttl_ms" in options:
+                published.expires_us = self.wall_us + options["ttl_ms"] * 1000
+            self._number_producer(session, producer, published, message.pseq)
+            self._look_up_ids(published)
+            self.accepted.append(published)
+        if isinstance(message, m.Publish):
+            if message.rid:
+                session.unconfirmed.setdefault(message.rid, []).append(published)
+        else:
+            self._transacted(session, message.rid, published, work, now)
+
+    def _number_producer(self, session: Session, producer: Producer, published: Published, pseq: int) -> None:
+        if pseq:
+            assert session.epoch is not None
+            self.undo.append((producer.take_back, len(producer.seqs), producer.proven))
+            producer.proven = session.epoch
+            published.producer, published.pseq = producer, pseq
+            producer.seqs += [0] * len(published.idents)
+
+    def _look_up_ids(self, published: Published) -> None:
+        """Which messages of a new publish are duplicates by their ids."""
+        firsts: dict[tuple[str, bytes], int] = {}
+        for place, ident in enumerate(published.idents):
+            topic, _, _, name, _ = IDENTS[ident]
+            if not name:
+                continue
+            seq, until_us = self.ids.get((topic, name), (0, 0))
+            if self.wall_us < until_us:
+                published.known[place] = seq
+            elif (topic, name) in firsts:
+                published.twins[place] = firsts[topic, name]
+            else:
+                firsts[topic, name] = place
+                old = self.ids.get((topic, name))
+                self.undo.append((self._put_id_back, (topic, name), old))
+                self.ids[topic, name] = (-len(self.accepted) - 1, self.wall_us + DEDUPE_US)  # numbered when sealed
+        published.stored -= len(published.known) + len(published.twins)
+        self.counts["duplicate ids"] += len(published.known) + len(published.twins)
+
+    def _put_id_back(self, key: tuple[str, bytes], old: tuple[int, int] | None) -> None:
+        if old is None:
+            self.ids.pop(key, None)
+        else:
+            self.ids[key] = old
+
+    def _transacted(self, session: Session, rid: int, published: Published, work: Work, now: float) -> None:
+        applied = 0
+        self.counts["transactions"] += 1
+        for sub, verdicts in work:
+            last = {m.Verdict.RETRY, m.Verdict.RELEASE}
+            ordered = [row for row in verdicts if row[0] not in last]
+            ordered += sorted((row for row in verdicts if row[0] in last), key=lambda row: -row[1])
+            done, stale = self.apply(sub, ordered, now)
+            assert not stale
+            applied += done
+        stored = published.stored if published.is_new else 0
+        session.expect(rid, published.turn, {"applied": applied, "stored": stored, "first_seq": published})
+
+    # Later.
+
+    def _schedule(self, session: Session, message: Any, options: Any, producer: Producer, *, is_dup: bool) -> None:
+        if is_dup:
+            session.expect(message.rid, self.turn, {"dup": True})
+            return
+        idents = idents_of(message.block)
+        published = Published(session, message.rid, message.level, idents, self.turn)
+        self._number_producer(session, producer, published, message.pseq)
+        due_us = self.wall_us + options["delay_ms"] * 1000
+        name = options.get("name", "")
+        for old in [one for one in self.schedules if name and one.name == name]:
+            self._remove(old)
+        one = Scheduled(idents, due_us, options.get("ttl_ms", 0), options.get("every_ms", 0), name)
+        self.schedules.append(one)
+        self.undo.append((self._forget_schedule, one))
+        self.counts["scheduled"] += 1
+        session.expect(message.rid, self.turn, {"due_us": due_us, "schedule": one})
+
+    def _forget_schedule(self, one: Scheduled) -> None:
+        if one in self.schedules:
+            self.schedules.remove(one)
+
+    def _remove(self, one: Scheduled) -> None:
+        if one.due_us <= self.wall_us:  # it may have fired in this turn; the seal will tell
+            one.cancelled = True
+            self.undo.append((setattr, one, "cancelled", False))
+        else:
+            self.schedules.remove(one)
+            self.undo.append((self.schedules.append, one))
+
+    def cancel(self, message: m.Cancel) -> int:
+        name, number = message.fields.get("name"), message.fields.get("id")
+        for one in self.schedules:
+            if (name and one.name == name) or (number and one.id == number):
+                self._remove(one)
+                self.counts["cancelled"] += 1
+                return 0
+        return 0
+
+    def fire(self, idents: list[int], seqs: list[int]) -> int:
+        """Delayed messages are in the journal: whose are the first of them? Returns how many."""
+        best: Scheduled | None = None
+        for one in self.schedules:
+            if tuple(idents[: len(one.idents)]) == one.idents and (best is None or one.due_us < best.due_us):
+                best = one
+        assert best is not None, "D8: a schedule fires once, and not when it was cancelled"
+        assert best.due_us <= self.turn_wall_us, "D8: a schedule fires before it is due"
+        self.counts["fired"] += 1
+        if best.ttl_ms:
+            for seq in seqs[: len(best.idents)]:
+                self.expires[seq] = best.due_us + best.ttl_ms * 1000
+        if best.every_ms and not best.cancelled:
+            self.undo.append((best.set_due, best.due_us))
+            step = best.every_ms * 1000
+            best.due_us += step * max((self.wall_us - best.due_us) // step, 0) + step
+        else:
+            self.schedules.remove(best)
+            self.undo.append((self.schedules.append, best))
+        return len(best.idents)
+
+    def drop_cancelled(self) -> None:
+        """The turn is closed: what was cancelled in it and did not fire will not."""
+        for one in [one for one in self.schedules if one.cancelled]:
+            self.schedules.remove(one)
+            self.undo.append((self.schedules.append, one))
+
+    # Numbering and confirming.
+
+    def number(self, accepted: list[Published], new: list[int]) -> None:
+        """Each publish finds its messages in the log, all of them, one after the other; delayed ones come between."""
+        at, log = 0, self.log
+        waiting = iter(accepted)
+        published = next(waiting, None)
+        while at < len(new) or published is not None:
+            while published is not None and not published.stored:
+                self._found(published, [])
+                published = next(waiting, None)
+            if at < len(new) and IDENTS[log[new[at] - 1]].later:
+                at += self.fire([log[seq - 1] for seq in new[at : at + 8]], new[at : at + 8])
+                continue
+            if published is None:
+                break
+            seqs = new[at : at + published.stored]
+            at += published.stored
+            assert len(seqs) == published.stored, "J4: a publish is stored wholly"
+            self._found(published, seqs)
+            published = next(waiting, None)
+        assert at == len(new), "J4: something is stored that nobody published"
+
+    def _found(self, published: Published, seqs: list[int]) -> None:
+        idents = published.idents
+        if published.known or published.twins:
+            kept = [at for at in range(len(idents)) if at not in published.known and at not in published.twins]
+            idents = tuple([idents[at] for at in kept])
+        else:
+            kept = list(range(len(idents)))
+        if seqs:
+            assert seqs[-1] - seqs[0] + 1 == len(seqs), "J4: its seqs follow each other"
+            assert tuple(self.log[seqs[0] - 1 : seqs[-1]]) == idents, "J3: what was published is what is stored"
+        where = dict(zip(kept, seqs, strict=True))
+        for place, first in published.twins.items():
+            published.known[place] = where[first]
+        for place, seq in where.items():
+            topic, _, _, name, _ = IDENTS[published.idents[place]]
+            if name:
+                self.ids[topic, name] = (seq, self.ids[topic, name][1])
+            if published.expires_us:
+                self.expires[seq] = published.expires_us
+        for place, seq in published.known.items():
+            if seq < 0:  # of a publish before it in this turn, which is numbered by now
+                topic, _, _, name, _ = IDENTS[published.idents[place]]
+                published.known[place] = self.ids[topic, name][0]
+        published.first = seqs[0] if seqs else published.known[min(published.known)]
+        if published.producer is not None:
+            at = published.pseq - 1
+            firsts = range(published.first, published.first + len(published.idents))
+            published.producer.seqs[at : at + len(published.idents)] = firsts
+
+    def confirmed(self, session: Session, message: m.PubOk) -> None:
+        for row in message.confirms:
+            rid, first, stored, dups = row[:4]
+            waiting = session.unconfirmed.get(rid)
+            assert waiting, "a publish is confirmed once"
+            published = waiting.pop(0)
+            if not waiting:
+                del session.unconfirmed[rid]
+            count = len(published.idents)
+            self.counts["confirmed"] += 1
+            assert message.level == published.level
+            assert message.level == Level.RECEIVED or published.turn < self.landed_turns, "C1: confirmed before the disk"
+            if published.is_new:
+                expected = (published.first, published.stored, count - published.stored)
+                assert (first, stored, dups) == expected, f"J3: confirmed with {row[1:]}, not {expected}"
+                if published.known:
+                    assert dict(row[4]) == published.known, "J5: duplicates are answered with their first seqs"  # type: ignore[misc]
+            else:
+                assert (stored, dups) == (0, count), "J5: a resend is stored once"
+                assert published.first in (0, first), "J5: a resend is answered with its first seq"
