@@ -140,6 +140,15 @@ def test_a_deleted_group_ends_its_consumers(fab: Client) -> None:
         fab.admin.groups.pause("g")
 
 
+def test_the_hub_tells_what_happens(fab: Client) -> None:
+    consumer = fab.consume("t", "$sys.group.#", timeout=5)
+    fab.admin.groups.create("g", "t")
+    message = next(consumer)
+    assert (message.topic, message.data["group"], message.seq) == ("$sys.group.created", "g", 0)
+    fab.publish("t", b"x")
+    assert next(consumer).body == b"x"
+
+
 def test_a_paused_group_gets_nothing(fab: Client) -> None:
     fab.admin.groups.create("g", "t")
     fab.admin.groups.pause("g")

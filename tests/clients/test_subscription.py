@@ -320,3 +320,11 @@ def test_sparse_seqs_are_taken_from_the_frame() -> None:
     sparse = deliver(1, 1, b"a", b"b", b"c")._replace(seqs=(5, 1, 9, 2))
     assert post.sub.deliver(sparse, 0.0)
     assert [message.seq for message in take(post.sub)] == [5, 9, 10]
+
+
+def test_an_advisory_is_no_place_in_the_journal() -> None:
+    post = Post(None)
+    post.sub.accepted({"cursor": 40})
+    assert post.sub.deliver(deliver(1, 1, b"x", seq=0), 0.0)
+    post.sub.restart(same_journal=True)
+    assert post.sub.subscribe(1).fields["start"] == {"seq": 40}

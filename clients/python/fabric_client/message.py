@@ -2,7 +2,7 @@
 
 import json
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fabric.columns import HeaderValue
 from fabric.messages import Verdict
@@ -12,6 +12,8 @@ from fabric_client.verdicts import HandlerVerdict, Seconds, decision, millisecon
 
 if TYPE_CHECKING:
     from fabric_client.batch import Batch
+
+ADVISORIES: Final = "$sys."  # topics on which the hub itself speaks, in JSON
 
 
 class Message:
@@ -39,13 +41,13 @@ class Message:
 
     @property
     def data(self) -> Any:
-        """The body: decoded when its content-type header says JSON, otherwise the bytes themselves."""
+        """The body: decoded when its content-type header says JSON, or when the hub tells it; otherwise the bytes."""
         try:
             return self._data
         except AttributeError:
             pass
         self._data: Any = self.body
-        if self.headers.get("content-type") == "application/json":
+        if self.headers.get("content-type") == "application/json" or self.topic.startswith(ADVISORIES):
             self._data = json.loads(self.body)
         return self._data
 

@@ -158,7 +158,8 @@ class Subscription:
         if self.closed:
             return True
         batch = Batch(self, block, message.first_ordinal, message.attempt, message.seqs, now)
-        self._next_seq = batch.last_seq + 1
+        if block.base_seq:  # an advisory of the hub has none
+            self._next_seq = batch.last_seq + 1
         if self.settles:
             self._held[message.first_ordinal] = batch
             self.touch_at = min(self.touch_at, now + self.lease_s / 4)
