@@ -16,7 +16,7 @@ venv: $(STAMP)  ## an environment in .venv with everything in it, brought up to 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'error: fabric needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
 	@touch $@
 
 demo: $(STAMP)  ## a hub in a temporary folder with sample traffic

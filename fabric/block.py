@@ -211,7 +211,7 @@ def join(blocks: Sequence["Block"]) -> bytes:
     )
 
 
-class _Sections(NamedTuple):
+class Sections(NamedTuple):
     """Where each part of the body starts, from the start of the block; -1 when absent."""
 
     topic_idx: int
@@ -270,6 +270,11 @@ class Block:
     @property
     def last_seq(self) -> int:
         return self.base_seq + self.count - 1
+
+    @property
+    def sections(self) -> Sections:
+        """For those who map the columns themselves."""
+        return self._sections
 
     def stamped(self, base_seq: int, ts_us: int) -> "Block":
         """This block with the hub's fields filled in, without parsing it again."""
@@ -344,7 +349,7 @@ class Block:
         at = self._sections.headers
         return [{} for _ in range(self.count)] if at < 0 else decode_headers(self.raw, at, self.count)
 
-    def _outline(self) -> tuple[tuple[str, ...], _Sections]:
+    def _outline(self) -> tuple[tuple[str, ...], Sections]:
         """Walk the sections by their lengths alone; the body must be used up exactly."""
         raw, count, flags = self.raw, self.count, self.flags
         topics = _topics(raw, self.n_topics)
@@ -361,7 +366,7 @@ class Block:
         payload = pos
         if column_end(raw, pos, count) != len(raw):
             raise BlockError("the sections do not fill the body")
-        return topics, _Sections(topic_idx, keys, ids, headers, payload)
+        return topics, Sections(topic_idx, keys, ids, headers, payload)
 
 
 # Making blocks out of blocks.

