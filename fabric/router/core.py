@@ -107,7 +107,8 @@ class Router:
         self.intake.tracked, self.intake.require_room = self.topics.tracked, self.topics.require_room
         self.intake.count = self.topics.take
         self.topics.keeper.told = self._removed
-        self.ids = self.intake.ids = Ids(reader, self.clock, self.topics.settings_of, self._is_over)
+        self.ids = self.intake.ids = Ids(reader, self.clock, self.topics.settings_of, self._is_over, saved)
+        self.topics.keeper.emptied = self.ids.forget
         self._sealed: deque[_Sealed] = deque()
         self._sweep_at = 0.0
 

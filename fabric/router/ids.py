@@ -12,7 +12,7 @@ entry; nothing is ever changed.
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice, repeat
 from operator import itemgetter
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 
 from fabric.block import Block, select
 from fabric.errors import Code, ProtocolError
-from fabric.messages import DropIds, Record, SaveIds, TopicSettings
+from fabric.messages import DropIds, Record, SaveIds, SaveSetting, TopicSettings
 from fabric.router.clock import Clock
 from fabric.router.id_era import BUCKET, BUCKETS, ERA_KEYS, FILTER_BYTES, HASH_BYTES, HEAD, Era, Places
 from fabric.router.id_span import SPAN_BYTES, SPAN_ERAS, Spans
@@ -40,6 +40,7 @@ ABSORBED: Final = 2
 ABSORBED_LATE: Final = 6
 LONG_US: Final = 3600 * 1_000_000  # a longer window is a long one
 RETRY_MS: Final = 1000
+FLOOR: Final = "ids."  # and a topic: the name of the row that tells which of its keys were forgotten
 FOREVER_US: Final = (1 << 63) - 1
 
 
@@ -74,6 +75,7 @@ class Ids:
         clock: Clock,
         settings_of: Callable[[str], TopicSettings],
         is_over: Callable[[str, int], bool],  # whether nobody waits for a message (topic, seq) any more
+        saved: Iterable[SaveSetting] = (),
     ) -> None:
         self._reader = reader
         self._clock = clock
@@ -88,6 +90,11 @@ class Ids:
         self._removing: deque[Iterator[int]] = deque()  # numbers of rows
         self._turns: deque[list[Era]] = deque()  # for each turn that is not on disk: the eras that it completes
         self._added = 0  # keys of this turn
+        # topic -> the seq below which its keys were forgotten, and the numbers of the last eras that may have some
+        self._floors: dict[str, list[int]] = {
+            row.name.removeprefix(FLOOR): row.value for row in saved if row.name.startswith(FLOOR)
+        }
+        self._moved: dict[str, None] = {}  # those of them to be written with this turn
         self.is_due = False  # something must be written, though no message is
         self._restore()
 
@@ -216,7 +223,7 @@ class Ids:
 
     def _counts(self, topic: str, seq: int, until_us: int) -> bool:
         """Whether a key that was put down makes a message a duplicate."""
-        if self._now_us >= until_us:
+        if self._now_us >= until_us or (self._floors and seq < self._floors.get(topic, [0])[0]):
             return False
         return self._settings_of(topic).dedupe != "until_ack" or not self._is_over(topic, seq)
 
@@ -264,6 +271,13 @@ class Ids:
                 rows.append((index, seq))
         return tuple(rows)
 
+    def forget(self, topic: str, next_seq: int) -> None:
+        """All messages of a topic below a seq were removed on purpose: they may be published again."""
+        if self._eras:
+            self._floors[topic] = [next_seq, *self._last_numbers]
+            self._moved[topic] = None
+            self.is_due = True
+
     # Eras.
 
     def _open_era(self, kind: int, now_us: int) -> Era:
@@ -288,7 +302,11 @@ class Ids:
                 self._eras.remove(era)
                 self._spans.remove(era)
                 self._removing.append(era.row_numbers())
-        if self._writing or self._removing:
+        for topic, (_, *last) in list(self._floors.items()):
+            if not any(era.number <= last[era.number & 1] for era in self._eras):
+                del self._floors[topic]
+                self._moved[topic] = None
+        if self._writing or self._removing or self._moved:
             self.is_due = True
         self._spans.step(STEP_BUCKETS)
 
@@ -320,6 +338,8 @@ class Ids:
                     self._removing.popleft()
             share = ABSORBED_LATE if self._spans.waiting > 2 else ABSORBED
             self._spans.step(max(STEP_BUCKETS, share * BUCKETS * self._added // ERA_KEYS))
+            records += [SaveSetting(FLOOR + topic, self._floors.get(topic)) for topic in self._moved]
+            self._moved.clear()
             self._added, self.is_due = 0, False
         self._turns.append(completed)
         return records

@@ -40,6 +40,7 @@ class Keeper:
         self.moved: dict[Topic, None] = {}  # rows on disk are out of date
         self.gone: list[Topic] = []  # deleted, and nothing is left of them
         self.told: Callable[[str, int, int], None] = _ignore  # (topic, floor, messages not settled by all) on removal
+        self.emptied: Callable[[str, int], None] = _ignore_empty  # (topic, floor) when all was removed on purpose
         self._commons = commons
         self._ledger = ledger
         self._counters = counters
@@ -196,6 +197,7 @@ class Keeper:
         topic.empty(next_seq)
         self._lift(topic, gone)
         self.due[topic] = None
+        self.emptied(topic.name, next_seq)
         return gone
 
     # Blocks.
@@ -285,6 +287,10 @@ class Keeper:
 
 def _has_alarm(topic: Topic) -> bool:
     return topic.alarm != NEVER
+
+
+def _ignore_empty(topic: str, floor: int) -> None:
+    """When nobody asks."""
 
 
 def _ignore(topic: str, floor: int, unsettled: int) -> None:

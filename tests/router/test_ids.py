@@ -190,12 +190,12 @@ def test_until_ack_ends_with_the_last_ack(world: IdWorld) -> None:
     assert world.row("q", "x") == (3, 1, 0)
 
 
-def queue_world() -> World:
-    """A world with real settings of topics: a queue `q`, of a group that is named like it."""
+def queue_world(**settings: str) -> World:
+    """A world with real settings of topics: `q`, which a group wants."""
     world = World()
     for peer in (P, b"consumer"):
         world.hello(peer)
-    answers = world.say(P, m.Admin(3, {"op": "topic.create", "topic": "q", "dedupe": "until_ack"}))
+    answers = world.say(P, m.Admin(3, {"op": "topic.create", "topic": "q", **settings}))
     assert isinstance(answers[-1], m.Ok), answers
     world.sub(b"consumer", 1, "q", group="g")
     return world
@@ -208,7 +208,7 @@ def put(world: World, name: bytes) -> tuple[Any, ...]:
 
 
 def test_until_ack_asks_the_groups() -> None:
-    world = queue_world()
+    world = queue_world(dedupe="until_ack")
     put(world, b"x")
     assert put(world, b"x") == (1, 0, 1, ((0, 1),))
     world.settle(b"consumer", 1, m.Verdict.ACK, 1, 1)
@@ -216,12 +216,37 @@ def test_until_ack_asks_the_groups() -> None:
     assert put(world, b"x") == (2, 0, 1, ((0, 2),))
 
 
-def test_what_is_purged_may_be_asked_for_again() -> None:
+@pytest.mark.parametrize("settings", [{}, {"dedupe": "until_ack"}])
+@pytest.mark.parametrize("op", ["topic.purge", "topic.delete"])
+def test_what_is_purged_may_be_published_again(op: str, settings: dict[str, str]) -> None:
+    world = queue_world(**settings)
+    put(world, b"x")
+    world.say(P, m.Publish(9, 0, m.Level.JOURNALED, encode("other", [b"1"], ids=[b"x"])))
+    answers = world.say(P, m.Admin(4, {"op": op, "topic": "q"}))
+    assert isinstance(answers[-1], m.Ok), answers
+    assert put(world, b"x") == (3, 1, 0)
+    for _ in range(2):
+        assert put(world, b"x") == (3, 0, 1, ((0, 3),))
+        world.restart()
+        world.hello(P)
+        world.say(P, m.Admin(3, {"op": "topic.create", "topic": "q", **settings}))
+        world.hello(b"consumer")
+        world.sub(b"consumer", 1, "q", group="g")
+
+
+def test_what_was_forgotten_is_forgotten_when_its_eras_are_gone() -> None:
     world = queue_world()
     put(world, b"x")
-    answers = world.say(P, m.Admin(4, {"op": "topic.purge", "topic": "q"}))
-    assert isinstance(answers[-1], m.Ok), answers
+    world.say(P, m.Admin(4, {"op": "topic.purge", "topic": "q"}))
+    assert "ids.q" in world.settings
+    world.restart()
+    world.hello(P)
     assert put(world, b"x") == (2, 1, 0)
+    world.now += WINDOW_S
+    for _ in range(4):
+        world.pass_time(1)
+    assert world.router.ids.count == 0
+    assert "ids.q" not in world.settings
 
 
 def test_no_window_means_for_ever(world: IdWorld) -> None:
