@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 PAGE: Final = 1_000
-_LETTERS: Final = (
+LETTERS: Final = (
     Column("SEQ", "seq"),
     Column("TOPIC", "topic", folds=True),
     Column("ATTEMPTS", "attempts"),
@@ -45,10 +45,10 @@ _LETTERS: Final = (
     Column("REASON", "reason"),
     Column("ERROR", "error", short, folds=True),
     Column("WAS SEQ", "origin_seq"),
-    Column("REDRIVEN", "redriven"),
-    Column("PARKED", "parked"),
+    Column("REDRIVEN", "redriven", usual=0),
+    Column("PARKED", "parked", usual=False),
 )
-_GROUPS: Final = (Column("GROUP", "group"), Column("DEAD LETTERS", "count"), Column("FIRST SEQ", "first_seq"))
+COLUMNS: Final = (Column("GROUP", "group"), Column("DEAD LETTERS", "count"), Column("FIRST SEQ", "first_seq"))
 
 
 class Choice(NamedTuple):
@@ -127,7 +127,7 @@ def list_command(
     with connect(url, connect_timeout) as fab:
         if group is None:
             rows = all_rows(fab, "dlq", "groups")
-            show_rows("fabric.dlq.groups.v1", "groups", rows, _GROUPS, as_json, "there are no dead letters")
+            show_rows("fabric.dlq.groups.v1", "groups", rows, COLUMNS, as_json, "there are no dead letters")
             return
         name = dead_letter_group(group)
         total = fab.info("dlq", name)["count"]
@@ -140,7 +140,7 @@ def list_command(
             total = len(found) if choice.given else total
     nothing = "no dead letter passes" if choice.given else f"group {name} has no dead letters"
     more = len(found) == count and total > count
-    show_rows("fabric.dlq.list.v1", "letters", found, _LETTERS, as_json, nothing, group=name, count=total, more=more)
+    show_rows("fabric.dlq.list.v1", "letters", found, LETTERS, as_json, nothing, group=name, count=total, more=more)
     if more and not as_json:
         click.echo(f"and more: {total:,} in all; see them with -n", err=True)
 

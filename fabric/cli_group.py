@@ -21,6 +21,7 @@ from fabric.cli_show import (
     say,
     show_fields,
     show_rows,
+    some,
     span,
     usage,
     yes_option,
@@ -29,9 +30,9 @@ from fabric.cli_values import POSITIONS, Duration, Position
 
 PHASES: Final = ("none", "syncing", "ended", "ready", "degraded")  # of a refresh, by their numbers
 POLL_S: Final = 0.1  # between looks at a refresh
-_COLUMNS: Final = (
+COLUMNS: Final = (
     Column("GROUP", "group", folds=True),
-    Column("PATTERNS", "patterns", folds=True),
+    Column("PATTERNS", "patterns", some, folds=True),
     Column("CONSUMERS", "members"),
     Column("BEHIND", "behind"),
     Column("IN FLIGHT", "outstanding"),
@@ -107,7 +108,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
         rows = [row for row in all_rows(fab, "groups", "groups") if row.get("durable", True)]
         dead = {row["group"]: row["count"] for row in all_rows(fab, "dlq", "groups")}
     rows = [_with_state({**row, "dead_letters": dead.get(row["group"], 0)}) for row in rows]
-    show_rows("fabric.group.list.v1", "groups", rows, _COLUMNS, as_json, "there are no groups")
+    show_rows("fabric.group.list.v1", "groups", rows, COLUMNS, as_json, "there are no groups")
 
 
 @group.command("show")

@@ -1,5 +1,7 @@
 """`fabric info`: what the hub knows about itself, as it is on the wire. Nouns have lists that are easier to read."""
 
+import importlib
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
@@ -12,13 +14,13 @@ MAY_BE_NAMED: Final = ("dlq", "schedules")
 QUESTIONS: Final = (
     "hub", "counters", "settings", "groups", "group", "topics", "topic", "sessions", "schedules", "dlq",
 )  # fmt: skip
-# What a list is called in the answer.
+# What a list is called in the answer, and where its columns are.
 _LISTS: Final = {
-    "groups": "groups",
-    "topics": "topics",
-    "sessions": "sessions",
-    "schedules": "schedules",
-    "dlq": "groups",
+    "groups": ("groups", "cli_group"),
+    "topics": ("topics", "cli_topic"),
+    "sessions": ("sessions", "cli_session"),
+    "schedules": ("schedules", "cli_schedule"),
+    "dlq": ("groups", "cli_dlq"),
 }
 
 
@@ -43,18 +45,21 @@ def info(what: str, name: str | None, as_json: bool, url: str, connect_timeout: 
         usage(f"'fabric info {what}' needs {NAMED[what]}")
     if name is not None and what not in NAMED and what not in MAY_BE_NAMED:
         usage(f"'fabric info {what}' takes no name")
+    listed, module = _LISTS.get(what, (None, ""))
     with connect(url, connect_timeout) as fab:
-        answer = _whole(lambda **after: fab.info(what, name, **after), _LISTS.get(what))
+        answer = _whole(lambda **after: fab.info(what, name, **after), listed)
     schema = f"fabric.info.{what}.v1"
-    rows = answer.get(_LISTS.get(what, ""))
+    rows = answer.get(listed or "")
     if as_json or rows is None:
-        show_fields(schema, answer, _columns([answer]), as_json)
+        show_fields(schema, answer, _columns(answer), as_json)
         return
-    rest = {field: value for field, value in answer.items() if value is not rows and field not in ("more", "next")}
+    rest = {field: value for field, value in answer.items() if field != listed}
     if rest:
-        show_fields(schema, rest, _columns([rest]), as_json)
+        show_fields(schema, rest, _columns(rest), as_json)
     if rows:
-        print_table(rows, _columns(rows)[:8])
+        columns: Sequence[Column] = importlib.import_module(f"fabric.{module}").COLUMNS
+        rows = [{**row, **row.get("settings", {})} for row in rows]
+        print_table(rows, [column for column in columns if any(column.key in row for row in rows)])
     elif not rest:
         click.echo("there are none")
 
@@ -68,10 +73,9 @@ def _whole(ask: Any, listed: str | None) -> dict[str, Any]:
     return {field: value for field, value in answer.items() if field not in ("more", "next") or listed is None}
 
 
-def _columns(rows: list[Row]) -> list[Column]:
-    """A column for each field that some row has."""
-    names = dict.fromkeys(field for row in rows for field in row)
+def _columns(fields: Row) -> list[Column]:
+    """A line for each field."""
     return [
-        Column(name.removesuffix("_us").replace("_", " "), name, ago if name.endswith("_us") else None, folds=True)
-        for name in names
+        Column(name.removesuffix("_us").replace("_", " "), name, ago if name.endswith("_us") else None)
+        for name in fields
     ]

@@ -11,7 +11,7 @@ from fabric.cli_show import Column, confirm, counted, limit, output_options, say
 from fabric.cli_topic import described, removed
 from fabric.cli_values import shown_bytes
 
-_COLUMNS: Final = (
+COLUMNS: Final = (
     Column("QUEUE", "queue", folds=True),
     Column("MESSAGES", "msgs", counted),
     Column("BYTES", "bytes", shown_bytes),
@@ -19,7 +19,7 @@ _COLUMNS: Final = (
     Column("IN FLIGHT", "outstanding"),
     Column("RETRYING", "redelivering"),
     Column("DEAD", "dead_letters"),
-    Column("MAX MESSAGES", "max_msgs", limit()),
+    Column("MAX MESSAGES", "max_msgs", limit(), usual=0),
 )
 
 
@@ -59,7 +59,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
         "fabric.queue.list.v1",
         "queues",
         rows,
-        _COLUMNS,
+        COLUMNS,
         as_json,
         "there are no queues; make one with 'fabric queue create NAME'",
     )

@@ -13,16 +13,16 @@ from fabric.cli_values import shown_bytes, shown_time
 if TYPE_CHECKING:
     from fabric_client.schedules import Schedule
 
-_COLUMNS: Final = (
+COLUMNS: Final = (
     Column("ID", "id"),
-    Column("NAME", "name", folds=True),
+    Column("NAME", "name", folds=True, usual=None),
     Column("DUE", "due_us", ago),
     Column("TOPIC", "topic", folds=True),
-    Column("MESSAGES", "count"),
+    Column("MESSAGES", "count", usual=1),
     Column("BYTES", "bytes", shown_bytes),
-    Column("EVERY", "every_ms", span),
-    Column("CRON", "cron"),
-    Column("TTL", "ttl_ms", span),
+    Column("EVERY", "every_ms", span, usual=None),
+    Column("CRON", "cron", usual=None),
+    Column("TTL", "ttl_ms", span, usual=None),
 )
 
 
@@ -54,7 +54,7 @@ def list_command(count: int, as_json: bool, url: str, connect_timeout: float) ->
     with connect(url, connect_timeout) as fab:
         total = fab.info("schedules", n=1)["count"]
         rows = [_row(found) for found in islice(fab.schedules(page=min(count, 500)), count)]
-    show_rows("fabric.schedule.list.v1", "schedules", rows, _COLUMNS, as_json, "nothing is scheduled", count=total)
+    show_rows("fabric.schedule.list.v1", "schedules", rows, COLUMNS, as_json, "nothing is scheduled", count=total)
     if total > len(rows) and rows and not as_json:
         click.echo(f"and more: {total:,} in all; see them with -n", err=True)
 

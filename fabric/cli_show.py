@@ -20,16 +20,19 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]
+FOLDED_MIN: Final = 16  # characters that a folding column keeps
 PIPE_WIDTH: Final = 200  # of a table that is not written to a terminal
 
 
 class Column(NamedTuple):
-    """`key` is what the value is called in JSON. On a narrow terminal the columns that `fold` give way."""
+    """`key` is what the value is called in JSON. On a narrow terminal the columns that `fold` give way. A column where
+    every row has the `usual` value says nothing, and is left out."""
 
     title: str
     key: str
     shown: Callable[[Any], str] | None = None
     folds: bool = False
+    usual: Any = ...
 
 
 class Unconfirmed(click.ClickException):
@@ -68,7 +71,8 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise Unconfirmed(f"not done: {question}\nhint: confirm with --yes")
-    click.confirm(f"{question}?", abort=True, err=True)
+    if not click.confirm(f"{question}?", err=True):
+        raise Unconfirmed("not done")
 
 
 def usage(message: str) -> NoReturn:
@@ -114,16 +118,37 @@ def show_fields(schema: str, fields: Row, columns: Sequence[Column], as_json: bo
 def print_table(rows: Iterable[Row], columns: Sequence[Column]) -> None:
     from rich.table import Table
 
-    rows = list(rows)
+    rows, console = list(rows), _console()
+    columns = _fitting(rows, columns, console.width)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         numbers = all(type(row.get(column.key)) in (int, float, type(None)) for row in rows) and column.shown is None
         table.add_column(
-            column.title, justify="right" if numbers else "left", overflow="fold", no_wrap=not column.folds
+            column.title,
+            justify="right" if numbers else "left",
+            overflow="fold",
+            no_wrap=not column.folds,
+            min_width=_width(column, rows),
         )
     for row in rows:
         table.add_row(*(_cell(column, row) for column in columns))
-    _console().print(table)
+    console.print(table)
+
+
+def _fitting(rows: Sequence[Row], columns: Sequence[Column], width: int) -> list[Column]:
+    """The columns that say something. Where there are too many, the last ones give way that often say nothing: a table
+    without its last column is better than one without its first letters."""
+    chosen = [column for column in columns if any(row.get(column.key) != column.usual for row in rows)]
+    spare = [column for column in chosen if column.usual is not ...]
+    while spare and sum(_width(column, rows) + 2 for column in chosen) > width + 2:
+        chosen.remove(spare.pop())
+    return chosen
+
+
+def _width(column: Column, rows: Sequence[Row]) -> int:
+    """What a column needs at least."""
+    widest = max(len(_cell(column, row)) for row in rows)
+    return max(len(column.title), min(widest, FOLDED_MIN) if column.folds else widest)
 
 
 def document(schema: str, fields: Row) -> str:
@@ -198,3 +223,8 @@ def counted(value: int) -> str:
 
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def some(values: Sequence[str]) -> str:
+    """The first of several."""
+    return tidy(values[0]) + (f" +{len(values) - 1}" if len(values) > 1 else "") if values else "-"

@@ -19,6 +19,7 @@ from fabric.cli_show import (
     show_fields,
     show_rows,
     span,
+    tidy,
     usage,
     yes_option,
 )
@@ -29,11 +30,11 @@ COLUMNS: Final = (
     Column("MESSAGES", "msgs", counted),
     Column("BYTES", "bytes", shown_bytes),
     Column("KEEP", "keep"),
-    Column("MAX AGE", "max_age_ms", limit(span)),
-    Column("MAX MESSAGES", "max_msgs", limit()),
-    Column("MAX BYTES", "max_bytes", limit(shown_bytes)),
-    Column("ON FULL", "on_full"),
-    Column("DEDUPE", "dedupe"),
+    Column("MAX AGE", "max_age_ms", limit(span), usual=0),
+    Column("MAX MESSAGES", "max_msgs", limit(), usual=0),
+    Column("MAX BYTES", "max_bytes", limit(shown_bytes), usual=0),
+    Column("ON FULL", "on_full", usual="refuse"),
+    Column("DEDUPE", "dedupe", usual="window"),
 )
 FIELDS: Final = (
     Column("topic", "topic"),
@@ -94,8 +95,9 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
         rows = [described(row) for row in all_rows(fab, "topics", "topics")]
     nothing = "no topic has settings of its own"
     show_rows("fabric.topic.list.v1", "topics", rows, COLUMNS, as_json, nothing, others=others)
-    if others and not as_json:
-        click.echo(f"others: {' '.join(others)}")
+    named = [tidy(other) for other in others if not other.startswith("$")]
+    if named and not as_json:
+        click.echo(f"others: {' '.join(named)}")
 
 
 @topic.command("show")

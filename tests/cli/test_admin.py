@@ -142,7 +142,8 @@ def test_a_terminal_is_asked(talk: Fabric, monkeypatch: pytest.MonkeyPatch) -> N
     talk("group", "create", "g", "a")
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True, raising=False)
     no = talk("group", "delete", "g", "-o", "table", stdin="n\n")
-    assert no.exit_code == 130
+    assert no.exit_code == 6
+    assert no.stderr.endswith("\nerror: not done\n")
     assert "delete the group g with 0 consumers, 0 behind? [y/N]" in no.stderr
     assert "deleted" in talk("group", "rm", "g", "-o", "table", stdin="y\n").stdout
 
@@ -337,13 +338,13 @@ def test_the_hub_is_what_is_asked_about(talk: Fabric) -> None:
 @pytest.mark.parametrize(
     ("columns", "arguments", "name"),
     [
-        (cli_group._COLUMNS, ("group", "list"), "groups"),
-        (cli_dlq._LETTERS, ("dlq", "list", "g"), "letters"),
-        (cli_dlq._GROUPS, ("dlq", "list"), "groups"),
-        (cli_schedule._COLUMNS, ("schedule", "list"), "schedules"),
+        (cli_group.COLUMNS, ("group", "list"), "groups"),
+        (cli_dlq.LETTERS, ("dlq", "list", "g"), "letters"),
+        (cli_dlq.COLUMNS, ("dlq", "list"), "groups"),
+        (cli_schedule.COLUMNS, ("schedule", "list"), "schedules"),
         (cli_session.COLUMNS, ("session", "list"), "sessions"),
         (cli_topic.COLUMNS, ("topic", "list"), "topics"),
-        (cli_queue._COLUMNS, ("queue", "list"), "queues"),
+        (cli_queue.COLUMNS, ("queue", "list"), "queues"),
     ],
 )
 def test_a_table_shows_nothing_that_json_has_not(
@@ -355,7 +356,7 @@ def test_a_table_shows_nothing_that_json_has_not(
     row = json.loads(letters(*arguments).stdout)[name][0]
     assert set(readable({column.key: 0 for column in columns})) <= set(row)
     shown = letters(*arguments, "-o", "table").stdout
-    assert all(column.title in shown for column in columns)
+    assert all(column.title in shown for column in columns if column.usual is ...)
 
 
 @pytest.mark.parametrize(

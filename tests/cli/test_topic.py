@@ -98,3 +98,16 @@ def test_a_queue_keeps_what_is_not_done(talk: Fabric) -> None:
     told(talk, "queue", "delete", "jobs", "--yes")
     assert told(talk, "queue", "list")["queues"] == []
     assert talk("queue", "delete", "jobs", "--yes").exit_code == 4
+
+
+def test_a_narrow_terminal_shows_the_first_columns(talk: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fabric.cli_show.PIPE_WIDTH", 80)
+    talk("topic", "create", "logs.of.the.whole.company", "--max-age", "10d", "--max-messages", "1000000", "--on-full",
+         "drop_old", "--dedupe", "slide", "--max-bytes", "10GB")  # fmt: skip
+    wide = talk("topic", "show", "logs.of.the.whole.company", "-o", "table").stdout
+    assert "9.3 GiB" in wide
+    lines = talk("topic", "list", "-o", "table").stdout.splitlines()
+    assert lines[0].startswith("TOPIC")
+    assert "DEDUPE" not in lines[0]
+    assert lines[1].startswith("logs.of.the")
+    assert max(map(len, lines)) <= 80
