@@ -36,6 +36,7 @@ class Disk:
         self.reader = MemoryReader()
         self.settings: dict[str, m.TopicSettings] = {}
         self.seq = 1
+        self.saved: dict[str, m.SaveSetting] = {}
         self.sealed: list[tuple[list[m.Record], int]] = []
         self.on_disk = 0
         self.crash()
@@ -45,7 +46,13 @@ class Disk:
         self.clock.set(self.now_us, 0.0)
         self.sealed.clear()
         self.seq = self.on_disk + 1
-        self.ids = Ids(self.reader, self.clock, lambda t: self.settings.get(t, m.TopicSettings()), lambda t, s: False)
+        self.ids = Ids(
+            self.reader,
+            self.clock,
+            lambda topic: self.settings.get(topic, m.TopicSettings()),
+            lambda topic, seq: False,
+            self.saved.values(),
+        )
 
     def wait(self, us: int) -> None:
         self.now_us += us
@@ -76,6 +83,10 @@ class Disk:
                     self.reader.ids[number] = value
                 case m.DropIds(number):
                     self.reader.ids.pop(number, None)
+                case m.SaveSetting(name, None):
+                    self.saved.pop(name, None)
+                case m.SaveSetting(name):
+                    self.saved[name] = record
         self.ids.committed()
 
     def turn(self) -> None:

@@ -39,6 +39,10 @@ def test_as_a_dictionary_would(monkeypatch: pytest.MonkeyPatch, run: int) -> Non
             settled.add(rng.randint(1, disk.on_disk))
         elif what < 0.85:
             disk.ids.sweep()
+        elif what < 0.87:
+            topic = rng.choice(list(disk.settings))
+            disk.ids.forget(topic, disk.seq)
+            twin.forget(topic)
         elif what < 0.97:
             disk.turn()
             twin.committed()
@@ -73,6 +77,9 @@ class Twin:
                 mine.add(name)
                 seq += 1
         return tuple(rows)
+
+    def forget(self, topic: str) -> None:
+        self.known = {key: entry for key, entry in self.known.items() if key[0] != topic}
 
     def committed(self) -> None:
         self.safe = dict(self.known)
