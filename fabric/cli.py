@@ -54,11 +54,12 @@ COMMANDS: Final = {
     "dlq": Command("fabric.cli_dlq", "dlq", "Dead letters: look at them, redrive or discard them."),
     "schedule": Command("fabric.cli_schedule", "schedule", "Publishes that wait for their time."),
     "session": Command("fabric.cli_session", "session", "Who is connected."),
+    "setting": Command("fabric.cli_setting", "setting", "Settings of the hub as a whole."),
     "info": Command("fabric.cli_info", "info", "What the hub knows about itself."),
     "journal": Command("fabric.cli_journal", "journal", "Look after a journal: stats, verify, backup and the like."),
     "bench": Command("fabric.cli_bench", "bench", "Measure this machine: throughput, latency, growth."),
 }
-PLURALS: Final = {f"{name}s": name for name in ("group", "topic", "queue", "schedule", "session")}
+PLURALS: Final = {f"{name}s": name for name in ("group", "topic", "queue", "schedule", "session", "setting")}
 # The client's hints are for those who write Python; these say the same to whoever types commands.
 HINTS: Final = {
     Code.BAD_OPTION: "the option's value is at fault; --help shows what it may be",

@@ -321,6 +321,16 @@ def test_sessions_are_listed_and_ended(talk: Fabric, hub: HubProcess) -> None:
     assert talk("session", "kick", "worker-7", "--yes").exit_code == 4
 
 
+def test_settings_of_the_hub(talk: Fabric) -> None:
+    assert {"setting": "events", "value": False} in told(talk, "setting", "list")["settings"]
+    assert talk("setting", "set", "events", "on", "-o", "table").stdout == "setting events: on\n"
+    assert told(talk, "setting", "set", "advisories", "off") == {"events": True, "advisories": False}
+    unknown = talk("setting", "set", "weather", "on")
+    assert unknown.exit_code == 2
+    assert "hub.update knows events, advisories, not 'weather'" in unknown.stderr
+    assert talk("setting", "set", "events", "maybe").exit_code == 2
+
+
 @pytest.mark.parametrize("what", ["hub", "counters", "settings", "groups", "topics", "sessions", "schedules", "dlq"])
 def test_what_the_hub_knows(talk: Fabric, what: str) -> None:
     talk("group", "create", "g", "a")
