@@ -110,6 +110,8 @@ class Disk:
                     self.topics[name] = record
                 case m.DropTopic(name):
                     self.topics.pop(name, None)
+                case m.SaveSetting(name, None):
+                    self.settings.pop(name, None)
                 case m.SaveSetting(name):
                     self.settings[name] = record
                 case m.SaveSchedule():

@@ -80,7 +80,9 @@ class Judge:
         if to == "first":
             start = self.first_seq
         elif to == "last":
-            wanted = (seq for seq in range(self.durable, self.first_seq - 1, -1) if self.topics[seq - 1] in group.wanted)
+            wanted = (
+                seq for seq in range(self.durable, self.first_seq - 1, -1) if self.topics[seq - 1] in group.wanted
+            )
             start = next(wanted, self.durable + 1)
         else:
             start = max(to["seq"], self.first_seq)

@@ -40,8 +40,7 @@ def letters_in(raw: bytes) -> list[tuple[str, int]] | None:
         return None
     block = Block(raw)
     return [
-        (topic, int(headers["fabric-seq"]))
-        for topic, headers in zip(block.topic_names(), block.headers(), strict=True)
+        (topic, int(headers["fabric-seq"])) for topic, headers in zip(block.topic_names(), block.headers(), strict=True)
     ]
 
 
@@ -125,7 +124,9 @@ class Session:
         self.epoch: int | None = None
         self.subs: dict[int, Sub] = {}
         self.unconfirmed: dict[int, list[Published]] = {}  # by rid
-        self.answers: dict[int, list[tuple[int, dict[str, Any]]]] = {}  # by rid: the turn to wait for, what must be in it
+        self.answers: dict[
+            int, list[tuple[int, dict[str, Any]]]
+        ] = {}  # by rid: the turn to wait for, what must be in it
 
     def expect(self, rid: int, turn: int, fields: dict[str, Any]) -> None:
         """What the next OK with that rid must say, when the turn is on disk."""

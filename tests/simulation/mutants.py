@@ -6,17 +6,22 @@ from typing import Any, Final, NamedTuple
 from fabric import messages as m
 from fabric.block import pick
 from fabric.messages import SaveGroup
-from fabric.router import dispatcher, handing, intake, keys, letters, pending, settling
+from fabric.router import commands, dispatcher, handing, intake, keys, lanes, letters, pending, settling, transactions
 from fabric.router.core import Router, Turn
+from fabric.router.deadletters import DeadLetters
 from fabric.router.delivery import Backlog, Parcel
 from fabric.router.failures import Failures
 from fabric.router.groups import Group
+from fabric.router.ids import Ids
 from fabric.router.ledger import Out
 from fabric.router.members import Subscription
 from fabric.router.pending import Pending
 from fabric.router.producers import Producer
 from fabric.router.ranges import Ranges
+from fabric.router.schedule import Schedules
 from fabric.router.sessions import Session
+from fabric.router.transactions import Transactions
+from fabric.router.upcoming import Key, Upcoming
 from tests.simulation.plan import Act, Bias
 
 
@@ -211,7 +216,7 @@ def never_strict(original: Callable[..., None]) -> Callable[..., None]:
 # Resuming, and other things.
 
 
-def resend_everything(self: Router, sub: Subscription, seen: int, out: Out) -> None:
+def resend_everything(sub: Subscription, seen: int, out: Out) -> None:
     for parcel in sub.parcels:
         out += handing.send_again(sub.group, parcel)
 
@@ -224,6 +229,18 @@ def take_too_much(remove: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, first, last: remove(self, first, last + 1)
 
 
+def fit_what_expired(group: Group, block: Any, first: int, last: int, wall_us: int, out: Out) -> Any:
+    return lanes.wanted_runs(group, block, first, last)
+
+
+def drop_of(schedule: m.SaveSchedule) -> m.DropSchedule:
+    return m.DropSchedule(schedule.id, schedule.due_us, schedule.name)
+
+
+def take_early(take: Callable[..., list[Key]]) -> Callable[..., list[Key]]:
+    return lambda self, wall_us, limit: take(self, wall_us + 400_000, limit)
+
+
 ORDERED_BY_KEY: Final = Bias(settings={"order": "key", "ack": "explicit"}, swarm={"templates": (True, False, False)})
 STRICT: Final = Bias(settings={"order": "strict", "ack": "explicit"})
 RANKED: Final = Bias(settings={"order": "none"}, swarm={"templates": (False, True, False), "credits": (1, 2, 5)})
@@ -233,6 +250,15 @@ FAILING: Final = Bias(
 )
 LAPSING: Final = Bias(weights={Act.PASS: 12}, settings={"lease_ms": 500, "attempts_max": 3, "ack": "explicit"})
 RESUMING: Final = Bias(weights={Act.DISCONNECT: 10, Act.CONNECT: 16})
+
+EXPIRING: Final = Bias(swarm={"ttl_pct": 70, "credits": (1, 2)}, weights={Act.PASS: 16})
+LATER: Final = Bias(weights={Act.PUBLISH_LATER: 20, Act.CRASH: 6, Act.CANCEL: 8, Act.PASS: 10})
+WITH_IDS: Final = Bias(swarm={"templates": (False, False, True)}, weights={Act.CRASH: 6, Act.CLOCK: 0})
+TRANSACTING: Final = Bias(weights={Act.TRANSACT: 24, Act.PASS: 10}, settings={"lease_ms": 500, "ack": "explicit"})
+ADMINISTERED: Final = Bias(weights={Act.ADMINISTER: 20, Act.CRASH: 4}, settings={"attempts_max": 2})
+LONG_AND_RANKED: Final = RANKED._replace(
+    settings={"order": "none", "ack": "auto", "patterns": ("#",)}, weights={Act.PUBLISH: 60, Act.CREDIT: 30}
+)
 
 MUTANTS: Final = {
     "confirmed before the disk": Mutant(Router, "seal", confirm_before_the_disk(Router.seal)),
@@ -270,9 +296,29 @@ MUTANTS: Final = {
     "later ones of a key are not taken back": Mutant(settling, "_take_back_later", nothing, ORDERED_BY_KEY),
     "strict order is not kept": Mutant(Group, "__init__", never_strict(Group.__init__), STRICT),
     "low priorities first": Mutant(Group, "add_lane", lowest_first(Group.add_lane), RANKED),
+    "low priorities starve": Mutant(lanes, "STREAK_MAX", 1 << 40, LONG_AND_RANKED),
+    "what has expired is delivered": Mutant(lanes, "fit", fit_what_expired, EXPIRING),
+    "schedules are not removed when they fire": Mutant(
+        Schedules, "_drop", lambda self, schedule: self._unwritten.dropped(drop_of(schedule)), LATER
+    ),
+    "schedules fire too early": Mutant(Upcoming, "take", take_early(Upcoming.take), LATER),
+    "schedules are lost on restart": Mutant(Router, "seal", without(m.SaveSchedule)(Router.seal), LATER),
+    "a cancelled schedule fires": Mutant(Schedules, "_end", nothing, LATER),
+    "ids are forgotten on restart": Mutant(Ids, "_restore", nothing, WITH_IDS),
+    "ids are not saved": Mutant(Router, "seal", without(m.SaveIds)(Router.seal), WITH_IDS),
+    "every id is new": Mutant(Ids, "_counts", always(False), WITH_IDS),
+    "a TXN is done by halves": Mutant(transactions, "_require_open", nothing, TRANSACTING),
+    "a TXN forgets its verdicts": Mutant(Transactions, "_checked", empty, TRANSACTING),
+    "a seek leaves the leases": Mutant(settling, "take_back_all", nothing, ADMINISTERED),
+    "a seek does not move": Mutant(Group, "move", nothing, ADMINISTERED),
+    "a paused group delivers": Mutant(dispatcher.Dispatcher, "pause", nothing, ADMINISTERED),
+    "a pause ends with a restart": Mutant(Group, "restore", restore_without_pause(Group.restore), ADMINISTERED),
+    "a deleted group comes back": Mutant(Router, "seal", without(m.DropGroup)(Router.seal), ADMINISTERED),
+    "letters are redriven to everybody": Mutant(letters, "REDRIVE", "b.", ADMINISTERED),
+    "letters are redriven for ever": Mutant(DeadLetters, "remove", nothing, ADMINISTERED),
     "groups are not woken": Mutant(Group, "wake", nothing),
-    "nothing is sent again on resume": Mutant(Router, "_resend", nothing, RESUMING),
-    "everything is sent again on resume": Mutant(Router, "_resend", resend_everything, RESUMING),
+    "nothing is sent again on resume": Mutant(commands, "_resend", nothing, RESUMING),
+    "everything is sent again on resume": Mutant(commands, "_resend", resend_everything, RESUMING),
     "nobody is told of gaps": Mutant(Group, "lost", lost_without_a_word, Bias(weights={Act.TRIM: 8})),
     "a FETCH is never closed": Mutant(dispatcher.Dispatcher, "_end_fetch", nothing, Bias(weights={Act.FETCH: 10})),
     "ranges take too much": Mutant(Ranges, "remove", take_too_much(Ranges.remove)),

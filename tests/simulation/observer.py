@@ -16,12 +16,11 @@ undo entries for each turn that is not on disk yet.
 
 from collections import Counter
 from heapq import heappop
-from typing import Any, Final
+from typing import Any
 
 from fabric import messages as m
 from fabric.block import verify_stamp
 from fabric.errors import Code
-from fabric.messages import Level
 from fabric.router.core import Turn
 from tests.simulation.blocks import IDENTS, idents_of
 from tests.simulation.disk import Disk, stamp_of

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from fabric.messages import GroupSettings, Level
 from tests.simulation.ledgers import fields_of
 
-ACTS_EACH: Final = 70
+ACTS_EACH: Final = 60
 # Time is counted in 1/1024 s: sums of such times, and of multiples of 125 ms, are exact in floating point.
 TICKS_S: Final = 1024
 

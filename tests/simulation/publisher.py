@@ -264,7 +264,9 @@ class Publishing(Judge):
             count = len(published.idents)
             self.counts["confirmed"] += 1
             assert message.level == published.level
-            assert message.level == Level.RECEIVED or published.turn < self.landed_turns, "C1: confirmed before the disk"
+            assert message.level == Level.RECEIVED or published.turn < self.landed_turns, (
+                "C1: confirmed before the disk"
+            )
             if published.is_new:
                 expected = (published.first, published.stored, count - published.stored)
                 assert (first, stored, dups) == expected, f"J3: confirmed with {row[1:]}, not {expected}"
