@@ -4,7 +4,8 @@ In a group of order `key` or `strict`, a message that failed (or was given back)
 message of its key. The hub takes the later ones back as soon as it hears of the failure, but some are here already and
 some are on their way. So the key is *barred*: at once, in the thread that gave the verdict, what is buffered of that
 key is not handed out any more; when the verdict leaves, what is buffered goes back with it; and what arrives of the key
-goes back too, until the hub has answered or delivers the failed message again.
+goes back too. The bar is lifted when one of the messages that went back comes again, because from then on everything is
+in order; or when the hub has answered to the last ACK that gave something back, because then nothing of before is left.
 """
 
 from collections.abc import Collection
@@ -19,15 +20,15 @@ EVERYTHING: Final = b"\0strict"  # the one key of a strict group
 
 
 class Bar:
-    """From which delivery on a key is barred, and the ACK whose answer lifts it."""
+    """From which delivery on a key is barred, and what lifts it."""
 
-    __slots__ = ("leaves", "ordinal", "rid", "seq")
+    __slots__ = ("leaves", "ordinal", "rid", "seqs")
 
     def __init__(self, seq: int, ordinal: int) -> None:
-        self.seq = seq
+        self.seqs = {seq}  # what went back: the failed message, and those after it
         self.ordinal = ordinal
-        self.leaves = False  # the verdict is about to be sent
-        self.rid = 0  # 0: not sent yet
+        self.leaves = False  # something of it is about to be sent
+        self.rid = 0  # of the last ACK with something of it; 0: not sent yet
 
 
 class Bars:
@@ -67,33 +68,38 @@ class Bars:
         """These verdicts, none of them an ack, are about to be sent. True when any key is barred by one of them."""
         found = False
         for bar in list(self.by_key.values()):
-            bar.leaves = bar.leaves or any(first <= bar.ordinal <= last for _, first, last, _ in rows)
-            found = found or (bar.leaves and not bar.rid)
+            if any(first <= bar.ordinal <= last for _, first, last, _ in rows):
+                bar.leaves = found = True
         return found
 
     def goes_back(self, batch: "Batch", index: int) -> bool:
         """Whether this message, which is here, should leave together with the failure that bars it."""
         bar = self.by_key.get(self.key_of(batch, index))
-        return bar is not None and bar.leaves and batch.first_ordinal + index > bar.ordinal
+        if bar is None or not bar.leaves or batch.first_ordinal + index <= bar.ordinal:
+            return False
+        bar.seqs.add(batch.seq_of(index))
+        return True
 
     def sent(self, rid: int) -> None:
-        """The failures that were about to leave have left with this ACK."""
+        """What was about to leave has left with this ACK."""
         for bar in list(self.by_key.values()):
             if bar.leaves:
-                bar.rid = bar.rid or rid
+                bar.leaves, bar.rid = False, rid
 
     def arrived(self, batch: "Batch") -> list[int]:
-        """Which messages of a delivery were sent before the hub knew of the failure. A failed message that comes
-        again lifts its bar: everything after it is in order."""
+        """Which messages of a delivery must go back, since they were sent before the hub knew what went back."""
         early = []
         for index in range(batch.count):
             bar = self.by_key.get(key := self.key_of(batch, index))
             if bar is None:
                 continue
-            if batch.seq_of(index) == bar.seq:
+            seq = batch.seq_of(index)
+            if seq in bar.seqs:
                 del self.by_key[key]
             else:
                 early.append(index)
+                bar.seqs.add(seq)
+                bar.leaves, bar.rid = True, 0
         return early
 
     def answered(self, rid: int) -> None:
