@@ -97,6 +97,18 @@ def test_the_summary_of_a_chunk_without_blocks_goes_with_them(journal: Journal) 
     assert closed(journal).chunks == 3
 
 
+def test_a_reader_that_knew_the_chunk_finds_the_hole_in_its_place(journal: Journal) -> None:
+    reader = journal.reader()
+    wanted = "t.0".__eq__
+    found, _ = reader.next_block(26, wanted)
+    assert isinstance(found, Block)
+    assert found.base_seq == 41  # not the first of its chunk
+    journal.commit([Discard((26, 31, 36, 41, 46))])
+    found, _ = reader.next_block(26, wanted)
+    assert isinstance(found, Block)
+    assert found.base_seq == 61
+
+
 def test_the_last_block_stays_and_what_is_not_there_is_left_alone(journal: Journal) -> None:
     journal.commit([Discard((96, 3, 41, 41, 500))])
     assert holes(journal) == [(41, 45)]
