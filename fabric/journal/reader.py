@@ -116,7 +116,7 @@ class Reader:
         self._tables = journal.tables
         self._chunks: OrderedDict[int, Chunk] = OrderedDict()
         self._cached_topics = 0
-        self._masks: OrderedDict[tuple[int, int, int, Wanted], int] = OrderedDict()
+        self._masks: OrderedDict[tuple[int, int, Wanted, int], int] = OrderedDict()
         self.events = EventReader(self._transaction, journal.tables)
         self.schedules = ScheduleReader(self._transaction, journal.tables, journal.residence)
 
@@ -362,7 +362,7 @@ class Reader:
     def _mask(self, chunk: Chunk, wanted: Wanted) -> int:
         if not chunk.names:  # a hole may be as long as the chunk that was there before
             return chunk.damaged
-        key = chunk.first_seq, chunk.last_seq, len(chunk.offsets), wanted
+        key = chunk.first_seq, chunk.last_seq, wanted, len(chunk.offsets)
         bits = self._masks.get(key)
         if bits is None:
             bits = self._masks[key] = chunk.mask(wanted)
