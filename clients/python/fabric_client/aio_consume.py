@@ -66,8 +66,8 @@ class AsyncConsuming(AsyncBase):
         timeout: float | None = None,
         **settings: Unpack[GroupOptions],
     ) -> AsyncConsumer[Batch]:
-        """Like `consume`, a delivery at a time: the fastest way through. `batch.payloads` is a list of bytes. All that
-        was sent counts as begun."""
+        """Like `consume`, a delivery at a time: the fastest way through. `batch.payloads` is a list of bytes. A
+        whole batch counts as begun."""
         sub = self._begin(
             self._maker(
                 patterns, settings,

@@ -21,6 +21,7 @@ CLOSE_S: Final = 10.0  # how long close() waits for confirms
 FETCH_GRACE_S: Final = 2.0  # the hub ends a fetch or a request by itself; so much later its answer must have been lost
 GOODBYE_S: Final = 1.0  # how long close() waits for the answer to its goodbye
 CONCURRENCY_MAX: Final = 65_536
+BATCH_MAX: Final = 2_048  # messages of a large block; more in a batch is rare
 
 Start = str | int | float | datetime | Mapping[str, int]
 Moment = float | datetime
@@ -227,8 +228,8 @@ def check_concurrency(concurrency: int) -> int:
 
 
 def batch_concurrency(prefetch: int | None) -> int:
-    """Whoever takes whole batches has started all that he was sent."""
-    return min(prefetch or PREFETCH, CONCURRENCY_MAX)
+    """Whoever takes whole batches has begun all of one, and nothing of those behind it."""
+    return min(prefetch or PREFETCH, BATCH_MAX)
 
 
 def pack(

@@ -68,8 +68,8 @@ class Consuming(Base):
         timeout: float | None = None,
         **settings: Unpack[GroupOptions],
     ) -> Consumer[Batch]:
-        """Like `consume`, a delivery at a time: the fastest way through. `batch.payloads` is a list of bytes. All that
-        was sent counts as begun."""
+        """Like `consume`, a delivery at a time: the fastest way through. `batch.payloads` is a list of bytes. A
+        whole batch counts as begun."""
         sub = self._subscribe(
             patterns, settings,
             group=group, start=start, prefetch=prefetch, concurrency=batch_concurrency(prefetch), on_error=on_error,
