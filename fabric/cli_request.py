@@ -133,8 +133,9 @@ def respond(
         usage("say how to answer: --exec COMMAND, --echo or --reply TEXT")
     if lines and command is None:
         usage("--lines goes with --exec: it is about what the command writes")
-    handler = _handler(_answerer(command, text), quiet=quiet, lines=lines)
-    with sigterm_interrupts(), connect(url, connect_timeout) as fab:
+    shell = Command(command) if command is not None else None
+    handler = _handler(_answerer(shell, text), quiet=quiet, lines=lines)
+    with sigterm_interrupts() if shell is None else shell.interruptible(), connect(url, connect_timeout) as fab:
         try:
             done = fab.respond(patterns, handler, group=group, concurrency=concurrency, count=count, timeout=timeout)
         except KeyboardInterrupt:
@@ -142,9 +143,9 @@ def respond(
     return EXIT_PARTLY if count is not None and done < count else 0
 
 
-def _answerer(command: str | None, text: str | None) -> "Callable[[Request], bytes]":
-    if command is not None:
-        return Command(command).run
+def _answerer(shell: Command | None, text: str | None) -> "Callable[[Request], bytes]":
+    if shell is not None:
+        return shell.run
     if text is not None:
         fixed = text.encode()
         return lambda asked: fixed
@@ -153,6 +154,7 @@ def _answerer(command: str | None, text: str | None) -> "Callable[[Request], byt
 
 def _handler(answer: "Callable[[Request], bytes]", *, quiet: bool, lines: bool) -> "Callable[[Request], bytes | None]":
     """How a request is answered, with a line about it."""
+    from fabric_client import Release
 
     def handle(asked: "Request") -> bytes | None:
         begun = time.monotonic()
@@ -161,6 +163,9 @@ def _handler(answer: "Callable[[Request], bytes]", *, quiet: bool, lines: bool) 
         except CommandFailed as error:
             click.echo(f"{asked.topic}  {shown_bytes(len(asked.body))} -> {error}", err=True)
             asked.fail(str(error))
+            return None
+        except Release:
+            asked.fail("the one who answers was interrupted")
             return None
         if not quiet:
             took = shown_seconds(time.monotonic() - begun)

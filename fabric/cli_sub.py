@@ -87,8 +87,8 @@ def sub(
     The settings of a group, --lease to --level, are for a group that does not exist yet. To change those of one that
     exists, use 'fabric group update'.
 
-    Ctrl-C prints a summary and ends with exit code 0. Exit code 7: nothing came before --timeout; 8: less than --count,
-    or a command failed.
+    Ctrl-C and SIGTERM end it, and its commands, with a summary and exit code 0. Exit code 7: nothing came before
+    --timeout; 8: less than --count, or a command failed.
     """
     if not patterns and group is None:
         usage("name PATTERNS, or the --group to work for")
@@ -176,12 +176,13 @@ def _work(
                 case "release":
                     message.release()
 
-    if how["group"] is not None:
-        fab.work(patterns, handle, concurrency=concurrency, **how)
-        return
-    with fab.consume(*patterns, **how) as consumer:
-        for message in consumer:
-            handle(message)
+    with command.interruptible():
+        if how["group"] is not None:
+            fab.work(patterns, handle, concurrency=concurrency, **how)
+            return
+        with fab.consume(*patterns, **how) as consumer:
+            for message in consumer:
+                handle(message)
 
 
 def _written(settings: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -258,6 +259,23 @@ def test_several_commands_at_once(talk: Fabric) -> None:
         script = script.replace("$0", f"{folder}/x")
         done = talk("sub", "a", "--group", "g", "--exec", script, "--concurrency", "4", "--count", "4")
     assert sorted(done.stdout.split()) == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_commands_end_with_us_and_nothing_is_counted(
+    hub: HubProcess, talk: Fabric, start: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path, number: int
+) -> None:
+    talk("pub", "a", "x")
+    begun = tmp_path / "begun"
+    process = start("sub", "a", "--group", "g", "--exec", f"touch {begun}; sleep 100; true", "--url", hub.url)
+    wait_until(begun.exists)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=PROCESS_S)
+    assert process.returncode == 0
+    assert b"received 1 in " in said
+    again = talk("sub", "--group", "g", "--count", "1", "-o", "text")
+    assert again.stdout == "#1 a  x\n"
+    assert json.loads(talk("group", "show", "g").stdout)["failed"] == 0
 
 
 def test_a_group_is_joined_by_its_name(talk: Fabric) -> None:
