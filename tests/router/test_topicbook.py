@@ -535,3 +535,12 @@ def test_floors_of_topics_that_are_gone_are_forgotten_when_memory_has_nothing_be
         world.pass_time(0.5)
     assert (world.topic_rows, world.router.shelf.removed) == ({}, {})
     assert on_disk(world) == [21]
+
+
+def test_what_comes_before_and_after_the_settings_in_one_turn_counts_once(world: World) -> None:
+    publish = m.Publish(9, 0, m.Level.JOURNALED, encode("a", [b"1", b"22"]))
+    world.say(P, publish, commit=False)
+    world.say(P, m.Admin(3, {"op": "topic.create", "topic": "a", "max_msgs": 9}), commit=False)
+    world.say(P, publish)
+    assert on_disk(world) == [1]  # one block
+    assert amounts(world, "a") == (4, 6)
