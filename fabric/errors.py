@@ -81,3 +81,11 @@ class JournalError(FabricError):
 
 class JournalDamaged(JournalError):
     """Bytes on disk do not match their checksum or the format's rules."""
+
+
+class SnapshotError(FabricError):
+    """A snapshot cannot be made, found or read."""
+
+
+class SnapshotDamaged(SnapshotError):
+    """A snapshot is not what its manifest says."""

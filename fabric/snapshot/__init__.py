@@ -1,0 +1,34 @@
+"""Snapshots: consistent copies of a journal for other readers, as immutable shards and a manifest.
+
+create(journal, target, previous=…)    take one; shards of an earlier one are linked
+load(path), find(path)                 the manifest of a snapshot, or of the newest in a folder
+verify(path)                           hold the shards against the manifest and their own checksums
+open_shard(file), iterate_blocks(…)    read one
+"""
+
+from fabric.snapshot.builder import Pace
+from fabric.snapshot.family import Busy, Snapshot, find, snapshots
+from fabric.snapshot.make import Made, create, create_in
+from fabric.snapshot.manifest import EventShard, GroupState, Manifest, NotASnapshot, Shard, TopicState, load
+from fabric.snapshot.shards import iterate_blocks, iterate_events, open_shard
+
+__all__ = [
+    "Busy",
+    "EventShard",
+    "GroupState",
+    "Made",
+    "Manifest",
+    "NotASnapshot",
+    "Pace",
+    "Shard",
+    "Snapshot",
+    "TopicState",
+    "create",
+    "create_in",
+    "find",
+    "iterate_blocks",
+    "iterate_events",
+    "load",
+    "open_shard",
+    "snapshots",
+]

@@ -1,0 +1,192 @@
+"""Shards: single LMDB files that are written once and never change.
+
+A shard of messages has the rows of the journal's table `blocks` as they are, holes included; a shard of events has
+blocks of events without the seal that the journal puts on its rows, since they have a CRC of their own. Nothing is
+ever written to a shard that has its name, so readers need no lock, and several snapshots may share the file.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from fabric.block import HEAD_BYTES
+from fabric.errors import BlockError, SnapshotDamaged
+from fabric.events import extent_of
+from fabric.journal.directory import FILE_MODE
+from fabric.journal.environment import Reading, lmdb_errors, seek
+from fabric.journal.holes import hole_of, span_of
+from fabric.journal.records import SEQ_MAX, key_seq, seq_key
+
+BLOCKS: Final = b"blocks"
+EVENTS: Final = b"events"
+SHARD_BYTES: Final = 128 << 20  # enough for a Spark task or two, little enough to be written again for the last one
+SHARD_BYTES_MIN: Final = 1 << 16
+SHARD_BYTES_MAX: Final = 4 << 30
+_PAGE_BYTES: Final = 4096
+_INLINE_MAX: Final = 2000  # larger values have pages of their own
+_ROW_BYTES: Final = 32  # what a row takes besides its value
+_WRITE_BYTES: Final = 16 << 20  # written in one transaction, which holds them in memory
+_MAP_SPARE: Final = 256 << 20  # address space is free, a map that is full is not
+
+
+def cost_of(size: int) -> int:
+    """What a value takes in the file, about."""
+    if size <= _INLINE_MAX:
+        return size + _ROW_BYTES
+    return -(-(size + 16) // _PAGE_BYTES) * _PAGE_BYTES + _ROW_BYTES
+
+
+def open_shard(file: str | os.PathLike[str]) -> lmdb.Environment:
+    """Open a shard to read it. One process can open it once at a time; close it before the process forks."""
+    path = Path(file)
+    try:
+        size = path.stat().st_size
+        return lmdb.open(
+            str(path),
+            subdir=False,
+            readonly=True,
+            lock=False,  # it never changes
+            create=False,
+            readahead=True,
+            map_size=max(size, _PAGE_BYTES),
+            max_dbs=1,
+            max_spare_txns=1,
+            lib_version=0,  # as the journal's environment
+        )
+    except OSError as error:
+        raise SnapshotDamaged(f"cannot open the shard {path}: {error.strerror}", "copy the snapshot again") from error
+    except lmdb.Error as error:
+        raise SnapshotDamaged(
+            f"cannot open the shard {path}: {error}", "check the snapshot with 'fabric snapshot verify'"
+        ) from error
+
+
+def iterate_blocks(shard: lmdb.Environment, first_seq: int = 0, last_seq: int = SEQ_MAX) -> Iterator[tuple[int, bytes]]:
+    """(base seq, block) of all blocks that hold any of first..last, as they are on disk and not checked.
+
+    Damaged ones come as well: check with `fabric.journal.reader.check_block` before you believe one. The first and the
+    last may hold more than was asked for.
+    """
+    for base, raw in iterate_rows(shard, BLOCKS, first_seq, last_seq):
+        if hole_of(base, raw) is None:
+            yield base, raw
+
+
+def iterate_rows(
+    shard: lmdb.Environment, table: bytes = BLOCKS, first: int = 0, last: int = SEQ_MAX
+) -> Iterator[tuple[int, bytes]]:
+    """All rows of a shard that have to do with first..last, holes among them, or blocks of events."""
+    with lmdb_errors(f"cannot read the shard {shard.path()}"):
+        database = shard.open_db(table, create=False)
+        with shard.begin(buffers=True) as txn:
+            cursor = txn.cursor(database)
+            more = _seek_first(txn, cursor, table, first)
+            while more and (base := key_seq(cursor.key())) <= last:
+                yield base, bytes(cursor.value())
+                more = cursor.next()
+
+
+def iterate_events(shard: lmdb.Environment, first: int = 0, last: int = SEQ_MAX) -> Iterator[tuple[int, bytes]]:
+    """(number of its first event, block) of all blocks of events that hold any of first..last."""
+    return iterate_rows(shard, EVENTS, first, last)
+
+
+def end_heads(shard: lmdb.Environment) -> dict[int, bytes]:
+    """The heads of the first and the last block of a shard, by their base seqs."""
+    heads: dict[int, bytes] = {}
+    with lmdb_errors(f"cannot read the shard {shard.path()}"):
+        database = shard.open_db(BLOCKS, create=False)
+        with shard.begin(buffers=True) as txn:
+            cursor = txn.cursor(database)
+            for start, step in ((cursor.first, cursor.next), (cursor.last, cursor.prev)):
+                more = start()
+                while more and hole_of(key_seq(cursor.key()), cursor.value()) is not None:
+                    more = step()
+                if more:
+                    heads[key_seq(cursor.key())] = bytes(cursor.value()[:HEAD_BYTES])
+    return heads
+
+
+def _seek_first(txn: Reading, cursor: "lmdb.Cursor[memoryview]", table: bytes, first: int) -> bool:
+    """Move to the row that holds `first`, or else to the first one after it."""
+    if not seek(cursor, first):
+        return cursor.first()
+    base = key_seq(cursor.key())
+    try:
+        end = span_of(base, cursor.value()).last_seq if table == BLOCKS else extent_of(cursor.value()).last
+    except BlockError:  # whatever it held, the caller is told
+        return True
+    return True if end >= first else cursor.next()
+
+
+class ShardWriter:
+    """A shard on its way: under a temporary name, until it is known what it holds."""
+
+    def __init__(self, path: Path, table: bytes, shard_bytes: int) -> None:
+        self.path = path
+        self._shard_bytes = shard_bytes
+        self._cost = 0
+        self._waiting: list[tuple[int, bytes]] = []
+        self._waiting_bytes = 0
+        path.unlink(missing_ok=True)
+        with lmdb_errors(f"cannot write {path}"):
+            self._environment = lmdb.open(
+                str(path),
+                subdir=False,
+                lock=False,  # nobody else knows of it
+                map_size=2 * shard_bytes + _MAP_SPARE,
+                sync=False,  # once, when it is whole
+                metasync=False,
+                writemap=False,  # with it a full disk is SIGBUS
+                meminit=True,
+                mode=FILE_MODE,
+                max_dbs=1,
+                lib_version=0,
+            )
+            self._table = self._environment.open_db(table)
+
+    def __enter__(self) -> "ShardWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever was not finished, and moved away, goes."""
+        self._environment.close()
+        self.path.unlink(missing_ok=True)
+
+    @property
+    def is_full(self) -> bool:
+        return self._cost >= self._shard_bytes
+
+    def add(self, number: int, value: bytes) -> None:
+        """One more row, after all others."""
+        self._waiting.append((number, value))
+        self._waiting_bytes += len(value)
+        self._cost += cost_of(len(value))
+        if self._waiting_bytes >= _WRITE_BYTES:
+            self._write()
+
+    def finish(self) -> tuple[int, str]:
+        """Bring it to disk; its size and its sha256."""
+        self._write()
+        self._environment.close()
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())
+            return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
+
+    def _write(self) -> None:
+        rows, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        with lmdb_errors(f"cannot write {self.path}"):
+            try:
+                self._put(rows)
+            except lmdb.MapFullError:  # a single shard of a range that is larger than it should be
+                self._environment.set_mapsize(2 * self._environment.info()["map_size"])
+                self._put(rows)
+
+    def _put(self, rows: list[tuple[int, bytes]]) -> None:
+        with self._environment.begin(write=True) as txn:
+            for number, value in rows:
+                txn.put(seq_key(number), value, append=True, db=self._table)
