@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from fabric.cli_client import connect, hub_options
-from fabric.cli_show import Column, Row, ago, output_options, print_table, show_fields, usage
+from fabric.cli_show import Column, Row, output_options, print_table, show_fields, usage
 
 NAMED: Final = {"group": "the name of a group", "topic": "the name of a topic"}
 MAY_BE_NAMED: Final = ("dlq", "schedules")
@@ -75,7 +75,4 @@ def _whole(ask: Any, listed: str | None) -> dict[str, Any]:
 
 def _columns(fields: Row) -> list[Column]:
     """A line for each field."""
-    return [
-        Column(name.removesuffix("_us").replace("_", " "), name, ago if name.endswith("_us") else None)
-        for name in fields
-    ]
+    return [Column(name.replace("_", " "), name) for name in fields]

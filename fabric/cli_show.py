@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]
 FOLDED_MIN: Final = 16  # characters that a folding column keeps
+MOMENTS: Final = ("due_us", "time_us")  # other fields of microseconds are lengths
 PIPE_WIDTH: Final = 200  # of a table that is not written to a terminal
 
 
@@ -158,7 +159,7 @@ def document(schema: str, fields: Row) -> str:
 def readable(row: Row) -> dict[str, Any]:
     """Times of the wire, `due_us` and the like, as RFC 3339 in `due`."""
     return {
-        name.removesuffix("_us") if name.endswith("_us") else name: _time(value) if name.endswith("_us") else value
+        name.removesuffix("_us") if name in MOMENTS else name: _time(value) if name in MOMENTS else value
         for name, value in row.items()
     }
 

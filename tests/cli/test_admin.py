@@ -331,6 +331,11 @@ def test_settings_of_the_hub(talk: Fabric) -> None:
     assert talk("setting", "set", "events", "maybe").exit_code == 2
 
 
+def test_lengths_are_not_times(talk: Fabric) -> None:
+    talk("pub", "a", "x")
+    assert type(told(talk, "info", "counters")["commit_us"]) is int
+
+
 @pytest.mark.parametrize("what", ["hub", "counters", "settings", "groups", "topics", "sessions", "schedules", "dlq"])
 def test_what_the_hub_knows(talk: Fabric, what: str) -> None:
     talk("group", "create", "g", "a")
