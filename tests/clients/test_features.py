@@ -124,6 +124,7 @@ def test_settings_that_differ_are_refused(fab: Client) -> None:
 
 
 def test_keys_stay_in_order_whatever_fails(fab: Client) -> None:
+    fab.admin.groups.create("g", "t", order="key")  # whoever joins it need not know
     keys = ["a", "b", "c"]
     for number in range(60):
         fab.publish_nowait("t", b"%d" % number, key=keys[number % 3])
@@ -145,8 +146,7 @@ def test_keys_stay_in_order_whatever_fails(fab: Client) -> None:
             raise Retry(0.01)
         done[key].append(number)
 
-    settings: Any = {"order": "key"}
-    fab.work("t", handle, group="g", concurrency=8, timeout=1.5, **settings)
+    fab.work("t", handle, group="g", concurrency=8, timeout=1.5)
     assert not overlaps
     for place, key in enumerate(keys):
         assert done[key] == [number for number in range(60) if number % 3 == place]
@@ -163,9 +163,13 @@ def test_strict_order_with_a_loop(fab: Client) -> None:
     assert done == list(range(30))
 
 
-def test_a_group_that_acks_by_itself(fab: Client) -> None:
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_group_that_acks_by_itself(fab: Client, joins: bool) -> None:
     fab.publish_many("t", [b"1", b"2"])
-    assert len(list(fab.consume("t", group="g", ack="auto", count=2))) == 2
+    if joins:
+        fab.admin.groups.create("g", "t", ack="auto")
+    consumer = fab.consume("t", group="g", count=2) if joins else fab.consume("t", group="g", ack="auto", count=2)
+    assert len([message.ack() for message in consumer]) == 2
     eventually(lambda: fab.info("group", "g")["floor"] == 2)
 
 

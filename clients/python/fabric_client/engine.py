@@ -26,6 +26,7 @@ from fabric_client.ticket import Ticket
 log = logging.getLogger("fabric_client")
 
 COMMIT_S: Final = 30.0  # how long a transaction waits for the hub
+LEARN_S: Final = 5.0  # how long a consumer waits to learn its group's order
 
 
 class Engine:

@@ -20,9 +20,10 @@ from typing import Any, Final
 
 import zmq
 
+from fabric import messages as m
 from fabric.errors import FabricError
 from fabric_client.batch import VERDICTS_PER_FRAME, Batch
-from fabric_client.engine import COMMIT_S, Engine
+from fabric_client.engine import COMMIT_S, LEARN_S, Engine
 from fabric_client.receipt import Receipt
 from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
@@ -135,7 +136,7 @@ class Pump(Engine):
         with self.lock:
             if sub.refused:
                 raise sub.refused.pop(0)
-            if sub.taken < VERDICTS_PER_FRAME and sub.ready and not sub.bars.by_key:
+            if sub.taken < VERDICTS_PER_FRAME and sub.ready and not (sub.bars.by_key or sub.unsure):
                 return sub.take()
             if not self._stopped:
                 if sub.wants_collect or sub.bars.by_key:  # what is barred goes back before it can be taken
@@ -149,7 +150,16 @@ class Pump(Engine):
                 item = sub.take()
                 if item is None:
                     sub.complain()
+        if sub.unsure and item is not None:
+            self._learn(sub)
         return item
+
+    def _learn(self, sub: Subscription) -> None:
+        """Before the first message is handed out: in which order they may be handled."""
+        ticket = Ticket(sub.learned)
+        with self.lock:
+            self.session.ask(lambda rid: m.Info(rid, {"what": "group", "name": sub.group}), ticket)
+        self.wait(lambda: ticket.done, LEARN_S)
 
     def next_request(self, sub: Responder, timeout: float | None) -> Request | None:
         """The next request to be answered; None when the time is over, or the subscription is."""

@@ -11,8 +11,9 @@ from typing import Any
 
 import zmq
 
+from fabric import messages as m
 from fabric_client.batch import VERDICTS_PER_FRAME, Batch
-from fabric_client.engine import COMMIT_S, Engine
+from fabric_client.engine import COMMIT_S, LEARN_S, Engine
 from fabric_client.receipt import Receipt
 from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
@@ -88,7 +89,15 @@ class Reactor(Engine):
         item = sub.take()
         if item is None:
             sub.complain()
+        elif sub.unsure:
+            await self._learn(sub)
         return item
+
+    async def _learn(self, sub: Subscription) -> None:
+        """Before the first message is handed out: in which order they may be handled."""
+        ticket = Ticket(sub.learned)
+        self.session.ask(lambda rid: m.Info(rid, {"what": "group", "name": sub.group}), ticket)
+        await self.wait(lambda: ticket.done, LEARN_S)
 
     async def next_request(self, sub: Responder, timeout: float | None) -> Request | None:
         """The next request to be answered; None when the time is over, or the subscription is."""

@@ -20,6 +20,7 @@ from fabric_client.errors import Closed, HubError, Stale
 from fabric_client.order import Bars
 from fabric_client.refresh import Refresh
 from fabric_client.rows import Row, extend, runs
+from fabric_client.ticket import Ticket
 from fabric_client.window import PREFETCH_BYTES, Window
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Subscription:
     def _adopt(self, settings: Mapping[str, Any]) -> None:
         """What the group's settings mean for us."""
         self.bars.order = settings.get("order", self.bars.order)
+        self.unsure = self.group is not None and "order" not in settings and "order" not in self.request
         # Whether deliveries want verdicts: not without a group, nor where the hub acks what it sends.
         self.settles = self.group is not None and settings.get("ack", self.request.get("ack")) != "auto"
 
@@ -101,6 +103,11 @@ class Subscription:
         if self.group is None and self._next_seq:
             fields["start"] = {"seq": self._next_seq}
         return m.Subscribe(self.chan, rid, fields)
+
+    def learned(self, ticket: Ticket) -> None:
+        """What INFO says of the group, for hubs whose OK to SUB does not tell its order."""
+        self._adopt(ticket.value if ticket.error is None else {})
+        self.unsure = False
 
     def accepted(self, fields: Mapping[str, Any]) -> None:
         """The hub's OK to SUB."""
