@@ -169,7 +169,8 @@ def test_a_group_that_acks_by_itself(fab: Client, joins: bool) -> None:
     if joins:
         fab.admin.groups.create("g", "t", ack="auto")
     consumer = fab.consume("t", group="g", count=2) if joins else fab.consume("t", group="g", ack="auto", count=2)
-    assert len([message.ack() for message in consumer]) == 2
+    for message in consumer:
+        message.ack()  # has no effect
     eventually(lambda: fab.info("group", "g")["floor"] == 2)
 
 
