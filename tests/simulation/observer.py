@@ -373,7 +373,7 @@ class Observer(Publishing):
         turn, fields = expected
         assert turn < self.landed_turns, "C1: something is confirmed before it is on disk"
         for name, value in fields.items():
-            told = message.fields.get(name)
+            told: Any = message.fields.get(name)
             if isinstance(value, Scheduled):
                 value.id, value = told, told
             elif isinstance(value, Published):
