@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
+from fabric import cli_complete
 from fabric.cli import EXIT_NOTHING, EXIT_PARTLY
 from fabric.cli_client import all_rows, connect, hub_options
 from fabric.cli_noun import Noun
@@ -98,7 +99,7 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@click.argument("group", required=False)
+@click.argument("group", required=False, shell_complete=cli_complete.letters)
 @filters
 @click.option("-n", "count", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
 @output_options
@@ -146,7 +147,7 @@ def list_command(
 
 
 @dlq.command("peek")
-@click.argument("group")
+@click.argument("group", shell_complete=cli_complete.letters)
 @click.argument("seqs", type=Seq(), nargs=-1)
 @click.option("-n", "count", type=click.IntRange(min=1), default=1, show_default=True, help="Without SEQS: so many.")
 @click.option("-f", "--format", "template", help=r"Such as '%s %t %v\n', as in 'fabric sub'.")
@@ -202,7 +203,7 @@ def _changing(done: str) -> Callable[[F], F]:
     def decorate(command: F) -> F:
         for option in reversed(
             [
-                click.argument("group"),
+                click.argument("group", shell_complete=cli_complete.letters),
                 click.argument("seqs", type=Seq(), nargs=-1),
                 filters,
                 click.option("--all", "everything", is_flag=True, help="All of them."),

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import click
 
+from fabric import cli_complete
 from fabric.cli import EXIT_NOTHING
 from fabric.cli_client import all_rows, connect, hub_options
 from fabric.cli_noun import Noun
@@ -112,7 +113,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
 
 
 @group.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=cli_complete.groups)
 @output_options
 @hub_options
 def show_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
@@ -164,7 +165,7 @@ def create_command(
 
 
 @group.command("update")
-@click.argument("name")
+@click.argument("name", shell_complete=cli_complete.groups)
 @click.option("--pattern", "patterns", multiple=True, help="All patterns from now on; repeatable.")
 @group_settings
 @output_options
@@ -187,7 +188,7 @@ def update_command(
 
 
 @group.command("delete")
-@click.argument("name")
+@click.argument("name", shell_complete=cli_complete.groups)
 @yes_option
 @output_options
 @hub_options
@@ -207,7 +208,7 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
 
 
 @group.command("seek")
-@click.argument("name")
+@click.argument("name", shell_complete=cli_complete.groups)
 @click.argument("position", type=Position())
 @output_options
 @hub_options
@@ -236,7 +237,7 @@ def seek_command(name: str, position: str | int | float, as_json: bool, url: str
 
 
 @group.command("pause")
-@click.argument("name")
+@click.argument("name", shell_complete=cli_complete.groups)
 @output_options
 @hub_options
 def pause_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
@@ -252,7 +253,7 @@ def pause_command(name: str, as_json: bool, url: str, connect_timeout: float) ->
 
 
 @group.command("resume")
-@click.argument("name")
+@click.argument("name", shell_complete=cli_complete.groups)
 @output_options
 @hub_options
 def resume_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
@@ -268,7 +269,7 @@ def resume_command(name: str, as_json: bool, url: str, connect_timeout: float) -
 
 
 @group.command("refresh")
-@click.argument("name")
+@click.argument("name", shell_complete=cli_complete.groups)
 @click.option("--from", "start", type=Position(), help=f"{POSITIONS}.  [default: first]")
 @click.option("--timeout", type=Duration(), help="Degraded when not ready by then.  [default: 10m]")
 @click.option("--wait", is_flag=True, help="Wait until all consumers are ready; exit code 7 when they are not in time.")

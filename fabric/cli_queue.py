@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import click
 
+from fabric import cli_complete
 from fabric.cli_client import all_rows, connect, hub_options
 from fabric.cli_noun import Noun
 from fabric.cli_settings import queue_settings
@@ -86,7 +87,7 @@ def create_command(name: str, settings: dict[str, Any], as_json: bool, url: str,
 
 
 @queue.command("delete")
-@click.argument("name")
+@click.argument("name", shell_complete=cli_complete.topics)
 @yes_option
 @output_options
 @hub_options
@@ -104,7 +105,7 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
 
 
 @queue.command("purge")
-@click.argument("name")
+@click.argument("name", shell_complete=cli_complete.topics)
 @yes_option
 @output_options
 @hub_options

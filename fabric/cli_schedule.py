@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from fabric import cli_complete
 from fabric.cli_client import connect, hub_options
 from fabric.cli_noun import Noun
 from fabric.cli_show import Column, ago, output_options, say, show_rows, span
@@ -60,7 +61,7 @@ def list_command(count: int, as_json: bool, url: str, connect_timeout: float) ->
 
 
 @schedule.command("cancel")
-@click.argument("schedules", metavar="ID_OR_NAME...", nargs=-1, required=True)
+@click.argument("schedules", metavar="ID_OR_NAME...", nargs=-1, required=True, shell_complete=cli_complete.schedules)
 @click.option("--name", "by_name", is_flag=True, help="These are names, even if they look like numbers.")
 @output_options
 @hub_options

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from fabric import cli_complete
 from fabric.cli import EXIT_NOTHING, EXIT_PARTLY, EXIT_USAGE
 from fabric.cli_client import connect, hub_options, sigterm_interrupts
 from fabric.cli_exec import Command, CommandFailed
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("patterns", nargs=-1)
-@click.option("--group", help="Share the work with others of this name, and ack what was written.")
+@click.option(
+    "--group",
+    shell_complete=cli_complete.groups,
+    help="Share the work with others of this name, and ack what was written.",
+)
 @click.option(
     "--start",
     type=Position(),

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import click
 
+from fabric import cli_complete
 from fabric.cli_client import all_rows, connect, hub_options
 from fabric.cli_noun import Noun
 from fabric.cli_settings import topic_settings
@@ -101,7 +102,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
 
 
 @topic.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=cli_complete.topics)
 @output_options
 @hub_options
 def show_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
@@ -137,7 +138,7 @@ def create_command(name: str, settings: dict[str, Any], as_json: bool, url: str,
 
 
 @topic.command("update")
-@click.argument("name")
+@click.argument("name", shell_complete=cli_complete.topics)
 @topic_settings
 @output_options
 @hub_options
@@ -156,7 +157,7 @@ def update_command(name: str, settings: dict[str, Any], as_json: bool, url: str,
 
 
 @topic.command("delete")
-@click.argument("name")
+@click.argument("name", shell_complete=cli_complete.topics)
 @yes_option
 @output_options
 @hub_options
@@ -174,7 +175,7 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
 
 
 @topic.command("purge")
-@click.argument("name")
+@click.argument("name", shell_complete=cli_complete.topics)
 @yes_option
 @output_options
 @hub_options

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from click.shell_completion import ShellComplete
 
 from docs.reference import commands
 from fabric import __version__
@@ -49,6 +50,28 @@ def test_plurals_are_understood(fabric: Fabric, said: str, meant: str) -> None:
     assert result.exit_code == 0
     assert result.stdout.startswith("Usage: fabric ")
     assert "list" in fabric(meant, "--help").stdout
+
+
+def completions(words: str) -> list[str]:
+    """What the shell offers for the last of these words."""
+    return [
+        item.value
+        for item in ShellComplete(main, {}, "fabric", "_X").get_completions(words.split()[1:-1], words.split()[-1])
+    ]
+
+
+def test_names_are_completed(talk: Fabric) -> None:
+    for name in ("billing", "bills", "audit"):
+        talk("group", "create", name, "a")
+    assert completions("fabric group show bil") == ["billing", "bills"]
+    assert completions("fabric sub --group a") == ["audit"]
+    assert completions("fabric group create bil") == []
+    assert completions("fabric dlq list b") == []
+
+
+def test_completion_without_a_hub_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FABRIC_URL", "tcp://127.0.0.1:9")
+    assert completions("fabric group show bil") == []
 
 
 def test_version(fabric: Fabric) -> None:
