@@ -544,3 +544,17 @@ def test_what_comes_before_and_after_the_settings_in_one_turn_counts_once(world:
     world.say(P, publish)
     assert on_disk(world) == [1]  # one block
     assert amounts(world, "a") == (4, 6)
+
+
+def test_a_group_that_the_journal_overtakes_hears_of_it_and_is_counted(world: World) -> None:
+    world.sub(C, 1, "a", group="slow", credit=1)
+    world.sub(D, 1, "a", group="quick")
+    for n in range(6):
+        world.pub(P, "a", f"{n}")
+    world.settle(D, 1, m.Verdict.ACK, 1, 6)
+    out: list[tuple[bytes, m.ToClient]] = []
+    world.reader.blocks = world.reader.blocks[3:]
+    world.router.trimmed(4, out)
+    gaps = [(peer, said.first_seq, said.last_seq) for peer, said in out if isinstance(said, m.Gap)]
+    assert gaps == [(C, 1, 3)]
+    assert world.router.counters["groups_overtaken"] == 1
