@@ -113,6 +113,34 @@ def test_failures_are_counted_until_a_message_is_dead(fab: Client) -> None:
         fab.admin.dead_letters("g").discard([row["seq"]])
 
 
+def test_a_long_handler_keeps_its_lease(fab: Client) -> None:
+    fab.publish("jobs", b"x")
+    attempts = []
+
+    def handle(message: Message) -> None:
+        time.sleep(0.8)
+        attempts.append((message.attempt, message.lost))
+
+    settings: Any = {"lease": 0.2}
+    fab.work("jobs", handle, group="g", timeout=0.5, **settings)
+    assert attempts == [(1, False)]
+
+
+def test_a_handler_that_takes_too_long_loses_its_message(fab: Client) -> None:
+    fab.publish("jobs", b"x")
+    attempts = []
+
+    def handle(message: Message) -> None:
+        if message.attempt == 1:
+            time.sleep(0.8)
+        attempts.append((message.attempt, message.lost))
+
+    settings: Any = {"lease": 0.2, "lease_max": 0.4, "backoff": "fixed", "backoff_first": 0.0}
+    fab.work("jobs", handle, group="g", timeout=1, **settings)
+    assert sorted(attempts) == [(1, True), (2, False)]
+    assert fab.info("group", "g")["floor"] == 1
+
+
 def test_settings_that_differ_are_refused(fab: Client) -> None:
     fab.admin.groups.create("g", "t", order="key", attempts=3)
     with pytest.raises(fabric_client.GroupMismatch):
