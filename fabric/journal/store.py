@@ -33,6 +33,7 @@ from fabric.journal.environment import (
 )
 from fabric.journal.holes import dig
 from fabric.journal.limits import Gauge, Limits
+from fabric.journal.pins import Pins
 from fabric.journal.reader import Damaged, Reader, blocks_from
 from fabric.journal.records import SEQ_MAX, Meta, key_seq, seq_key
 from fabric.journal.residence import Residence
@@ -99,6 +100,7 @@ class Journal:
             raise
         self._retention = Retention(self.tables, limits)
         self.hold_seq = SEQ_MAX  # retention of the whole journal stops here; set by whoever counts what it removes
+        self._pins = Pins(path)
         self.residence = Residence(path / DATA_FILE)
         self._gauge = Gauge(path, self.environment, self.tables, limits, self.mapping)
         self._checked_readers_s = 0.0
@@ -210,7 +212,7 @@ class Journal:
         chunk = self.open_chunk
         try:
             used = self._gauge.used_bytes()
-            meta, hold_seq = self._meta, self.hold_seq
+            meta, hold_seq = self._meta, min(self.hold_seq, self._pins.lowest(now_us))
             last_seq = chunk.last_seq - meta.removed  # as if there were no holes
             if not self._retention.is_due(self.environment, now_us, last_seq, used, hold_seq):
                 return None
@@ -229,8 +231,9 @@ class Journal:
 
     @property
     def trim_wanted(self) -> int:
-        """Up to where retention would remove messages if `hold_seq` let it; 0 when it is not held back."""
-        return self._retention.wanted
+        """Up to where retention would remove messages if `hold_seq` let it; 0 when it is not held back by that."""
+        wanted = min(self._retention.wanted, self._pins.seq)
+        return wanted if wanted > self._meta.first_seq else 0
 
     def rest(self) -> None:
         """To be called by the journal thread when it has had nothing to do for a while."""

@@ -4,7 +4,7 @@ A block's arrays have Arrow's shape already, so this is concatenation: offsets a
 are joined, and names become places in one dictionary for the batch. What is not asked for is not touched.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,6 +16,8 @@ from fabric_spark.topics import Wanted
 
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 16 << 20
+
+_NO_FLOORS: Final[Mapping[str, int]] = {}
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
@@ -68,25 +70,42 @@ class Rows:
         return self._topics
 
 
-def record_batch(cuts: Sequence[Cut], wanted: Wanted, schema: pa.Schema, hub: str = "") -> pa.RecordBatch:
-    """The wanted rows of some cuts of blocks. The bytes are copied; nothing points into the blocks afterwards."""
+def record_batch(
+    cuts: Sequence[Cut], wanted: Wanted, schema: pa.Schema, hub: str = "", floors: Mapping[str, int] = _NO_FLOORS
+) -> pa.RecordBatch:
+    """The wanted rows of some cuts of blocks. The bytes are copied; nothing points into the blocks afterwards.
+
+    What lies below the floor of its topic was removed, though other messages kept its block.
+    """
     rows = Rows(cuts, hub)
-    mask = None
-    if not wanted.is_everything:
-        numbers = rows.topics()
-        hits = np.fromiter(map(wanted, rows.names), bool, len(rows.names))
-        if not hits.all():
-            mask = hits[numbers]
+    mask = _mask(rows, wanted, floors)
     arrays = [_MAKERS[field.name](rows, field.type) for field in schema]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     return batch if mask is None else batch.filter(pa.array(mask))
 
 
+def _mask(rows: Rows, wanted: Wanted, floors: Mapping[str, int]) -> Numbers | None:
+    """Which rows are wanted; None when all are."""
+    if wanted.is_everything and not floors:
+        return None
+    numbers = rows.topics()
+    hits = np.fromiter(map(wanted, rows.names), bool, len(rows.names))
+    mask = hits[numbers]
+    first = min(cut.block.base_seq for cut in rows.cuts)
+    if any(floors.get(name, 0) > first for name in rows.names):
+        mask &= _seqs(rows) >= np.array([floors.get(name, 0) for name in rows.names], np.int64)[numbers]
+    return None if mask.all() else mask
+
+
 # One maker for each column.
 
 
+def _seqs(rows: Rows) -> Numbers:
+    return np.concatenate([np.arange(b.base_seq + start, b.base_seq + stop) for b, start, stop in rows.cuts])
+
+
 def _seq(rows: Rows, kind: pa.DataType) -> pa.Array:
-    return pa.array(np.concatenate([np.arange(b.base_seq + a, b.base_seq + z) for b, a, z in rows.cuts]), kind)
+    return fixed(_seqs(rows), kind)
 
 
 def _of_block(value: Callable[[Block], int], dtype: str) -> Callable[[Rows, pa.DataType], pa.Array]:

@@ -1,0 +1,84 @@
+"""Pins: readers from outside, such as a Spark query, keep the journal from removing what they have not read yet.
+
+A pin is a file `pins/<name>.json` in the journal's directory, {"seq": n, "until_us": t}: what lies at or above that seq
+stays until that time. It ends by itself, so that a reader that never comes back does not fill the disk. Retention of
+the whole journal honours pins; limits of single topics do not, because they say what a topic is.
+
+Whoever may write to the directory may pin, and the hub only reads: a file that it cannot make sense of counts for
+nothing.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+from fabric.errors import JournalError
+from fabric.journal.directory import DIR_MODE, FILE_MODE
+from fabric.journal.records import SEQ_MAX
+
+PINS_DIR: Final = "pins"
+PINS_MAX: Final = 1000  # more are not looked at
+LOOK_US: Final = 1_000_000  # how long the hub believes what it saw last
+_FILE_BYTES_MAX: Final = 4096
+
+
+def set_pin(journal: str | os.PathLike[str], name: str, seq: int, until_us: int) -> None:
+    """Pin all from `seq` on until a time, in place of what the pin said before."""
+    folder = Path(journal) / PINS_DIR
+    target = folder / f"{name}.json"
+    fresh = folder / f".{name}.{os.getpid()}"
+    try:
+        folder.mkdir(mode=DIR_MODE, exist_ok=True)
+        fresh.write_text(json.dumps({"seq": seq, "until_us": until_us}))
+        fresh.chmod(FILE_MODE)
+        os.replace(fresh, target)
+    except OSError as error:
+        raise JournalError(
+            f"cannot write the pin {target}: {error.strerror}",
+            "a pin needs write access to the journal's directory; run as the hub's user, or do without a pin",
+        ) from error
+
+
+def drop_pin(journal: str | os.PathLike[str], name: str) -> None:
+    (Path(journal) / PINS_DIR / f"{name}.json").unlink(missing_ok=True)
+
+
+def pinned(journal: str | os.PathLike[str], now_us: int) -> int:
+    """The lowest seq that is pinned; SEQ_MAX when none is."""
+    lowest = SEQ_MAX
+    try:
+        with os.scandir(Path(journal) / PINS_DIR) as entries:
+            names = [entry.path for _, entry in zip(range(PINS_MAX), entries, strict=False)]
+    except OSError:
+        return lowest
+    for name in names:
+        if name.endswith(".json"):
+            lowest = min(lowest, _seq_of(name, now_us))
+    return lowest
+
+
+def _seq_of(file: str, now_us: int) -> int:
+    try:
+        with open(file, "rb") as opened:
+            pin = json.loads(opened.read(_FILE_BYTES_MAX))
+        seq, until_us = pin["seq"], pin["until_us"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return SEQ_MAX
+    if type(seq) is not int or type(until_us) is not int or until_us <= now_us:
+        return SEQ_MAX
+    return max(seq, 0)
+
+
+class Pins:
+    """The lowest pinned seq, looked up at most once a second."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        self._looked_us = 0
+        self.seq = SEQ_MAX
+
+    def lowest(self, now_us: int) -> int:
+        if not 0 <= now_us - self._looked_us < LOOK_US:
+            self._looked_us, self.seq = now_us, pinned(self._journal, now_us)
+        return self.seq
