@@ -158,7 +158,11 @@ class AsyncAsking(AsyncBase):
         self._reactor.pump()
         try:
             while True:
-                came = await self._reactor.wait(lambda: call.parts or ticket.done, max(0.0, deadline - monotonic()))
+                left = max(0.0, deadline - monotonic())
+                if replies_max is None:
+                    came = await self._reactor.answer(ticket, left)
+                else:
+                    came = await self._reactor.wait(lambda: call.parts or ticket.done, left)
                 if not came and not ticket.done:
                     raise self._reactor.too_late("no reply", timeout)
                 while (reply := next_reply(call, replies_max)) is not None:

@@ -123,6 +123,9 @@ class AsyncConsuming(AsyncBase):
         key = (patterns, group, on_error, *settings.items()) if group is not None else object()
         idle = self._fetchers.setdefault(key, []) if group is not None else []
         sub = idle.pop() if idle else None
+        if sub is not None and sub.refused:
+            idle.append(sub)
+            raise sub.refused.pop(0)
         if sub is None or sub.closed or sub.error is not None:
             make = self._maker(
                 patterns, settings,
