@@ -4,8 +4,8 @@ Commands live in `cli_*` files and are imported when they are used, so that `fab
 the list below has the one-line help of each.
 
 Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 no hub or no answer in time, 4 not found, 5 not allowed, 6 conflict,
-7 nothing received before --timeout, 8 partly failed, 9 journal damaged, 70 the running hub's journal failed,
-130 interrupted.
+7 nothing received before --timeout, 8 partly failed, 9 journal or snapshot damaged, 70 the running hub's journal
+failed, 130 interrupted.
 """
 
 import difflib
@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from fabric import __version__
-from fabric.errors import Code, FabricError, JournalDamaged, ProtocolError
+from fabric.errors import Code, FabricError, JournalDamaged, ProtocolError, SnapshotDamaged
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -57,9 +57,12 @@ COMMANDS: Final = {
     "setting": Command("fabric.cli_setting", "setting", "Settings of the hub as a whole."),
     "info": Command("fabric.cli_info", "info", "What the hub knows about itself."),
     "journal": Command("fabric.cli_journal", "journal", "Look after a journal: stats, verify, backup and the like."),
+    "snapshot": Command("fabric.cli_snapshot", "snapshot", "Copies of a journal for analysis: create, verify, push."),
     "bench": Command("fabric.cli_bench", "bench", "Measure this machine: throughput, latency, growth."),
 }
-PLURALS: Final = {f"{name}s": name for name in ("group", "topic", "queue", "schedule", "session", "setting")}
+PLURALS: Final = {
+    f"{name}s": name for name in ("group", "topic", "queue", "schedule", "session", "setting", "snapshot")
+}
 # The client's hints are for those who write Python; these say the same to whoever types commands.
 HINTS: Final = {
     Code.BAD_OPTION: "the option's value is at fault; --help shows what it may be",
@@ -146,7 +149,7 @@ def run(command: Callable[[], object]) -> int:
 
 def exit_code_of(error: FabricError) -> int:
     """The exit code that a script can rely on."""
-    if isinstance(error, JournalDamaged):
+    if isinstance(error, JournalDamaged | SnapshotDamaged):
         return EXIT_DAMAGED
     from fabric_client import errors as client  # late: only an error needs it
 

@@ -121,6 +121,7 @@ class Hub:
             clean=state.was_clean,
         )
         self.journal.hold_seq = router.topics.hold
+        router.place = {**about, "journal": self.journal.uuid.hex(), "path": str(self.journal.path.resolve())}
         for finding in state.findings:
             event(logging.ERROR, "journal damaged", finding=str(finding))
         return router

@@ -109,6 +109,7 @@ class Router:
         self.topics.keeper.told = self._removed
         self.ids = self.intake.ids = Ids(reader, self.clock, self.topics.settings_of, self._is_over, saved)
         self.topics.keeper.emptied = self.ids.forget
+        self.place: dict[str, Any] = {}  # which journal this is and where: INFO tells, for those on the same machine
         self._sealed: deque[_Sealed] = deque()
         self._sweep_at = 0.0
 

@@ -44,6 +44,7 @@ def _hub(router: "Router", fields: Fields) -> Row:
         "ids": router.ids.count,
         "pending_bytes": router.intake.pending_bytes,
         "refusing": router.intake.refusal.text if router.intake.refusal else "",
+        **router.place,
     }
 
 

@@ -10,16 +10,22 @@ from fabric.snapshot.builder import Pace
 from fabric.snapshot.family import Busy, Snapshot, find, snapshots
 from fabric.snapshot.make import Made, create, create_in
 from fabric.snapshot.manifest import EventShard, GroupState, Manifest, NotASnapshot, Shard, TopicState, load
+from fabric.snapshot.push import Pushed, push
 from fabric.snapshot.shards import iterate_blocks, iterate_events, open_shard
+from fabric.snapshot.verify import Report, verify
+from fabric.snapshot.walk import Finding
 
 __all__ = [
     "Busy",
     "EventShard",
+    "Finding",
     "GroupState",
     "Made",
     "Manifest",
     "NotASnapshot",
     "Pace",
+    "Pushed",
+    "Report",
     "Shard",
     "Snapshot",
     "TopicState",
@@ -30,5 +36,7 @@ __all__ = [
     "iterate_events",
     "load",
     "open_shard",
+    "push",
     "snapshots",
+    "verify",
 ]

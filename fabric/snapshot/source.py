@@ -91,6 +91,11 @@ class Source:
             topics=tuple(sorted(map(_topic, topics))),
         )
 
+    def meta(self) -> Meta:
+        """Who the journal is."""
+        with self._reading() as txn:
+            return self._meta(txn)
+
     def blocks(self, seq: int, last_seq: int, budget: int = STEP_BYTES) -> Rows:
         """Rows of the blocks table from `seq` on, up to last_seq, as many as the budget allows; at least one.
 
