@@ -58,6 +58,7 @@ class Calls:
     def __init__(self, say: Callable[[m.ToHub], None]) -> None:
         self._say = say
         self._open: dict[int, Call] = {}
+        self._later: dict[int, Call] = {}  # those of them that are to be said again
 
     def add(self, message: m.ToHub, rid: int, ticket: Ticket, live: bool) -> Call:
         call = self._open[rid] = Call(message, rid, ticket)
@@ -82,6 +83,7 @@ class Calls:
     def resume(self, calls: Iterable[Call], known: set[int], resumed: bool) -> list[int]:
         """Say again what the hub may have missed; the ids of those that its welcome has answered."""
         answered = []
+        self._later.clear()
         for call in calls:
             rid = call.rid
             match call.after_reconnect(known, resumed):
@@ -111,21 +113,24 @@ class Calls:
             return None
         if retry_ms := message.fields.get("retry_ms", 0):
             call.retry_at = now + retry_ms / 1000
+            self._later[call.rid] = call
             return None
         del self._open[message.rid]
         call.ticket.fail(from_wire(message))
         return call
 
     def tick(self, now: float) -> None:
-        for call in list(self._open.values()):
+        for rid, call in list(self._later.items()):
             if now >= call.retry_at:
+                del self._later[rid]
                 call.retry_at = NOT_DUE
-                self._say(call.message)
+                if rid in self._open:
+                    self._say(call.message)
 
     def next_deadline(self) -> float:
-        return min((call.retry_at for call in self._open.values()), default=NOT_DUE)
+        return min((call.retry_at for call in self._later.values()), default=NOT_DUE) if self._later else NOT_DUE
 
     def fail_all(self, error: FabricError) -> None:
-        calls, self._open = self._open, {}
+        calls, self._open, self._later = self._open, {}, {}
         for call in calls.values():
             call.ticket.fail(error)
