@@ -99,6 +99,9 @@ def dumps() -> dict[str, str]:
         "stamped": of_block(stamped),
         "ack": of_meta(m.Settle(1, 0, ((m.Verdict.ACK, 1, 2, None),))),
         "credit": of_meta(m.Credit(1, 400, 8_388_608)),
+        "txn": of_meta(m.Transact(4, 3, ((1, ((m.Verdict.ACK, 3, 3, None),)),), block)),
+        "txn-ok": of_meta(m.Ok(0, 4, {"first_seq": 1003, "stored": 2, "dups": 0, "applied": 1})),
+        "pub-later": of_meta(m.Publish(5, 5, m.Level.JOURNALED, block, {"delay_ms": 5000})),
     }
 
 
