@@ -141,7 +141,7 @@ def fit(group: "Group", block: Block, first: int, last: int, wall_us: int, out: 
         return runs
     if shelf.removed and not shelf.removed.keys().isdisjoint(block.topics):
         runs = _without_removed(group, block, runs, out)
-    if shelf.superseded is not None:
+    if shelf.superseded is not None and not shelf.keyed.isdisjoint(block.topics):
         superseded = shelf.superseded
         runs = _kept(runs, [not superseded(block, place) for a, b in runs for place in range(a, b)])
     return runs
@@ -184,6 +184,8 @@ def _without_removed(group: "Group", block: Block, runs: Runs, out: Out) -> Runs
     """The runs without messages that retention of their topic took; the group's consumers are told."""
     removed, base = group.commons.shelf.removed, block.base_seq
     floors = [removed.get(topic, 0) for topic in block.topics]
+    if max(floors) <= base + runs[0][0]:
+        return runs
     places = block.topic_idx()
     keep = [base + place >= floors[places[place]] for a, b in runs for place in range(a, b)]
     for a, b in _kept(runs, [not kept for kept in keep]) if not all(keep) else ():

@@ -81,6 +81,7 @@ class Shelf:
         self._bytes = 0
         self.first_seq = 1  # what lies below is removed, also when it is still in memory
         self.removed: dict[str, int] = {}  # topic -> its messages with a seq below were removed
+        self.keyed: set[str] = set()  # topics that keep the latest of each key; of these,
         self.superseded: Callable[[Block, int], bool] | None = None  # whether a later message has the key of a place
         self.committed = 0  # last seq on disk; what lies above must not be dropped from memory
 

@@ -65,7 +65,6 @@ class TopicBook:
         self._wanted = 0  # to the retention of the whole journal, up to here
         self._grants: deque[int] = deque()  # for each sealed turn, what may be removed when it is on disk; 0: as before
         self._forgotten: dict[str, int] = {}  # floors that matter only while there are blocks below them in memory
-        self._keyed: set[Topic] = set()  # those of `last_per_key`
         self._superseded = Superseded(self._topics)
         for row in saved:
             self._enter(Topic.restore(row, first_seq, intake.next_seq))
@@ -89,10 +88,11 @@ class TopicBook:
         if topic.settings.keep == "until_acked" and not topic.deleted:
             self._acked[topic] = None
         self._acked_by.clear()
-        self._keyed.discard(topic)
+        shelf = self._commons.shelf
+        shelf.keyed.discard(topic.name)
         if topic.settings.keep == "last_per_key" and not topic.deleted:
-            self._keyed.add(topic)
-        self._commons.shelf.superseded = self._superseded if self._keyed else None
+            shelf.keyed.add(topic.name)
+        shelf.superseded = self._superseded if shelf.keyed else None
         self._superseded.forget()
 
     def settings_of(self, name: str) -> TopicSettings:
