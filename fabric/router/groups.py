@@ -226,6 +226,7 @@ class Group:
         self.open, self.streak = Ranges(to.open if self.durable else ()), 0
         self.pending.clear()
         self.failures.clear()
+        self.reserved = None  # the suspect it was for is none any more
         if self.keys is not None:
             self.keys = Keys(self.pending)
         for lane in self.lanes:

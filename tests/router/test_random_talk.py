@@ -364,7 +364,7 @@ def test_a_copy_is_whole_when_the_refresh_ends() -> None:
         elif roll < 0.2:
             library.pass_time(library.chance.choice([0.0, 1.0]))
         else:
-            library.judge(ACK, ACK, RELEASE)
+            library.judge(ACK, ACK, RETRY, RELEASE)
         library.listen()
     library.refresh()
     while library.judge(ACK):

@@ -317,6 +317,20 @@ def test_a_resumed_session_goes_on_where_it_was() -> None:
     assert mirror.resets(b"d") == [(1, "end", 2)]
 
 
+@pytest.mark.parametrize("op", ["group.refresh", "group.seek"])
+def test_a_suspect_holds_up_nothing_that_is_moved(op: str) -> None:
+    mirror = Mirror()
+    mirror.join(b"c", backoff_ms=0)
+    mirror.pub(b"op", "a", "1", "2")
+    mirror.settle(b"c", 1, m.Verdict.RETRY, 1, 1)
+    mirror.pass_time(0)
+    mirror.settle(b"c", 1, m.Verdict.RETRY, 3, 3)  # for the second time: the consumer is kept free for it
+    mirror.pass_time(0)
+    before = len(mirror.bodies(b"c"))
+    assert isinstance(mirror.admin(op, group="g", **({"to": "first"} if op == "group.seek" else {})), m.Ok)
+    assert mirror.bodies(b"c")[before:] == ["1", "2"]
+
+
 def test_a_group_that_is_deleted_ends_its_refresh() -> None:
     mirror = Mirror(b"c")
     mirror.pub(b"op", "a", "1")
