@@ -17,13 +17,17 @@ def names_of(what: str, listed: str, field: str) -> Completion:
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         import fabric_client
 
-        logging.getLogger("fabric_client").setLevel(logging.CRITICAL)
+        logger = logging.getLogger("fabric_client")
+        level = logger.level
+        logger.setLevel(logging.CRITICAL)
         url = ctx.params.get("url") or os.environ.get("FABRIC_URL")
         try:
             with fabric_client.connect(url, name="fabric-cli", timeout=PATIENCE_S) as fab:
                 rows = fab.info(what, timeout=PATIENCE_S)[listed]
         except fabric_client.FabricError:
             return []
+        finally:
+            logger.setLevel(level)
         names = (row if isinstance(row, str) else str(row[field]) for row in rows)
         return sorted(name for name in names if name.startswith(incomplete))
 
