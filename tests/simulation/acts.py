@@ -136,8 +136,7 @@ def publish_later(world: World, client: Client, n: int) -> bool:
     wire = ready(client)
     if wire is None:
         return False
-    template = LATER[n % len(LATER)]
-    n //= len(LATER)
+    n, place = divmod(n, len(LATER) // 2)
     options: dict[str, Any] = {"delay_ms": (125, 1000, 3000, 20_000)[n % 4]}
     if n & 0x30 == 0x10:
         options["ttl_ms"] = 1000
@@ -145,6 +144,7 @@ def publish_later(world: World, client: Client, n: int) -> bool:
         options |= {"every_ms": 2000 + 1000 * (n >> 8 & 3), "name": f"n{n >> 10 & 1}"}
     elif n & 0xC0 == 0x80:
         options["name"] = f"n{n >> 10 & 1}"
+    template = LATER[place * 2 + ("every_ms" in options)]  # what repeats is not taken for what does not
     message = m.Publish(client.next_rid(), client.pseq + 1 if n & 0x3000 else 0, 0, template.raw, options)
     client.remember(message, template)
     world.send(wire, message)
@@ -446,7 +446,7 @@ INSTEAD: Final[dict[int, tuple[Act, ...]]] = {
     Act.CREDIT: (Act.SUBSCRIBE, Act.CONNECT),
     Act.CONNECT: (Act.SUBSCRIBE,),
 }
-ROUNDS_MAX: Final = 60
+ROUNDS_MAX: Final = 200  # half a second each: a lost session, a lapsed lease and a wait may follow each other
 
 
 def finish(world: World) -> None:

@@ -442,6 +442,12 @@ class Observer(Publishing):
 
     def ticked(self, now: float, sessions_lost: int) -> None:
         """The hub has looked at the clock: leases lapse, fetches and sessions end."""
+        if sessions_lost != self._lost:
+            silent = [s for s in self.secrets.values() if now - s.last_seen > s.ttl_s]
+            assert len(silent) >= sessions_lost - self._lost, "a session lives as long as was said"
+            for session in silent:
+                self._end(session, now, lost=True)
+            self._lost = sessions_lost
         alarms = self._alarms
         while alarms and alarms[0][0] <= now:
             what = heappop(alarms)[2]
@@ -452,12 +458,6 @@ class Observer(Publishing):
                     self.lapse(what, now)
             elif what.fetch is not None and what.fetch[2] <= now and what.session.subs.get(what.chan) is what:
                 self._overdue.append(what)
-        if sessions_lost != self._lost:
-            silent = [s for s in self.secrets.values() if now - s.last_seen > s.ttl_s]
-            assert len(silent) >= sessions_lost - self._lost, "a session lives as long as was said"
-            for session in silent:
-                self._end(session, now, lost=True)
-            self._lost = sessions_lost
 
     def flushed(self) -> None:
         """All that follows from the time has been said."""
@@ -471,11 +471,13 @@ class Observer(Publishing):
         return [name for name, group in self.groups.items() if group.durable]
 
     def is_finished(self) -> bool:
-        return not any(self.missing(group) for group in self.groups.values() if group.durable)
+        return not self.schedules and not any(self.missing(group) for group in self.groups.values() if group.durable)
 
     def finished(self) -> None:
         """Faults are over, willing consumers have come: nothing is left over."""
         assert self.durable == len(self.log)
+        overdue = [one for one in self.schedules if one.due_us < self.wall_us - 1_000_000]
+        assert not overdue, f"D12: {len(overdue)} schedules never fired"
         for group in self.groups.values():
             if group.durable:
                 missing = self.missing(group)

@@ -188,8 +188,7 @@ class Publishing(Judge):
                 self.expires[seq] = best.due_us + best.ttl_ms * 1000
         if best.every_ms and not best.cancelled:
             self.undo.append((best.set_due, best.due_us))
-            step = best.every_ms * 1000
-            best.due_us += step * max((self.wall_us - best.due_us) // step, 0) + step
+            best.due_us += best.every_ms * 1000  # at the earliest: rounds that were missed are left out
         else:
             self.schedules.remove(best)
             self.undo.append((self.schedules.append, best))
