@@ -15,7 +15,17 @@ from fabric.journal.chunks import Chunk
 from fabric.journal.directory import DATA_FILE
 from fabric.journal.environment import Reading, Tables, open_environment, open_tables, seek
 from fabric.journal.records import seq_key
-from fabric.snapshot.manifest import MANIFEST_FILE, EventShard, GroupState, Manifest, Shard, decode, load
+from fabric.snapshot.family import find
+from fabric.snapshot.manifest import (
+    MANIFEST_FILE,
+    EventShard,
+    GroupState,
+    Manifest,
+    NotASnapshot,
+    Shard,
+    decode,
+    load,
+)
 from fabric.snapshot.source import Source
 from fabric_spark import remote
 from fabric_spark.errors import SourceError
@@ -85,7 +95,7 @@ def places(options: Options) -> list[Place]:
 
 
 def place_of(hub: str, path: str) -> Place:
-    """A snapshot or a live journal, whichever there is."""
+    """A snapshot or a live journal, whichever there is; of a folder of snapshots the newest."""
     path = path.removeprefix("file://") if path.startswith("file://") else path
     if remote.is_remote(path):
         text = remote.read(f"{path.rstrip('/')}/{MANIFEST_FILE}")
@@ -97,10 +107,14 @@ def place_of(hub: str, path: str) -> Place:
         return _live(hub, folder)
     if not folder.exists():
         raise SourceError(f"there is no {path}", "check the path; on a cluster it must be there for every executor")
-    raise SourceError(
-        f"{path} is neither a snapshot (it has no {MANIFEST_FILE}) nor a journal (it has no {DATA_FILE})",
-        "a snapshot that was not finished has no manifest: take a new one with 'fabric snapshot create'",
-    )
+    try:
+        newest = find(folder)
+    except NotASnapshot:
+        raise SourceError(
+            f"{path} is neither a snapshot (it has no {MANIFEST_FILE}) nor a journal (it has no {DATA_FILE})",
+            "a snapshot that was not finished has no manifest: take a new one with 'fabric snapshot create'",
+        ) from None
+    return _snapshot(hub or folder.resolve().name, str(newest.path), newest.manifest)
 
 
 def _snapshot(hub: str, path: str, manifest: Manifest) -> Place:

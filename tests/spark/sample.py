@@ -56,11 +56,17 @@ class Author:
         headers: list[dict[str, str | bytes] | None] | None = None
         if number % 5 != 2:
             headers = [
-                None if i % 4 == 0 else {"trace": f"é{base_seq + i}", "bin": bytes([i % 256, 255])} for i in range(count)
+                None if i % 4 == 0 else {"trace": f"é{base_seq + i}", "bin": bytes([i % 256, 255])}
+                for i in range(count)
             ]
         payloads = [b"" if i % 11 == 0 else b"payload %d " % (base_seq + i) * (i % 5) for i in range(count)]
         raw = block.encode(
-            topics[0] if number % 3 == 0 else topics, payloads, keys=keys, ids=ids, headers=headers, priority=number % 10
+            topics[0] if number % 3 == 0 else topics,
+            payloads,
+            keys=keys,
+            ids=ids,
+            headers=headers,
+            priority=number % 10,
         )
         self.sent += [
             Sent(

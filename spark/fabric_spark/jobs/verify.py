@@ -1,0 +1,153 @@
+"""Whether snapshots are whole: every shard against the manifest, its checksums, its order and its times.
+
+The walk is that of `fabric snapshot verify`; here executors share the shards. A damaged file can kill the process that
+reads it, so each shard is walked in a child: its death is a finding and not the end of the job.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from fabric.errors import FabricError
+from fabric.snapshot.manifest import MANIFEST_FILE, EventShard, Manifest, Shard, decode, load
+from fabric.snapshot.verify import _order as order_findings
+from fabric.snapshot.walk import Finding, walk
+from fabric_spark import remote
+from fabric_spark.errors import SourceError
+from fabric_spark.jobs.base import LOSS, SNAPSHOT, Chart, Job, Parameter, Settings, Tables
+from fabric_spark.options import parse
+
+_SHARDS = "snapshot string, place int"
+_FOUND = "snapshot string, file string, messages long, bytes long, first_seq long, last_seq long, why string"
+
+
+def run(spark: SparkSession, settings: Settings) -> Tables:
+    """`findings` has what is wrong; `snapshots` the verdict on each. Nothing wrong: `findings` is empty."""
+    quick = bool(settings["quick"])
+    known: list[tuple[str, int]] = []
+    early: list[tuple[Any, ...]] = []
+    for _, path in parse({"path": settings["snapshot"]}).paths:
+        manifest = _manifest(path)
+        known += [(path, place) for place in range(len(manifest.files))]
+        early += [
+            (path, one.file, None, None, one.first_seq, one.last_seq, one.why) for one in order_findings(manifest)
+        ]
+    tasks = max(1, min(len(known), settings["tasks"] or 4 * spark.sparkContext.defaultParallelism))
+    shards = spark.createDataFrame(known or [("", -1)], _SHARDS).repartition(tasks)
+    walked = shards.mapInArrow(_walker(quick), _FOUND).unionByName(spark.createDataFrame(early, _FOUND)).cache()
+    findings = walked.where(F.col("why").isNotNull()).drop("messages", "bytes").orderBy("snapshot", "first_seq", "file")
+    snapshots = (
+        walked.groupBy("snapshot")
+        .agg(
+            F.count_distinct(F.when(F.col("messages").isNotNull(), F.col("file"))).alias("shards"),
+            F.sum("messages").alias("messages"),
+            F.sum("bytes").alias("bytes"),
+            F.count("why").alias("findings"),
+        )
+        .withColumn("verdict", F.when(F.col("findings") == 0, "whole").otherwise("DAMAGED"))
+        .orderBy("snapshot")
+    )
+    return {"snapshots": snapshots, "findings": findings}
+
+
+def _manifest(path: str) -> Manifest:
+    if remote.is_remote(path):
+        return decode(remote.read(f"{path.rstrip('/')}/{MANIFEST_FILE}"), path)
+    folder = Path(path.removeprefix("file://"))
+    if not (folder / MANIFEST_FILE).exists() and (folder / "data.mdb").exists():
+        raise SourceError(f"{path} is a live journal", "check it with 'fabric journal verify'")
+    return load(folder, check_files=False)
+
+
+def _walker(quick: bool) -> Any:
+    """The function that executors run on their shards."""
+
+    def walked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows: list[dict[str, Any]] = []
+        for batch in batches:
+            for row in batch.to_pylist():
+                if row["place"] >= 0:
+                    rows += _rows(row["snapshot"], row["place"], quick)
+        names = [part.split()[0] for part in _FOUND.split(", ")]
+        kinds = [pa.string() if " string" in part else pa.int64() for part in _FOUND.split(", ")]
+        yield pa.RecordBatch.from_pylist(rows, schema=pa.schema(list(zip(names, kinds, strict=True))))
+
+    return walked
+
+
+def _rows(path: str, place: int, quick: bool) -> list[dict[str, Any]]:
+    """One row for the shard, and one for each finding in it."""
+    shard = _manifest(path).files[place]
+    messages = shard.rows if isinstance(shard, Shard) else 0
+    rows: list[dict[str, Any]] = [
+        {"snapshot": path, "file": shard.file, "messages": messages, "bytes": shard.bytes, "why": None}
+    ]
+    for one in _in_child(path, shard, quick):
+        about = {"file": one.file, "first_seq": one.first_seq, "last_seq": one.last_seq, "why": one.why}
+        rows.append({"snapshot": path, "messages": None, "bytes": None, **about})
+    return rows
+
+
+def _in_child(path: str, shard: Shard | EventShard, quick: bool) -> list[Finding]:
+    """What a child finds in a shard, or how it died."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.close(reading)
+            with os.fdopen(writing, "w") as out:
+                json.dump([list(one) for one in _findings(path, shard, quick)], out)
+            os._exit(0)
+        finally:
+            os._exit(1)  # whatever went wrong, this is not a second worker
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        text = answer.read()
+    _, status = os.waitpid(pid, 0)
+    if status == 0:
+        return [Finding(*one) for one in json.loads(text)]
+    how = (
+        f"reading it kills the process (signal {-code})"
+        if (code := os.waitstatus_to_exitcode(status)) < 0
+        else "failed"
+    )
+    first, last = (shard.first_seq, shard.last_seq) if isinstance(shard, Shard) else (shard.first, shard.last)
+    return [Finding(shard.file, first, last, how)]
+
+
+def _findings(path: str, shard: Shard | EventShard, quick: bool) -> list[Finding]:
+    try:
+        if remote.is_remote(path):
+            copy = remote.local_copy(f"{path.rstrip('/')}/{shard.file}", shard.sha256, shard.bytes)
+            return [
+                f._replace(file=shard.file) for f in walk(copy.parent, shard._replace(file=copy.name), quick, _quiet)
+            ]
+        return walk(Path(path.removeprefix("file://")), shard, quick, _quiet)
+    except (FabricError, OSError) as error:
+        return [Finding(shard.file, 0, 0, str(error))]
+
+
+def _quiet(seq: int) -> None:
+    """The job has no progress to tell."""
+
+
+JOB = Job(
+    name="verify",
+    title="Verification",
+    about="Gaps, order, CRC, times going back, and the manifest against the shards.",
+    run=run,
+    parameters=(
+        SNAPSHOT,
+        LOSS,
+        Parameter("quick", "Look at the heads of blocks only, not at all bytes.", "flag", False),
+        Parameter("tasks", "In so many tasks; found by itself.", "number", 0),
+    ),
+    charts=(Chart("snapshots", "bars", "Messages checked", "snapshot", ("messages",)),),
+    units={"bytes": "B"},
+)
