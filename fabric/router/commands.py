@@ -131,6 +131,8 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, out: Ou
         "floor": group.floor,
         "created": existing is None,
         "lease_ms": group.settings.lease_ms,
+        "order": group.settings.order,
+        "ack": group.settings.ack,
     }
     out.append((session.peer, m.Ok(chan, message.rid, answer)))
     router.refreshes.joined(sub, out)

@@ -18,6 +18,7 @@ from fabric.router.members import Subscription
 
 # Parcels handed out by one group in one go; then others get their turn.
 PARCELS_PER_GO: Final = 64
+MANY_READY: Final = 256  # then some of what is ready is taken for less urgent, without a look at all of it
 
 
 def hand_out(group: Group, now: float, out: Out) -> tuple[list[Parcel], bool]:
@@ -50,7 +51,7 @@ def hand_out(group: Group, now: float, out: Out) -> tuple[list[Parcel], bool]:
         share = -(-(count + ahead) // eligible)
         take = min(share, member.room(), member.fitting(bytes_each), count)
         if len(group.lanes) > 1:
-            take = _keep_count(group, take)
+            take = _keep_count(group, work, take)
         parcel = _send(group, member, work, take, now, out)
         if parcel is not None:
             leased.append(parcel)
@@ -129,11 +130,19 @@ def _idle_member(group: Group) -> Subscription | None:
     return None
 
 
-def _keep_count(group: Group, take: int) -> int:
-    """Count what goes out in a row, so that lower priorities are not starved."""
+def _keep_count(group: Group, work: Work, take: int) -> int:
+    """Count what goes out in a row past lower priorities, so that they are not starved."""
     if group.streak >= STREAK_MAX:
         group.streak = 0
         return 1
+    priority, ready = work.block.priority, group.pending.ready
+    if not (
+        any(lane.priority < priority and not lane.live for lane in group.lanes)
+        or len(ready) > MANY_READY
+        or any(-backlog.rank < priority for backlog in ready)
+    ):
+        group.streak = 0  # nothing lower waits
+        return take
     take = min(take, STREAK_MAX - group.streak)
     group.streak += take
     return take

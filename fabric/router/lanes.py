@@ -58,7 +58,8 @@ def next_work(group: "Group", horizon: int, wall_us: int, out: Out) -> tuple[Wor
         return _search(group, group.base, horizon, wall_us, out)
     starving = group.streak >= STREAK_MAX
     for lane in reversed(group.lanes) if starving else group.lanes:
-        while (backlog := pending.take(-lane.priority)) is not None:
+        rank = -lane.priority
+        while pending.ready and (starving or pending.ready[0].rank == rank) and (backlog := pending.take(rank)):
             if (work := redelivery(group, backlog, wall_us, out)) is not None:
                 return work, False
         if not lane.live:

@@ -235,7 +235,13 @@ BAD_SUBS: Final[dict[str, tuple[int, dict[str, Any], Code]]] = {
     "the hub's own group": (1, {"patterns": ["a"], "group": "$g"}, Code.BAD_OPTION),
     "lease 0": (1, {"patterns": ["a"], "group": "g", "lease_ms": 0}, Code.BAD_OPTION),
     "lease as text": (1, {"patterns": ["a"], "group": "g", "lease_ms": "1"}, Code.BAD_OPTION),
-    "attempts 0": (1, {"patterns": ["a"], "group": "g", "attempts_max": 0}, Code.BAD_OPTION),
+    "negative attempts": (1, {"patterns": ["a"], "group": "g", "attempts_max": -1}, Code.BAD_OPTION),
+    "unknown order": (1, {"patterns": ["a"], "group": "g", "order": "random"}, Code.BAD_OPTION),
+    "order as list": (1, {"patterns": ["a"], "group": "g", "order": ["key"]}, Code.BAD_OPTION),
+    "order without a group": (1, {"patterns": ["a"], "order": "strict"}, Code.BAD_OPTION),
+    "order and no acks": (1, {"patterns": ["a"], "group": "g", "order": "key", "ack": "auto"}, Code.BAD_OPTION),
+    "no concurrency": (1, {"patterns": ["a"], "group": "g", "concurrency": 0}, Code.BAD_OPTION),
+    "jitter over all": (1, {"patterns": ["a"], "group": "g", "jitter_pct": 101}, Code.BAD_OPTION),
     "unknown level": (1, {"patterns": ["a"], "level": "maybe"}, Code.BAD_OPTION),
     "level as list": (1, {"patterns": ["a"], "level": []}, Code.BAD_OPTION),
     "unknown start": (1, {"patterns": ["a"], "group": "g", "start": "middle"}, Code.BAD_OPTION),
@@ -301,7 +307,8 @@ def test_an_unknown_question_is_refused(stage: Stage) -> None:
 
 
 def test_words_of_the_hub_are_not_taken_from_clients(stage: Stage) -> None:
-    words = [message for _, message in make.good_frames() if isinstance(message, m.ToClient)]
+    frames = [message for _, message in make.good_frames()]
+    words = [message for message in frames if isinstance(message, m.ToClient) and not isinstance(message, m.ToHub)]
     with stage.peer() as peer:
         peer.hello()
         for word in words:
