@@ -100,7 +100,8 @@ def write_events(path: Path, count: int, first: int = 1) -> list[events.Event]:
     journal = Journal.open(path)
     try:
         for at in range(0, count, 10):
-            journal.commit([SaveEvents(first + at, events.encode(first + at, written[at : at + 10]))])
+            some = written[at : at + 10]
+            journal.commit([SaveEvents(first + at, len(some), events.encode(first + at, some))])
     finally:
         journal.close()
     return written

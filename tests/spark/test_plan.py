@@ -1,0 +1,159 @@
+"""What is read and what is left out, without Spark: options, pruning, tasks, and blocks that are not as they should be."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'fabricmq[spark]'")
+
+from fabric.snapshot import create
+from fabric_spark import catalog, remote
+from fabric_spark.batch import Scan
+from fabric_spark.columns import arrow_schema, spark_schema
+from fabric_spark.errors import SourceError
+from fabric_spark.options import Options, parse
+from fabric_spark.plan import Task, tasks
+from fabric_spark.rows import Piece
+from tests.spark.sample import SECOND, T0, Author, select
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"topic": "a"}, ("unknown option 'topic'", "did you mean topics")),
+        ({"columns": "seq,sequence"}, ("no column 'sequence'", "payload_len")),
+        ({"columns": "seq,seq"}, ("twice",)),
+        ({"topics": "a..b"}, ("option topics", "bad word")),
+        ({"startSeq": "9", "endSeq": "3"}, ("startSeq 9 is after endSeq 3",)),
+        ({"startSeq": "many"}, ("startSeq", "whole number")),
+        ({"startTime": "yesterday"}, ("startTime", "1970")),
+        ({"startTime": "2024-01-02", "endTime": "2024-01-01"}, ("startTime is after endTime",)),
+        ({"stream": "messages"}, ("stream is 'messages'", "journal, events, groups")),
+        ({"headers": "json"}, ("headers is 'json'", "map or raw")),
+        ({"pushdown": "perhaps"}, ("pushdown", "true or false")),
+        ({"rowsPerPartition": "0"}, ("rowsPerPartition", "at least 1")),
+        ({"stream": "events", "topics": "a"}, ("topics has no meaning for stream events",)),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, str], words: tuple[str, ...]) -> None:
+    with pytest.raises(SourceError) as caught:
+        spark_schema(parse({"path": "/x", **options}))
+    assert all(word in str(caught.value) for word in words)
+    assert "What to do" in str(caught.value)
+
+
+def plan(path: Path | str, **given: str) -> tuple[Options, list[Task]]:
+    options = parse({"path": str(path), **given})
+    (place,) = catalog.places(options)
+    return options, tasks(place, options, options.wanted)
+
+
+def read(path: Path | str, **given: str) -> list[int]:
+    options, found = plan(path, columns="seq", **given)
+    scan: Scan = pickle.loads(pickle.dumps(Scan(options, options.wanted, arrow_schema(spark_schema(options), options))))
+    return [seq for task in found for batch in scan.read(task) for seq in batch.column("seq").to_pylist()]
+
+
+def spans(found: list[Task]) -> list[tuple[int, int]]:
+    return [(piece.first, piece.last) for task in found for piece in task.share.pieces]
+
+
+@pytest.fixture(scope="module")
+def author(tmp_path_factory: pytest.TempPathFactory) -> Author:
+    return Author(tmp_path_factory.mktemp("plan")).write(blocks=14, messages=400)
+
+
+@pytest.fixture(scope="module")
+def snapshot(author: Author, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("planned") / "snapshot"
+    create(author.path, target, shard_bytes=1 << 16)
+    return target
+
+
+def test_tasks_have_about_as_many_rows_as_was_said(author: Author, snapshot: Path) -> None:
+    for path in (author.path, snapshot):
+        _, found = plan(path, rowsPerPartition="1000")
+        sizes = [sum(piece.last - piece.first + 1 for piece in task.share.pieces) for task in found]
+        assert sum(sizes) == 5600
+        assert max(sizes) <= 1000
+        assert len(sizes) <= 12
+        assert sorted(read(path, rowsPerPartition="999")) == list(range(1, 5601))
+        assert len(plan(path)[1]) == 1
+
+
+def test_shards_without_what_is_wanted_are_not_read(snapshot: Path) -> None:
+    manifest = catalog.load(snapshot)
+    second = manifest.shards[1]
+    _, found = plan(snapshot, startSeq=str(second.first_seq + 5), endSeq=str(second.last_seq))
+    assert spans(found) == [(second.first_seq + 5, second.last_seq - 1)]
+    _, found = plan(snapshot, startTime=str(second.first_ts_us), endTime=str(second.last_ts_us + 1))
+    assert spans(found)[0][0] >= second.first_seq
+    assert spans(found)[-1][1] <= second.last_seq
+    assert plan(snapshot, topics="nobody")[1] == []
+    assert plan(snapshot, startTime="2050-01-01")[1] == []
+    assert plan(snapshot, startSeq="100000")[1] == []
+
+
+def test_chunks_without_what_is_wanted_are_not_read(tmp_path: Path) -> None:
+    """A live journal is pruned by its own summaries; what has none yet is read."""
+    author = Author(tmp_path / "journal").write(blocks=600, messages=2)
+    _, found = plan(author.path, topics="nobody")
+    assert spans(found) == [(1025, 1200)]
+    _, found = plan(author.path, startTime=str(T0 + 300 * SECOND), endTime=str(T0 + 310 * SECOND))
+    assert spans(found) == [(513, 1024)]
+    assert read(author.path, startTime=str(T0 + 300 * SECOND), endTime=str(T0 + 310 * SECOND)) == list(range(601, 621))
+    assert read(author.path, topics="audit.#") == select(author.sent, "audit.login")
+
+
+def test_what_a_topic_has_lost_is_not_returned(tmp_path: Path) -> None:
+    """Purged messages may share a block with others; holes are no error."""
+    from fabric.journal.store import Journal
+    from fabric.messages import Discard, SaveTopic, TopicSettings
+
+    author = Author(tmp_path / "journal").write(blocks=6, messages=30)
+    journal = Journal.open(author.path)
+    journal.commit([SaveTopic("orders.new", TopicSettings(), 100, -1, 0), Discard((31, 61))])
+    journal.close()
+    create(author.path, tmp_path / "snapshot")
+    wanted = [m.seq for m in author.sent if not 31 <= m.seq <= 90 and not (m.topic == "orders.new" and m.seq < 100)]
+    assert read(author.path) == wanted
+    assert read(tmp_path / "snapshot") == wanted
+    assert read(tmp_path / "snapshot", startSeq="40", endSeq="95") == [seq for seq in wanted if 40 <= seq < 95]
+
+
+def test_a_shard_that_lacks_blocks_is_an_error(snapshot: Path, author: Author) -> None:
+    first, second = catalog.load(snapshot).shards[:2]
+    options = parse({"path": str(snapshot), "columns": "seq"})
+    scan = Scan(options, options.wanted, arrow_schema(spark_schema(options), options))
+    wrong = Piece(str(snapshot / first.file), False, first.first_seq, second.last_seq)
+    (task,) = plan(snapshot)[1]
+    with pytest.raises(SourceError, match=f"seqs {second.first_seq}..{second.last_seq} of .* are missing"):
+        list(scan.read(Task(task.share._replace(pieces=(wrong,)))))
+    lost = wrong._replace(lost=((second.first_seq, second.last_seq),))
+    with pytest.raises(SourceError, match="were damaged or missing when"):
+        list(scan.read(Task(task.share._replace(pieces=(lost,)))))
+
+
+def test_a_snapshot_in_an_object_store_is_fetched_once(snapshot: Path, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    memory.put(str(snapshot), "/bucket/snapshot", recursive=True)
+    cache = tmp_path / "cache"
+    assert read("memory://bucket/snapshot", cache=str(cache)) == list(range(1, 5601))
+    copies = {file.name: file.stat().st_mtime_ns for file in cache.iterdir()}
+    assert len(copies) == len(catalog.load(snapshot).shards)
+    assert read("memory://bucket/snapshot", cache=str(cache), topics="nobody.#") == []
+    assert read("memory://bucket/snapshot", cache=str(cache)) == list(range(1, 5601))
+    assert {file.name: file.stat().st_mtime_ns for file in cache.iterdir()} == copies
+    shard = catalog.load(snapshot).shards[0]
+    with pytest.raises(SourceError, match="does not match its checksum"):
+        remote.local_copy(f"memory://bucket/snapshot/{shard.file}", "0" * 64, shard.bytes, str(cache))
+    with pytest.raises(SourceError, match="there is no memory://bucket/nothing"):
+        read("memory://bucket/nothing")
+
+
+def test_errors_survive_the_way_through_a_worker() -> None:
+    error = pickle.loads(pickle.dumps(SourceError("it is broken", "mend it")))
+    assert str(error) == "it is broken. What to do: mend it."
+    assert error.hint == "mend it"
