@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]
 FOLDED_MIN: Final = 16  # characters that a folding column keeps
-MOMENTS: Final = ("due_us", "time_us")  # other fields of microseconds are lengths
+MOMENTS: Final = ("created_us", "due_us", "time_us")  # other fields of microseconds are lengths
 PIPE_WIDTH: Final = 200  # of a table that is not written to a terminal
 
 
