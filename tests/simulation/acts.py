@@ -141,7 +141,7 @@ def publish_later(world: World, client: Client, n: int) -> bool:
     if n & 0x30 == 0x10:
         options["ttl_ms"] = 1000
     if n & 0xC0 == 0x40:
-        options |= {"every_ms": 2000 + 1000 * (n >> 8 & 3), "name": f"n{n >> 10 & 1}"}
+        options = {"delay_ms": 1000, "every_ms": 2000 + 1000 * (n >> 8 & 3), "name": f"n{n >> 10 & 1}"}
     elif n & 0xC0 == 0x80:
         options["name"] = f"n{n >> 10 & 1}"
     template = LATER[place * 2 + ("every_ms" in options)]  # what repeats is not taken for what does not

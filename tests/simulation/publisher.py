@@ -158,7 +158,7 @@ class Publishing(Judge):
             self.schedules.remove(one)
 
     def _remove(self, one: Scheduled) -> None:
-        if one.due_us <= self.wall_us:  # it may have fired in this turn; the seal will tell
+        if one.due_us <= self.turn_wall_us:  # it may have fired in this turn; the seal will tell
             one.cancelled = True
             self.undo.append((setattr, one, "cancelled", False))
         else:
@@ -186,7 +186,7 @@ class Publishing(Judge):
         if best.ttl_ms:
             for seq in seqs[: len(best.idents)]:
                 self.expires[seq] = best.due_us + best.ttl_ms * 1000
-        if best.every_ms and not best.cancelled:
+        if best.every_ms:
             self.undo.append((best.set_due, best.due_us))
             best.due_us += best.every_ms * 1000  # at the earliest: rounds that were missed are left out
         else:
