@@ -23,7 +23,7 @@ demo: $(STAMP)  ## a hub in a temporary folder with sample traffic
 	$(BIN)/fabric demo
 
 test: $(STAMP)  ## all tests, in parallel
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 crash: $(STAMP)  ## kill hub, producers and consumers for N minutes (default 5), then check every promise
 	$(BIN)/python -m tests.crash --minutes $(or $(N),5)

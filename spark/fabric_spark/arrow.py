@@ -89,11 +89,11 @@ def _mask(rows: Rows, wanted: Wanted, floors: Mapping[str, int]) -> Numbers | No
     if wanted.is_everything and not floors:
         return None
     numbers = rows.topics()
-    hits = np.fromiter(map(wanted, rows.names), bool, len(rows.names))
-    mask = hits[numbers]
+    hits = np.array([wanted(name) for name in rows.names])
+    mask: Numbers = hits[numbers]
     first = min(cut.block.base_seq for cut in rows.cuts)
     if any(floors.get(name, 0) > first for name in rows.names):
-        mask &= _seqs(rows) >= np.array([floors.get(name, 0) for name in rows.names], np.int64)[numbers]
+        mask = mask & (_seqs(rows) >= np.array([floors.get(name, 0) for name in rows.names], np.int64)[numbers])
     return None if mask.all() else mask
 
 

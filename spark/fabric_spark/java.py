@@ -37,9 +37,9 @@ def ensure_java() -> str:
         if version >= JAVA_MIN:
             return java
         wrong = wrong or f"{java} is Java {version}" if version else wrong or f"{java} does not run"
-    if (java := _from_wheel()) is not None:
-        os.environ["JAVA_HOME"] = str(_shim(java))
-        return java
+    if (bundled := _from_wheel()) is not None:
+        os.environ["JAVA_HOME"] = str(_shim(bundled))
+        return bundled
     what = f"Spark needs Java {JAVA_MIN} or newer, and {wrong}" if wrong else "Spark needs Java, and there is none"
     raise SourceError(what, WAYS)
 

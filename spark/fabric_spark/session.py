@@ -63,7 +63,7 @@ def session(
         builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
     spark: SparkSession = builder.getOrCreate()
     register(spark)
-    is_local = spark.sparkContext.master.startswith("local")
+    is_local = str(spark.sparkContext.master).startswith("local")
     if check or (check is None and not is_local):
         check_executors(spark)
     return spark

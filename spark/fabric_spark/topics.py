@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
 
     def any_of(self, topics: Iterable[str] | None) -> bool:
         """Whether one of the topics is wanted; None stands for topics that are not known."""
-        return topics is None or self.is_everything or any(map(self, topics))
+        return topics is None or self.is_everything or any(self(topic) for topic in topics)
 
     def named(self, names: Iterable[str]) -> "Wanted":
         chosen = frozenset(names)

@@ -1,5 +1,7 @@
 """Blocks become batches: every column as the block's own decoder has it, whatever is cut out."""
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'fabricmq[spark]'")
@@ -57,7 +59,7 @@ def cuts(draw: st.DrawFn) -> list[Cut]:
 
 
 def expected(found: list[Cut], wanted: Wanted, floors: dict[str, int]) -> list[dict[str, object]]:
-    rows = []
+    rows: list[dict[str, object]] = []
     for block, start, stop in found:
         names, keys, ids, payloads = block.topic_names(), block.keys(), block.ids(), block.payloads()
         headers = block.headers()
@@ -87,11 +89,11 @@ def plain(batch: pa.RecordBatch, headers: str) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = batch.to_pylist()
     for i, row in enumerate(rows):
         row["ts"], row["expires"] = times["ts"][i], times["expires"][i]
-        pairs: list[object] = row["headers"]  # type: ignore[assignment]
+        pairs: Any = row["headers"]
         if headers == "raw":
-            row["headers"] = {p["name"]: p["value"].decode() if p["text"] else p["value"] for p in pairs}  # type: ignore[index]
+            row["headers"] = {p["name"]: p["value"].decode() if p["text"] else p["value"] for p in pairs}
         else:
-            row["headers"] = dict(pairs)  # type: ignore[call-overload]
+            row["headers"] = dict(pairs)
     return rows
 
 

@@ -1,4 +1,4 @@
-"""What is read and what is left out, without Spark: options, pruning, tasks, and blocks that are not as they should be."""
+"""What is read and what is left out, without Spark: options, pruning, tasks, and blocks that are not in order."""
 
 import pickle
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'fabricmq[spark]'")
 
-from fabric.snapshot import create
+from fabric.snapshot import create, load
 from fabric_spark import catalog, remote
 from fabric_spark.batch import Scan
 from fabric_spark.columns import arrow_schema, spark_schema
@@ -83,7 +83,7 @@ def test_tasks_have_about_as_many_rows_as_was_said(author: Author, snapshot: Pat
 
 
 def test_shards_without_what_is_wanted_are_not_read(snapshot: Path) -> None:
-    manifest = catalog.load(snapshot)
+    manifest = load(snapshot)
     second = manifest.shards[1]
     _, found = plan(snapshot, startSeq=str(second.first_seq + 5), endSeq=str(second.last_seq))
     assert spans(found) == [(second.first_seq + 5, second.last_seq - 1)]
@@ -123,7 +123,7 @@ def test_what_a_topic_has_lost_is_not_returned(tmp_path: Path) -> None:
 
 
 def test_a_shard_that_lacks_blocks_is_an_error(snapshot: Path, author: Author) -> None:
-    first, second = catalog.load(snapshot).shards[:2]
+    first, second = load(snapshot).shards[:2]
     options = parse({"path": str(snapshot), "columns": "seq"})
     scan = Scan(options, options.wanted, arrow_schema(spark_schema(options), options))
     wrong = Piece(str(snapshot / first.file), False, first.first_seq, second.last_seq)
@@ -142,11 +142,11 @@ def test_a_snapshot_in_an_object_store_is_fetched_once(snapshot: Path, tmp_path:
     cache = tmp_path / "cache"
     assert read("memory://bucket/snapshot", cache=str(cache)) == list(range(1, 5601))
     copies = {file.name: file.stat().st_mtime_ns for file in cache.iterdir()}
-    assert len(copies) == len(catalog.load(snapshot).shards)
+    assert len(copies) == len(load(snapshot).shards)
     assert read("memory://bucket/snapshot", cache=str(cache), topics="nobody.#") == []
     assert read("memory://bucket/snapshot", cache=str(cache)) == list(range(1, 5601))
     assert {file.name: file.stat().st_mtime_ns for file in cache.iterdir()} == copies
-    shard = catalog.load(snapshot).shards[0]
+    shard = load(snapshot).shards[0]
     with pytest.raises(SourceError, match="does not match its checksum"):
         remote.local_copy(f"memory://bucket/snapshot/{shard.file}", "0" * 64, shard.bytes, str(cache))
     with pytest.raises(SourceError, match="there is no memory://bucket/nothing"):
