@@ -8,6 +8,7 @@ import pytest
 
 from fabric import events as ev
 from fabric.errors import FabricError, JournalError, SnapshotError
+from fabric.journal.backup import backup, restore
 from fabric.journal.records import seq_key
 from fabric.journal.store import Journal, Limits
 from fabric.messages import (
@@ -127,6 +128,11 @@ def test_another_journal_or_another_epoch_shares_nothing(tmp_path: Path) -> None
     assert made.reused == 0
     assert content(made.path) == rows
     assert [path.name for path in superseded(tmp_path / "s", 1, made.manifest.journal)] == []
+    backup(tmp_path / "other", tmp_path / "copy")
+    restore(tmp_path / "copy", tmp_path / "other", replace=True)
+    made = create_in(tmp_path / "other", tmp_path / "s", pace=PACE)
+    assert (made.manifest.epoch, made.reused) == (2, 0)
+    assert create_in(tmp_path / "other", tmp_path / "s", pace=PACE).reused == 5
 
 
 def test_a_journal_put_back_by_hand_is_noticed(tmp_path: Path) -> None:
@@ -197,6 +203,15 @@ def test_holes_are_told_and_shards_with_new_ones_are_written_again(tmp_path: Pat
     assert made.reused == 2
     assert verify(made.path).findings == ()
     assert create_in(tmp_path / "j", tmp_path / "s", pace=PACE).reused == 4
+
+
+def test_a_hole_in_the_midst_of_a_shard_is_noticed(tmp_path: Path) -> None:
+    rows = fill(tmp_path / "j", Pen())
+    create_in(tmp_path / "j", tmp_path / "s", pace=PACE)
+    commit(tmp_path / "j", Discard((61,)))
+    made = create_in(tmp_path / "j", tmp_path / "s", pace=PACE)
+    assert (made.reused, made.manifest.shards[1].holes) == (4, ((61, 65),))
+    assert content(made.path) == [row for row in rows if not 61 <= row.seq <= 65]
 
 
 def test_a_shard_may_be_all_hole(tmp_path: Path) -> None:
@@ -277,6 +292,32 @@ def test_a_journal_that_is_written_and_trimmed_meanwhile(tmp_path: Path) -> None
     finally:
         writer.kill()
         writer.communicate()
+
+
+def test_what_comes_while_it_is_copied_is_for_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pen = Pen()
+    rows = fill(tmp_path / "j", pen, 35, SaveGroup("g", GroupSettings(("#",)), 7, ()))
+    monkeypatch.setattr(source_module.Source.blocks, "__defaults__", (30_000,))
+    script = f"""
+        journal, pen = Journal.open(path), Pen({pen.seq}, {pen.ts_us})
+        journal.commit([*pen.blocks(9, count=5, size=1200), SaveGroup("g", GroupSettings(("#",)), 200, ())])
+        journal.close()
+        """
+    written: list[int] = []
+
+    def write(done: int, total: int) -> None:
+        if not written:
+            writer = start_python(script, tmp_path / "j")
+            writer.communicate()
+            written.append(writer.returncode)
+
+    manifest = create(tmp_path / "j", tmp_path / "s", None, SHARD, write)
+    assert written == [0]
+    assert (manifest.last_seq, [group.cursor for group in manifest.groups]) == (175, [7])
+    assert content(tmp_path / "s") == rows
+    manifest = create(tmp_path / "j", tmp_path / "t", tmp_path / "s", SHARD)
+    assert (manifest.last_seq, [group.cursor for group in manifest.groups]) == (220, [200])
+    assert [row.seq for row in content(tmp_path / "t")] == list(range(1, 221))
 
 
 # State and events.
