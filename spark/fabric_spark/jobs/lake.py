@@ -85,7 +85,9 @@ class Store:
         target = self._path(f"{self.root}/{to}")
         self._fs.mkdirs(target.getParent())
         if not self._fs.rename(self._path(f"{self.root}/{name}"), target):
-            raise SourceError(f"cannot move {name} to {to} in {self.root}", "check owner and permissions, and run again")
+            raise SourceError(
+                f"cannot move {name} to {to} in {self.root}", "check owner and permissions, and run again"
+            )
 
     def remove(self, path: Any) -> None:
         self._fs.delete(path if not isinstance(path, str) else self._path(f"{self.root}/{path}"), True)
@@ -117,8 +119,11 @@ def run(spark: SparkSession, settings: Settings) -> Tables:
     if not settings["out"]:
         raise SourceError("job lake needs a target", "name the folder of the lake with --out")
     store = Store(spark, settings["out"])
-    known = [Run(*(store.read(f"{_RECORDS}/{name}")[f] for f in Run._fields)) for name in store.names(_RECORDS)
-             if name.endswith(".json")]
+    known = [
+        Run(*(store.read(f"{_RECORDS}/{name}")[f] for f in Run._fields))
+        for name in store.names(_RECORDS)
+        if name.endswith(".json")
+    ]
     rows = []
     for place in places_of(settings):
         _clear(store, place, known)

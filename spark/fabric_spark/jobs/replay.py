@@ -1,7 +1,7 @@
 """Publish again what a journal has: some topics, a range of seqs or times, whatever a condition in SQL picks.
 
-A message is known by the seq that it had, so a replay that is run twice adds nothing twice, as long as the hub remembers
-ids (ten minutes unless the topic says more). Dead letters go back to the topic that they came from.
+A message is known by the seq that it had, so a replay that is run twice adds nothing twice, as long as the hub
+remembers ids (ten minutes unless the topic says more). Dead letters go back to the topic that they came from.
 """
 
 import json
