@@ -18,10 +18,11 @@ from typing import Final, NamedTuple, TypeVar
 from fabric import __version__
 from fabric.errors import FabricError, SnapshotError
 from fabric.journal.directory import FILE_MODE
+from fabric.journal.limits import DISK_FLOOR_BYTES, DISK_FLOOR_SHARE
 from fabric.snapshot.family import Snapshot
 from fabric.snapshot.manifest import FORMAT, SHARDS_DIR, EventShard, Manifest, Shard, problem_with
 from fabric.snapshot.shards import SHARD_BYTES, ShardWriter, end_heads, open_shard
-from fabric.snapshot.source import Moment, Overtaken, Rows, Source
+from fabric.snapshot.source import STEP_BYTES, Moment, Overtaken, Rows, Source
 from fabric.snapshot.summary import BlockSummary, EventSummary, Summary, block_end, event_end
 
 RESTARTS_MAX: Final = 10  # times that retention may overtake a snapshot
@@ -214,6 +215,7 @@ class Builder:
     ) -> Iterator[tuple[int, bytes]]:
         """All rows, a step at a time, and not faster than they may be read."""
         while first <= last:
+            self._require_room()
             rows = read(first, last)
             if not rows:
                 return
@@ -225,6 +227,18 @@ class Builder:
                 time.sleep(max(due_s - time.monotonic(), 0))
             if read == self._source.blocks:
                 self._tell(first)
+
+    def _require_room(self) -> None:
+        """On the journal's own disk, stop before its hub has to refuse publishes."""
+        if os.stat(self._folder).st_dev != os.stat(self._source.path).st_dev:
+            return
+        disk = os.statvfs(self._folder)
+        free, floor = disk.f_bavail * disk.f_frsize, int(DISK_FLOOR_SHARE * disk.f_blocks * disk.f_frsize)
+        if free < 2 * STEP_BYTES + max(floor, DISK_FLOOR_BYTES):
+            raise SnapshotError(
+                f"the disk of the journal has {free:,} bytes left, and its hub needs them",
+                "write snapshots to another disk, or keep fewer of them",
+            )
 
     def _link(self, shard: Shard | EventShard, folder: Path) -> None:
         """Give a file of another snapshot a name in this one; where that cannot be, copy it."""

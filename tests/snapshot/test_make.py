@@ -1,5 +1,6 @@
 """Snapshots hold what the journal held, share what has not changed, and follow retention."""
 
+import lzma
 import os
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from fabric.snapshot import source as source_module
 from fabric.snapshot.family import superseded
 from fabric.snapshot.manifest import TOPICS_MAX
 from tests.journal.sample import Pen, rows_in, start_python
+from tests.journal.test_format import FIXTURE
 from tests.snapshot.sample import SHARD, commit, content, events_in, fill, groups_of, inodes, pen_blocks
 
 PACE = Pace(shard_bytes=SHARD)
@@ -439,6 +441,27 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
         create(tmp_path / "j", tmp_path / "s")
     assert "--keep" in caught.value.hint
     assert sorted(path.name for path in tmp_path.iterdir()) == [".snapshots.lock", "j"]
+
+
+def test_the_disk_of_the_journal_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub refuses publishes when its disk is nearly full; a snapshot must not bring that about."""
+    fill(tmp_path / "j", Pen())
+    monkeypatch.setattr("fabric.snapshot.builder.DISK_FLOOR_SHARE", 1.0)
+    with pytest.raises(SnapshotError, match="its hub needs them") as caught:
+        create(tmp_path / "j", tmp_path / "s")
+    assert "another disk" in caught.value.hint
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_journal_of_format_1_has_snapshots_too(tmp_path: Path) -> None:
+    (tmp_path / "j").mkdir()
+    (tmp_path / "j" / "data.mdb").write_bytes(lzma.decompress(FIXTURE.read_bytes()))
+    manifest = create(tmp_path / "j", tmp_path / "s")
+    assert (manifest.messages, len(manifest.groups), manifest.topics, manifest.events) == (48, 2, (), ())
+    assert verify(tmp_path / "s").findings == ()
+    journal = Journal.open(tmp_path / "j")
+    assert content(tmp_path / "s") == rows_in(journal)
+    journal.close()
 
 
 def test_the_rate_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
