@@ -64,8 +64,9 @@ def greet(world: World, client: Client, *, resume: bool = True, forget: bool = F
     wire = client.wire = Wire(client, b"\0" + world.peers.to_bytes(4, "big"), client.latency)
     world.wires[wire.peer] = wire
     client.welcomed = False
-    ttl = world.swarm.ttl_ms
-    fields: dict[str, Any] = {"proto": 1, "hb_ms": 1000, "ttl_ms": ttl}
+    fields: dict[str, Any] = {"proto": 1, "hb_ms": 1000, "ttl_ms": world.swarm.ttl_ms}
+    if client.eager:
+        fields |= {"hb_ms": 60_000, "ttl_ms": 600_000}
     fields["producer"] = {"name": client.producer, "epoch": client.epoch} if client.epoch else {"name": client.producer}
     if client.session and resume:
         subs = [[chan, sub.seen] for chan, sub in client.subs.items()]
@@ -446,7 +447,7 @@ INSTEAD: Final[dict[int, tuple[Act, ...]]] = {
     Act.CREDIT: (Act.SUBSCRIBE, Act.CONNECT),
     Act.CONNECT: (Act.SUBSCRIBE,),
 }
-ROUNDS_MAX: Final = 200  # half a second each: a lost session, a lapsed lease and a wait may follow each other
+ROUNDS_MAX: Final = 100  # a second each: a lost session, a lapsed lease and a wait may follow each other
 
 
 def finish(world: World) -> None:
@@ -477,12 +478,13 @@ def finish(world: World) -> None:
     for name in ("n0", "n1"):  # what repeats would never be finished
         world.send(worker.wire, m.Cancel(worker.next_rid(), {"name": name}))
     join_all(world, worker)
-    for _ in range(ROUNDS_MAX):
-        world.until(world.time + TICKS_S // 2)
+    for turn in range(ROUNDS_MAX):
+        world.until(world.time + TICKS_S)
         world.quiesce()
-        world.send(worker.wire, m.Ping(0))
         if world.observer.is_finished():
             break
+        if turn % 60 == 59:
+            world.send(worker.wire, m.Ping(0))
     if not world.observer.is_finished():  # what waits by the wall's clock waits longer when that was set back
         for _ in range(world.set_back_s // 900 + 1 if world.set_back_s else 0):
             world.until(world.time + 920 * TICKS_S)

@@ -11,7 +11,6 @@ from tests.simulation.blocks import TOPICS
 
 OWN_TOPICS: Final = ("$dlq.g0", "$dlq.g1", "$dlq.g2")  # those that a pattern may name
 _WANTED: Final[dict[tuple[tuple[str, ...], str], frozenset[str]]] = {}
-HEARTBEAT_S: Final = 1.0
 
 
 def wanted_topics(patterns: tuple[str, ...], name: str = "") -> frozenset[str]:
@@ -108,13 +107,26 @@ class Scheduled:
 
 class Session:
     __slots__ = (
-        *("answers", "blocked", "epoch", "last_seen", "peer", "producer", "resumed", "secret", "subs", "suspect"),
+        *(
+            "answers",
+            "blocked",
+            "epoch",
+            "hb_s",
+            "last_seen",
+            "peer",
+            "producer",
+            "resumed",
+            "secret",
+            "subs",
+            "suspect",
+        ),
         *("ttl_s", "unconfirmed"),
     )
 
-    def __init__(self, peer: bytes, ttl_s: float) -> None:
+    def __init__(self, peer: bytes, ttl_s: float, hb_s: float) -> None:
         self.peer = peer
         self.ttl_s = ttl_s
+        self.hb_s = hb_s
         self.secret = b""
         self.resumed = False
         self.blocked = False
@@ -142,7 +154,7 @@ class Session:
         return waiting.pop(0)
 
     def is_reachable(self, now: float) -> bool:
-        return not self.blocked and not self.suspect and now - self.last_seen <= SILENT_BEATS * HEARTBEAT_S + 1.0
+        return not self.blocked and not self.suspect and now - self.last_seen <= SILENT_BEATS * self.hb_s + 1.0
 
 
 class Held:

@@ -121,7 +121,7 @@ class Observer(Publishing):
         resume = fields.get("resume")
         session = self.secrets.get(resume["session"]) if resume else None
         if session is None or resume is None:
-            session = Session(peer, fields["ttl_ms"] / 1000)
+            session = Session(peer, fields["ttl_ms"] / 1000, fields["hb_ms"] / 1000)
             session.resumed = False
         else:
             self.counts["resumed"] += 1

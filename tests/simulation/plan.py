@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from fabric.messages import GroupSettings, Level
 from tests.simulation.ledgers import fields_of
 
-ACTS_EACH: Final = 60
+ACTS_EACH: Final = 64
 # Time is counted in 1/1024 s: sums of such times, and of multiples of 125 ms, are exact in floating point.
 TICKS_S: Final = 1024
 
@@ -148,7 +148,7 @@ def swarm_of(rng: random.Random) -> Swarm:
         latency=tuple(0 if quick else rng.choice((0, 1, 5, 40, 300)) for _ in range(clients)),
         commit=rng.choice((0, 1, 1, 4, 60)),
         turn_max=rng.choice((1, 1, 4, 100)),
-        ttl_ms=rng.choice((1000, 5000, 10_000, 30_000)),
+        ttl_ms=rng.choice((1000, 5000, 5000, 10_000)),
         waits=rng.choice((WAITS, WAITS, WAITS_LONG)),
         credits=rng.choice(((1000,), (0, 1, 2, 5, 1000), (1, 2))),
         bytes=rng.choice(((BIG,), (BIG,), (0, 300, 500, BIG), (300,))),
