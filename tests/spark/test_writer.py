@@ -68,17 +68,19 @@ def test_a_task_that_is_run_again_adds_only_the_rest(spark: "SparkSession", hub:
 
     marker = tmp_path / "died"
 
-    def die_once(batches: Any) -> Any:
-        for i, batch in enumerate(batches):
-            if i == 2 and not marker.exists():
+    def die_once(rows: Any) -> Any:
+        for i, row in enumerate(rows):
+            if i == 20_000 and not marker.exists():
                 marker.touch()
                 raise RuntimeError("planned")
-            yield batch
+            yield row
 
     frame = spark.range(0, 30_000, 1, 1).select(F.rpad(F.col("id").cast("string"), 40, " ").alias("value"))
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "5000")
     try:
-        done = publish_with_retry(spark, frame.mapInArrow(die_once, "value string"), hub, marker)
+        done = publish_with_retry(
+            spark, spark.createDataFrame(frame.rdd.mapPartitions(die_once), frame.schema), hub, marker
+        )
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert done >= 1

@@ -6,11 +6,9 @@ reads it, so each shard is walked in a child: its death is a finding and not the
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -23,7 +21,6 @@ from fabric_spark.errors import SourceError
 from fabric_spark.jobs.base import LOSS, SNAPSHOT, Chart, Job, Parameter, Settings, Tables
 from fabric_spark.options import parse
 
-_SHARDS = "snapshot string, place int"
 _FOUND = "snapshot string, file string, messages long, bytes long, first_seq long, last_seq long, why string"
 
 
@@ -39,8 +36,9 @@ def run(spark: SparkSession, settings: Settings) -> Tables:
             (path, one.file, None, None, one.first_seq, one.last_seq, one.why) for one in order_findings(manifest)
         ]
     tasks = max(1, min(len(known), settings["tasks"] or 4 * spark.sparkContext.defaultParallelism))
-    shards = spark.createDataFrame(known or [("", -1)], _SHARDS).repartition(tasks)
-    walked = shards.mapInArrow(_walker(quick), _FOUND).unionByName(spark.createDataFrame(early, _FOUND)).cache()
+    shards = spark.sparkContext.parallelize(known, tasks)
+    found = shards.flatMap(lambda shard: _rows(*shard, quick))  # mapInArrow would need pandas
+    walked = spark.createDataFrame(found.union(spark.sparkContext.parallelize(early, 1)), _FOUND).cache()
     findings = walked.where(F.col("why").isNotNull()).drop("messages", "bytes").orderBy("snapshot", "first_seq", "file")
     snapshots = (
         walked.groupBy("snapshot")
@@ -65,33 +63,13 @@ def _manifest(path: str) -> Manifest:
     return load(folder, check_files=False)
 
 
-def _walker(quick: bool) -> Any:
-    """The function that executors run on their shards."""
-
-    def walked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows: list[dict[str, Any]] = []
-        for batch in batches:
-            for row in batch.to_pylist():
-                if row["place"] >= 0:
-                    rows += _rows(row["snapshot"], row["place"], quick)
-        names = [part.split()[0] for part in _FOUND.split(", ")]
-        kinds = [pa.string() if " string" in part else pa.int64() for part in _FOUND.split(", ")]
-        yield pa.RecordBatch.from_pylist(rows, schema=pa.schema(list(zip(names, kinds, strict=True))))
-
-    return walked
-
-
-def _rows(path: str, place: int, quick: bool) -> list[dict[str, Any]]:
+def _rows(path: str, place: int, quick: bool) -> list[tuple[Any, ...]]:
     """One row for the shard, and one for each finding in it."""
     shard = _manifest(path).files[place]
     messages = shard.rows if isinstance(shard, Shard) else 0
-    rows: list[dict[str, Any]] = [
-        {"snapshot": path, "file": shard.file, "messages": messages, "bytes": shard.bytes, "why": None}
-    ]
-    for one in _in_child(path, shard, quick):
-        about = {"file": one.file, "first_seq": one.first_seq, "last_seq": one.last_seq, "why": one.why}
-        rows.append({"snapshot": path, "messages": None, "bytes": None, **about})
-    return rows
+    rows: list[tuple[Any, ...]] = [(path, shard.file, messages, shard.bytes, None, None, None)]
+    found = _in_child(path, shard, quick)
+    return rows + [(path, one.file, None, None, one.first_seq, one.last_seq, one.why) for one in found]
 
 
 def _in_child(path: str, shard: Shard | EventShard, quick: bool) -> list[Finding]:
