@@ -106,7 +106,9 @@ def place_of(hub: str, path: str) -> Place:
     if (folder / DATA_FILE).exists():
         return _live(hub, folder)
     if not folder.exists():
-        raise SourceError(f"there is no {path}", "check the path; on a cluster it must be there for every executor")
+        raise SourceError(
+            f"there is no {folder.absolute()}", "check the path; on a cluster it must be there for every executor"
+        )
     try:
         newest = find(folder)
     except NotASnapshot:
