@@ -67,7 +67,7 @@ class StoredSchedules:
 
 
 class Disk:
-    def __init__(self) -> None:
+    def __init__(self, until_acked: Iterable[str] = ()) -> None:
         self.bases: list[int] = []
         self.raws: list[bytes | Block] = []  # opened when someone reads them
         self.first_seq = 1
@@ -76,7 +76,7 @@ class Disk:
         self.groups: dict[str, m.SaveGroup] = {}
         self.producers: dict[str, m.SaveProducer] = {}
         self.failures: dict[tuple[str, int], m.SaveFailure] = {}
-        self.topics: dict[str, m.SaveTopic] = {}
+        self.topics = {name: m.SaveTopic(name, m.TopicSettings(keep="until_acked"), 1, 0, 0) for name in until_acked}
         self.settings: dict[str, m.SaveSetting] = {}
         self.schedules = StoredSchedules()
         self._ids: dict[int, bytes] = {}
@@ -108,6 +108,11 @@ class Disk:
                         del self.failures[key]
                 case m.SaveTopic(name):
                     self.topics[name] = record
+                case m.Discard(bases):
+                    for base in bases:
+                        at = bisect_left(self.bases, base)
+                        if self.bases[at : at + 1] == [base]:
+                            del self.bases[at], self.raws[at]
                 case m.DropTopic(name):
                     self.topics.pop(name, None)
                 case m.SaveSetting(name, None):
@@ -162,7 +167,8 @@ class Disk:
 
     def block_at(self, seq: int) -> Block | None:
         at = bisect_right(self.bases, seq) - 1
-        return self._open(at) if at >= 0 and seq <= self.last_seq else None
+        block = self._open(at) if at >= 0 else None
+        return block if block is not None and seq <= block.last_seq else None
 
     def next_block(self, seq: int, wanted: Callable[[str], bool]) -> tuple[Block | None, int]:
         for at in range(max(bisect_right(self.bases, seq) - 1, 0), len(self.bases)):

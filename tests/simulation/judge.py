@@ -32,6 +32,9 @@ class Judge:
         self.served = 0  # the last that the hub knows to be on disk
         self.groups: dict[str, GroupBook] = {}
         self.turn = 0  # number of the turn that is being gathered
+        self.until_acked: frozenset[str] = (
+            frozenset()
+        )  # topics that keep their messages until all groups have settled them
         self.wall_us = 0
         self.undo: list[Undo] = []  # of this turn
         self.accepted: list[Published] = []  # in this turn
@@ -66,6 +69,7 @@ class Judge:
             self._ephemerals += 1
         group = GroupBook(name or f"$sub.{self._ephemerals}", settings, durable=name is not None)
         group.begin(self.first_seq)  # until the answer says where
+        self._excuse(group)
         self.groups[group.name] = group
         if name:
             self.undo.append((self.groups.pop, name, None))
@@ -87,6 +91,20 @@ class Judge:
         else:
             start = max(to["seq"], self.first_seq)
         group.move(start)
+        self._excuse(group)
+
+    def _excuse(self, group: GroupBook) -> None:
+        """A group that comes, or comes back, may find messages gone that nobody else had use for."""
+        if self.until_acked:
+            others = [one for one in self.groups.values() if one.durable and one is not group]
+            for seq in range(1, len(self.log) + 1):
+                topic = self.topics[seq - 1]
+                if topic in self.until_acked and all(
+                    seq in one.settled or seq in one.optional or seq < one.start
+                    for one in others
+                    if topic in one.wanted
+                ):
+                    group.optional.add(seq)
 
     def leave(self, sub: Sub, now: float, *, lost: bool) -> None:
         group, started = sub.group, sub.started() if lost else 0
@@ -167,6 +185,9 @@ class Judge:
         expires = self.expires.get(seq)
         return expires is not None and expires <= self.wall_max_us
 
+    def is_optional(self, group: GroupBook, seq: int) -> bool:
+        return seq in group.optional or self.may_be_dropped(seq)
+
     def _lease(self, group: GroupBook, sub: Sub, message: m.Deliver, seqs: list[int], now: float) -> None:
         settings, first = group.settings, message.first_ordinal
         held = Held(sub, first, seqs, message.attempt, now + group.lease_s, now + settings.lease_max_ms / 1000)
@@ -200,7 +221,7 @@ class Judge:
             if len(group.lines) < 2:
                 assert seq > group.last, "D4: an ephemeral subscription goes forward"
                 for skipped in range(max(group.last + 1, self.first_seq), seq):
-                    assert self.topics[skipped - 1] not in group.wanted or self.may_be_dropped(skipped), (
+                    assert self.topics[skipped - 1] not in group.wanted or self.is_optional(group, skipped), (
                         f"D1: {skipped} was left out"
                     )
                 group.last = seq
@@ -241,7 +262,7 @@ class Judge:
                     del line[at]
                     continue
                 at += 1
-                if earlier in mine or self.may_be_dropped(earlier):
+                if earlier in mine or earlier in group.optional or self.may_be_dropped(earlier):
                     continue
                 held = group.leased.get(earlier)
                 assert held is not None, f"D10: {group.name}: {seq} before {earlier} of the same key"
@@ -257,7 +278,7 @@ class Judge:
             assert isinstance(priority, int)
             if priority == mine:
                 continue
-            while line and (line[0] in group.attempts or line[0] in group.settled or self.may_be_dropped(line[0])):
+            while line and (line[0] in group.attempts or line[0] in group.settled or self.is_optional(group, line[0])):
                 del line[0]
             if line and line[0] >= self.first_seq:
                 if priority < mine:
@@ -389,5 +410,5 @@ class Judge:
         return [
             seq
             for seq in range(start, len(self.log) + 1)
-            if seq not in group.settled and self.topics[seq - 1] in group.wanted and not self.may_be_dropped(seq)
+            if seq not in group.settled and self.topics[seq - 1] in group.wanted and not self.is_optional(group, seq)
         ]

@@ -234,6 +234,7 @@ class GroupBook:
         self.paused = False
         self.subs: list[Sub] = []
         self.settled: set[int] = set()
+        self.optional: set[int] = set()  # what may be gone already when the group comes
         self.leased: dict[int, Held] = {}
         self.failures: dict[int, int] = {}
         self.attempts: dict[int, int] = {}  # of the latest delivery, in this life of the hub

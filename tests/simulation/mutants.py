@@ -20,6 +20,7 @@ from fabric.router.producers import Producer
 from fabric.router.ranges import Ranges
 from fabric.router.schedule import Schedules
 from fabric.router.sessions import Session
+from fabric.router.topic_keeper import Keeper
 from fabric.router.transactions import Transactions
 from fabric.router.upcoming import Key, Upcoming
 from tests.simulation.plan import Act, Bias
@@ -320,6 +321,12 @@ MUTANTS: Final = {
     "nothing is sent again on resume": Mutant(commands, "_resend", nothing, RESUMING),
     "everything is sent again on resume": Mutant(commands, "_resend", resend_everything, RESUMING),
     "nobody is told of gaps": Mutant(Group, "lost", lost_without_a_word, Bias(weights={Act.TRIM: 8})),
+    "messages are removed before they are settled": Mutant(
+        Keeper,
+        "_settled_below",
+        lambda self, topic: self._commons.committed_seq + 1,
+        Bias(swarm={"until_acked": ("a", "b.c"), "ephemeral_pct": 0, "credits": (0, 1, 2)}, weights={Act.TRIM: 0}),
+    ),
     "a FETCH is never closed": Mutant(dispatcher.Dispatcher, "_end_fetch", nothing, Bias(weights={Act.FETCH: 10})),
     "ranges take too much": Mutant(Ranges, "remove", take_too_much(Ranges.remove)),
     "blocks are joined in the wrong order": Mutant(intake, "join", lambda blocks: pick(blocks[-1], [(0, 1)])),

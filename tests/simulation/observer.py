@@ -15,6 +15,7 @@ undo entries for each turn that is not on disk yet.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from heapq import heappop
 from typing import Any
 
@@ -30,8 +31,9 @@ from tests.simulation.publisher import ANY, Publishing
 
 
 class Observer(Publishing):
-    def __init__(self, counts: Counter[str]) -> None:
+    def __init__(self, counts: Counter[str], until_acked: Iterable[str] = ()) -> None:
         super().__init__(counts)
+        self.until_acked = frozenset(until_acked)
         self.producers: dict[str, Producer] = {}
         self.sessions: dict[bytes, Session] = {}  # by peer
         self.secrets: dict[bytes, Session] = {}
@@ -267,7 +269,7 @@ class Observer(Publishing):
     def is_done(self, group: GroupBook, seq: int) -> bool:
         if seq in group.settled or seq < self.first_seq or self.topics[seq - 1] not in group.wanted:
             return True
-        return self.may_be_dropped(seq)
+        return seq in group.optional or self.may_be_dropped(seq)
 
     def landed(self) -> None:
         """The oldest sealed turn is on disk."""
@@ -390,6 +392,8 @@ class Observer(Publishing):
         if message.chan not in session.subs:
             return  # gone meanwhile
         group = session.subs[message.chan].group
+        for seq in range(max(message.first_seq, self.first_seq, group.start), min(message.last_seq, len(self.log)) + 1):
+            assert self.is_done(group, seq), f"J6: {seq} is removed, and {group.name} has not settled it"
         missing = group.gap_owed.get((session.peer, message.chan))
         if missing:
             missing.difference_update(range(message.first_seq, message.last_seq + 1))
@@ -482,5 +486,5 @@ class Observer(Publishing):
             if group.durable:
                 missing = self.missing(group)
                 assert not missing, f"D12: {group.name} never settled {missing}"
-                held = [seq for seq in group.leased if seq not in group.settled and not self.may_be_dropped(seq)]
+                held = [seq for seq in group.leased if seq not in group.settled and not self.is_optional(group, seq)]
                 assert not held, f"D12: {group.name} still holds {held}"

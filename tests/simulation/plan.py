@@ -101,6 +101,7 @@ class Swarm(NamedTuple):
     ttl_pct: int  # publishes that expire
     retries: bool  # producers send again what was not confirmed when they come back
     concurrency: int
+    until_acked: tuple[str, ...]  # topics that keep their messages until all groups have settled them
     ephemeral_pct: int
     start_pct: int  # subscriptions that name a start other than the first
 
@@ -140,6 +141,7 @@ def _group(rng: random.Random, name: str, orders: tuple[str, ...]) -> GroupPlan:
 def swarm_of(rng: random.Random) -> Swarm:
     clients = rng.randint(2, 4)
     orders = rng.choice((("none",), ("none", "key", "strict"), ("key",), ("strict",)))
+    until_acked = ("a", "b.c") if rng.random() < 0.15 else ()
     quick = rng.random() < 0.5
     return Swarm(
         clients=clients,
@@ -157,7 +159,8 @@ def swarm_of(rng: random.Random) -> Swarm:
         ttl_pct=rng.choice((0, 0, 0, 40)),
         retries=rng.random() < 0.8,
         concurrency=rng.choice((1, 1, 2, 100)),
-        ephemeral_pct=rng.choice((0, 0, 20, 50)),
+        until_acked=until_acked,
+        ephemeral_pct=0 if until_acked else rng.choice((0, 0, 20, 50)),
         start_pct=rng.choice((0, 0, 30)),
     )
 
@@ -177,6 +180,8 @@ def draw(seed: int, acts: int = ACTS_EACH, bias: Bias | None = None) -> Plan:
     weights: dict[Act, int] = dict(ALWAYS)
     for kind, weight in SOMETIMES.items():
         weights[kind] = weight * rng.choice((0, 0, 1, 1, 3))
+    if swarm.until_acked:
+        weights[Act.TRIM] = 0
     if swarm.templates[2]:
         weights[Act.CLOCK] = 0  # how long an id is remembered would be anybody's guess
     if bias is not None:

@@ -38,6 +38,7 @@ def play(plan: Plan, trace: list[str] | None = None) -> Life:
     world = World(plan, trace)
     live(world)
     finish(world)
+    world.counts["topics trimmed"] += sum(row.floor > 1 for row in world.disk.topics.values())
     world.counts.update({f"act {kind.name.lower()}": world.acts[kind] for kind in Act})
     return Life(world.steps, world.counts)
 

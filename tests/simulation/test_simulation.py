@@ -35,8 +35,18 @@ MUST_OCCUR: Final = (
         "gaps",
     ),
     *("lapsed", "members lost", "redeliveries", "resumed", "sent again", "stale verdicts", "suspects", "taken back"),
-    *("duplicate ids", "transactions", "stale transactions", "refused STALE", "refused GROUP_MISMATCH", "passed over"),
-    *("scheduled", "fired", "cancelled", "expired to letters", "redriven", "group.pause", "group.seek", "group.delete"),
+    *("duplicate ids", "transactions", "stale transactions", "refused STALE", "refused GROUP_MISMATCH"),
+    *(
+        "scheduled",
+        "fired",
+        "cancelled",
+        "expired to letters",
+        "topics trimmed",
+        "redriven",
+        "group.pause",
+        "group.seek",
+        "group.delete",
+    ),
     *("refused NO_SESSION", "refused SEQUENCE_GAP", "refused FENCED", "refused BAD_ORDINAL", "refused BAD_OPTION"),
 )
 

@@ -41,8 +41,8 @@ class World:
         self.steps = 0
         self.counts: Counter[str] = Counter()
         self.acts = [0] * len(Act)
-        self.disk = Disk()
-        self.observer = Observer(self.counts)
+        self.disk = Disk(self.swarm.until_acked)
+        self.observer = Observer(self.counts, self.swarm.until_acked)
         self.wall_offset_us = WALL_US
         self.set_back_s = 0  # by how much in all
         self.wires: dict[bytes, Wire] = {}
