@@ -55,8 +55,8 @@ def jobs_command(name: str | None, as_json: bool) -> None:
     with _hints_apart():
         job = registry.find(name)
     rows = [{"parameter": p.name, "default": _shown_default(p.default), "help": p.help} for p in job.parameters]
-    columns = (Column("PARAMETER", "parameter"), Column("DEFAULT", "default"), Column("MEANING", "help", folds=True))
-    show_rows("fabric.spark.job.v1", "parameters", rows, columns, as_json, "it has none", job=job.name, about=job.about)
+    shown = (Column("PARAMETER", "parameter"), Column("DEFAULT", "default"), Column("MEANING", "help", folds=True))
+    show_rows("fabric.spark.job.v1", "parameters", rows, shown, as_json, "it has none", job=job.name, about=job.about)
 
 
 @spark.command("run")

@@ -154,6 +154,9 @@ class _Sender(Client):
         self._tickets: deque[Ticket] = deque()
         self.rows = self.duplicates = self.bytes = 0
 
+    def __enter__(self) -> "_Sender":
+        return self
+
     def send(self, raw: bytes, count: int, topic: str, steering: Steering) -> None:
         while len(self._tickets) >= IN_FLIGHT_MAX:
             self._confirm()
@@ -290,7 +293,7 @@ class FabricWriter(DataSourceArrowWriter):
         if overwrite:
             raise SourceError("a journal cannot be overwritten", "write with mode('append')")
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:  # type: ignore[override]
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         context = TaskContext.get()
         assert context is not None
         return publish(iterator, self._target, self._layout, self._target.prefix, context.partitionId())

@@ -36,8 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(job: Job, settings: dict[str, Any], given: dict[str, Any]) -> int:
     """Run a job and show its answer in the ways that were asked for."""
     spark = session(f"fabric {job.name}", given.get("master"))
-    if not spark.sparkContext.master.startswith("local") or not given.get("verbose"):
-        spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.setLogLevel("ERROR")
     out = "" if job.name == "lake" else given.get("out") or ""
     answer = answers.ask(spark, job, settings, out, given.get("format") or "parquet")
     if given.get("html"):

@@ -59,11 +59,11 @@ class Store:
     """The target folder, on whatever file system Spark knows: file, hdfs, s3a and so on."""
 
     def __init__(self, spark: SparkSession, target: str) -> None:
-        self._jvm: Any = spark._jvm
+        session: Any = spark
+        self._jvm = session._jvm
         self._path = self._jvm.org.apache.hadoop.fs.Path
         self.root = target.rstrip("/")
-        context: Any = spark.sparkContext
-        self._fs = self._path(self.root).getFileSystem(context._jsc.hadoopConfiguration())
+        self._fs = self._path(self.root).getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
 
     def names(self, folder: str) -> list[str]:
         path = self._path(f"{self.root}/{folder}")
