@@ -91,6 +91,7 @@ class Judge:
         else:
             start = max(to["seq"], self.first_seq)
         group.move(start)
+        group.moved_in = self.turn
         self._excuse(group)
 
     def _excuse(self, group: GroupBook) -> None:

@@ -232,6 +232,7 @@ class GroupBook:
         self.floor = 0
         self.last = 0  # an ephemeral one: the last seq that was sent
         self.paused = False
+        self.moved_in = -1  # the turn of the latest seek
         self.subs: list[Sub] = []
         self.settled: set[int] = set()
         self.optional: set[int] = set()  # what may be gone already when the group comes
