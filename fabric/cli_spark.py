@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,14 +120,40 @@ def _answer(
     from fabric_spark.jobs.answer import ask
     from fabric_spark.session import session
 
-    quiet = {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
-    if not os.environ.get("FABRIC_DEBUG"):
-        quiet["spark.sql.pyspark.jvmStacktrace.enabled"] = "false"
-    started = session(f"fabric {job.name}", master, {**quiet, **conf})
-    try:
-        return ask(started, job, settings, out, form)
-    finally:
-        started.stop()
+    with _quiet_spark():
+        started = session(f"fabric {job.name}", master, {"spark.ui.enabled": "false", "spark.log.level": "ERROR", **conf})
+        try:
+            return ask(started, job, settings, out, form)
+        finally:
+            started.stop()
+
+
+@contextmanager
+def _quiet_spark() -> Iterator[None]:
+    """Keep what Java and Spark say about themselves from the terminal; FABRIC_DEBUG=1 shows it.
+
+    Their processes inherit where stderr leads, so it leads to a file while they start and work. What our own source says
+    in them, such as what was left out, is passed on.
+    """
+    if os.environ.get("FABRIC_DEBUG", "") not in ("", "0"):
+        yield
+        return
+    if sys.stderr.isatty():
+        click.echo("starting Spark …", err=True)
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as log:
+        terminal = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            log.seek(0)
+            for line in log.read().decode(errors="replace").splitlines():
+                if line.startswith("fabric: "):
+                    click.echo(line, err=True)
 
 
 def _parameters(job: "Job", param: tuple[str, ...], snapshot: str | None, out: str | None) -> dict[str, str]:

@@ -4,18 +4,26 @@ The shell says what time it is; nothing in the core asks. Between two such momen
 `now`, so that all decisions of one turn agree.
 """
 
+from typing import Final
+
+JUMP_US: Final = 1_000  # two readings of two clocks are never quite the same
+
 
 class Clock:
-    __slots__ = ("_offset_us", "now", "told_us")
+    __slots__ = ("_offset_us", "jumps", "now", "told_us")
 
     def __init__(self) -> None:
         self._offset_us = 0
+        self.jumps = 0  # how often someone has set it
         self.now = 0.0  # of the command or the tick that is being looked at
         self.told_us = 0  # what the wall showed when it was last set
 
     def set(self, wall_us: int, now: float) -> None:
         """It is wall_us now. It may be less than before: people set clocks."""
-        self._offset_us = wall_us - int(now * 1e6)
+        offset_us = wall_us - int(now * 1e6)
+        if abs(offset_us - self._offset_us) > JUMP_US:
+            self.jumps += 1
+        self._offset_us = offset_us
         self.told_us = wall_us
 
     def wall_us(self, now: float) -> int:

@@ -155,7 +155,8 @@ class Router:
             self._sweep(now, out)
         self.dispatcher.tick(now, out)
         self.requests.tick(now, out)
-        self.schedules.tick(now)
+        if now >= self.schedules.look_at or self.clock.jumps != self.schedules.jumps:
+            self.schedules.tick(now)
         self.topics.tick(now, out)
         self.dispatcher.serve(now, out)
         self.refreshes.tick(now, out)
@@ -175,7 +176,7 @@ class Router:
             self.dispatcher.timers.next(),
             self.requests.next_deadline(),
             self.refreshes.next_deadline(),
-            self.schedules.next_deadline(),
+            self.schedules.deadline,
             self.topics.next_deadline(),
         )
 

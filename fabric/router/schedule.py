@@ -52,6 +52,9 @@ class Schedules:
         self._changes: Counter[str] = Counter()  # of this turn: messages that wait, by topic
         self._fired = 0  # in this turn
         self._hold_until = 0.0
+        self.jumps = 0  # of the clock, when it was last looked at
+        self.look_at = 0.0  # when `tick` has something to do, if nobody sets the clock,
+        self.deadline = 0.0  # and when the hub must wake up for it
         self._endings: OrderedDict[int, str] = OrderedDict()
 
     # Publishing.
@@ -171,6 +174,14 @@ class Schedules:
 
     def tick(self, now: float) -> None:
         """Fire what is due, as much as one step may."""
+        self.jumps = self._clock.jumps
+        self._fire_due(now)
+        if self._is_held_up():
+            self.look_at, self.deadline = 0.0, NEVER  # whatever ends that wakes the hub
+        else:
+            self.look_at = self.deadline = max(self._clock.when(self._upcoming.next_us()), self._hold_until)
+
+    def _fire_due(self, now: float) -> None:
         if self._is_held_up() or now < self._hold_until:
             return
         wall_us = self._clock.wall_us(now)
@@ -179,10 +190,6 @@ class Schedules:
         keys = self._upcoming.take(wall_us, min(FIRE_MAX, TURN_MAX - self._fired))
         if keys and not self._fire(keys, wall_us):
             self._hold_until = now + HOLD_S
-
-    def next_deadline(self) -> float:
-        """When `tick` has something to do. While it is held up, whatever ends that wakes the hub."""
-        return NEVER if self._is_held_up() else max(self._clock.when(self._upcoming.next_us()), self._hold_until)
 
     def _is_held_up(self) -> bool:
         intake = self._intake
@@ -232,12 +239,15 @@ class Schedules:
 
     def seal(self) -> None:
         """The turn is about to be closed."""
-        changes = tuple((topic, change) for topic, change in self._changes.items() if change)
-        if changes or self._last_id != self._saved_id:
-            self._ledger.write(m.CountSchedules(self._last_id, changes))
+        if self._changes or self._last_id != self._saved_id:
+            changes = tuple((topic, change) for topic, change in self._changes.items() if change)
+            if changes or self._last_id != self._saved_id:
+                self._ledger.write(m.CountSchedules(self._last_id, changes))
             self._saved_id = self._last_id
-        self._changes.clear()
-        self._fired = 0
+            self._changes.clear()
+        if self._fired:
+            self._fired = 0
+            self.look_at = self.deadline = 0.0
         self._unwritten.seal()
 
     def committed(self) -> None:
@@ -250,6 +260,7 @@ class Schedules:
         self._intake.hold(len(schedule.block))
         self._unwritten.saved(schedule)
         self._upcoming.add((schedule.due_us, schedule.id))
+        self.look_at = self.deadline = 0.0
 
     def _drop(self, schedule: m.SaveSchedule) -> None:
         drop = m.DropSchedule(schedule.id, schedule.due_us, schedule.name)

@@ -41,7 +41,7 @@ class Unwritten:
 
     def committed(self) -> None:
         """The oldest sealed turn is on disk: what no later turn has changed can be read there."""
-        for change in self._sealed.popleft():
+        for change in self._sealed.popleft():  # mostly none
             if isinstance(change, DropSchedule):
                 self._gone.discard((change.due_us, change.id))
             elif self._fresh.get(change.id) is change:

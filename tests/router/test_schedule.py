@@ -139,7 +139,7 @@ def test_many_that_are_due_are_fired_in_steps(world: Later, monkeypatch: pytest.
     world.router.tick(world.now, [])
     world.router.tick(world.now, [])
     world.router.tick(world.now, [])
-    assert world.router.schedules.next_deadline() == float("inf"), "held up until the turn is sealed"
+    assert world.router.schedules.deadline == float("inf"), "held up until the turn is sealed"
     world.commit()
     assert world.stored() == list(map(str, range(5)))
     assert world.router.next_deadline() <= world.now
@@ -191,7 +191,7 @@ def test_a_full_disk_makes_them_wait(world: Later) -> None:
     world.router.refuse_publishes(Refusal(Code.DISK_FULL, "full", 1000))
     world.pass_time(2.0)
     assert world.stored() == []
-    assert world.router.schedules.next_deadline() == float("inf")
+    assert world.router.schedules.deadline == float("inf")
     refused = world.later("refused", delay_ms=1)
     assert (refused.code, refused.fields) == (Code.DISK_FULL, {"retry_ms": 1000})
     world.router.refuse_publishes(None)
@@ -487,7 +487,7 @@ def test_too_many_ids_make_them_wait(world: Later, monkeypatch: pytest.MonkeyPat
         patch.setattr(world.router.intake.ids, "check", busy)
         world.pass_time(2.0)
         assert world.stored() == []
-        assert world.router.schedules.next_deadline() == pytest.approx(world.now + schedule.HOLD_S)
+        assert world.router.schedules.deadline == pytest.approx(world.now + schedule.HOLD_S)
     world.pass_time(0.05)
     assert world.stored() == []
     world.pass_time(0.06)

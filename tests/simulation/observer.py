@@ -378,7 +378,7 @@ class Observer(Publishing):
         for name, value in fields.items():
             told: Any = message.fields.get(name)
             if isinstance(value, Scheduled):
-                value.id, value = told, told
+                value.id, value = told or value.id, told
             elif isinstance(value, Published):
                 value = value.first or told
             elif isinstance(value, GroupBook):

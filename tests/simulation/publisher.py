@@ -20,6 +20,7 @@ class Publishing(Judge):
         super().__init__(counts)
         self.landed_turns = 0
         self.schedules: list[Scheduled] = []
+        self._numbered: dict[tuple[str, int], Scheduled] = {}  # by producer and pseq
         self.ids: dict[tuple[str, bytes], tuple[int, int]] = {}  # (topic, id) -> seq, until when it counts
         self._hoped: tuple[Session, m.Publish | m.Transact, Work] | None = None
 
@@ -138,7 +139,8 @@ class Publishing(Judge):
 
     def _schedule(self, session: Session, message: Any, options: Any, producer: Producer, *, is_dup: bool) -> None:
         if is_dup:
-            session.expect(message.rid, self.turn, {"dup": True})
+            first = self._numbered.get((producer.name, message.pseq))
+            session.expect(message.rid, self.turn, {"dup": True, **({"schedule": first} if first else {})})
             return
         idents = idents_of(message.block)
         published = Published(session, message.rid, message.level, idents, self.turn)
@@ -149,6 +151,8 @@ class Publishing(Judge):
             self._remove(old)
         one = Scheduled(idents, due_us, options.get("ttl_ms", 0), options.get("every_ms", 0), name)
         self.schedules.append(one)
+        if message.pseq:
+            self._numbered[producer.name, message.pseq] = one
         self.undo.append((self._forget_schedule, one))
         self.counts["scheduled"] += 1
         session.expect(message.rid, self.turn, {"due_us": due_us, "schedule": one})

@@ -73,7 +73,7 @@ def _is_open(state: GroupState) -> Column:
 def _lives(spark: SparkSession, settings: Settings, place: Place, groups: tuple[GroupState, ...]) -> DataFrame:
     """A row for each message and group that wanted it: when it was published, and when settled; null: never."""
     ours = {**settings, "snapshot": place.path}
-    told = read(spark, ours, "events", "ts,kind,group,first_seq,last_seq")
+    told = read(spark, {**ours, "end_time": None}, "events", "ts,kind,group,first_seq,last_seq")
     auto = [state.group for state in groups if state.settings.ack == "auto"]
     settles = F.col("kind").isin("ack", "dead", "expired") | (
         (F.col("kind") == "deliver") & F.col("group").isin(*auto, "")

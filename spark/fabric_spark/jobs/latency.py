@@ -30,7 +30,8 @@ STRETCHES = ("to_deliver", "to_ack", "total")
 def journeys(spark: SparkSession, settings: Settings) -> DataFrame:
     """A row for each message and group: topic, times of publish, deliveries and ack, and the stretches between."""
     hub = hub_keys(settings)
-    told = read(spark, settings, "events", ",".join([*hub, "ts", "kind", "group", "attempt", "first_seq", "last_seq"]))
+    later = {**settings, "end_time": None}  # what was published before the end may be acked after it
+    told = read(spark, later, "events", ",".join([*hub, "ts", "kind", "group", "attempt", "first_seq", "last_seq"]))
     kind, ts = F.col("kind"), F.col("ts")
     ends = (
         each_seq(told.where(kind.isin("deliver", "ack")))
