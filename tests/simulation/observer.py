@@ -17,7 +17,7 @@ undo entries for each turn that is not on disk yet.
 from collections import Counter
 from collections.abc import Iterable
 from heapq import heappop
-from typing import Any
+from typing import Any, Final
 
 from fabric import messages as m
 from fabric.block import verify_stamp
@@ -28,6 +28,9 @@ from tests.simulation.disk import Disk, stamp_of
 from tests.simulation.judge import Undo
 from tests.simulation.ledgers import GroupBook, Held, Producer, Published, Scheduled, Session, Sub, letters_in
 from tests.simulation.publisher import ANY, Publishing
+
+# Refusals of a publish that is sent again under the same rid; the answer to an earlier one may still be on its way.
+AT_ONCE: Final = (Code.FENCED, Code.SEQUENCE_GAP, Code.NO_SESSION, Code.BUSY, Code.OVERRUN)
 
 
 class Observer(Publishing):
@@ -345,7 +348,7 @@ class Observer(Publishing):
         kind = type(message)
         if kind is m.Err and message.rid:  # type: ignore[union-attr]
             session = self.sessions.get(peer)
-            if session is not None:
+            if session is not None and message.code not in AT_ONCE:  # type: ignore[union-attr]
                 session.expected(message.rid)  # type: ignore[union-attr]
         if kind is m.Err or kind is m.Pong or kind is m.Flow or kind is m.Notice:
             return
