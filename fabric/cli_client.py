@@ -39,8 +39,8 @@ def connect(url: str, timeout_s: float) -> "Client":
     logger = logging.getLogger("fabric_client")
     if not any(isinstance(old, _Warnings) for old in logger.handlers):
         logger.addHandler(handler)
-        logger.setLevel(logging.WARNING)
         logger.propagate = False
+    logger.setLevel(logging.WARNING)  # the demo, in the same process, may have turned it down
     return fabric_client.connect(url, name="fabric-cli", timeout=timeout_s)
 
 

@@ -348,7 +348,7 @@ class Observer(Publishing):
         kind = type(message)
         if kind is m.Err and message.rid:  # type: ignore[union-attr]
             session = self.sessions.get(peer)
-            if session is not None and message.code not in AT_ONCE:  # type: ignore[union-attr]
+            if session is not None and message.code not in AT_ONCE:  # type: ignore[union-attr, operator]
                 session.expected(message.rid)  # type: ignore[union-attr]
         if kind is m.Err or kind is m.Pong or kind is m.Flow or kind is m.Notice:
             return
