@@ -5,7 +5,6 @@ is the router's choice; here it is only checked that the choice was allowed.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from heapq import heappush
 from typing import Any, Final
 
@@ -86,9 +85,7 @@ class Judge:
             start = self.first_seq
         elif to == "last":
             wanted = (
-                seq
-                for seq in range(self.durable, self.first_seq - 1, -1)
-                if self.topics[seq - 1] in group.wanted and not self._is_nobodys(seq, self.groups.values())
+                seq for seq in range(self.durable, self.first_seq - 1, -1) if self.topics[seq - 1] in group.wanted
             )
             start = next(wanted, self.durable + 1)
         else:
@@ -100,17 +97,15 @@ class Judge:
     def _excuse(self, group: GroupBook) -> None:
         """A group that comes, or comes back, may find messages gone that nobody else had use for."""
         if self.until_acked:
-            others = [one for one in self.groups.values() if one is not group]
-            group.optional.update(seq for seq in range(1, len(self.log) + 1) if self._is_nobodys(seq, others))
-
-    def _is_nobodys(self, seq: int, groups: Iterable[GroupBook]) -> bool:
-        """Whether a message may go because all of these groups have settled it."""
-        topic = self.topics[seq - 1]
-        return topic in self.until_acked and all(
-            seq in one.settled or seq in one.optional or seq < one.start
-            for one in groups
-            if one.durable and topic in one.wanted
-        )
+            others = [one for one in self.groups.values() if one.durable and one is not group]
+            for seq in range(1, len(self.log) + 1):
+                topic = self.topics[seq - 1]
+                if topic in self.until_acked and all(
+                    seq in one.settled or seq in one.optional or seq < one.start
+                    for one in others
+                    if topic in one.wanted
+                ):
+                    group.optional.add(seq)
 
     def leave(self, sub: Sub, now: float, *, lost: bool) -> None:
         group, started = sub.group, sub.started() if lost else 0
