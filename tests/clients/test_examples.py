@@ -72,9 +72,10 @@ def test_local_copy(url: str) -> None:
 def test_each_example_is_run_here() -> None:
     here = Path(__file__).read_text(encoding="utf-8")
     for path in EXAMPLES.glob("*.py"):
-        assert f'"{path.name}"' in here, path.name
+        assert f'"{path.name}"' in here or path.name.startswith("spark"), path.name  # tests/spark runs those
 
 
 def test_each_example_fits_a_screen() -> None:
     for path in EXAMPLES.glob("*.py"):
-        assert len(path.read_text().splitlines()) <= 50, path.name
+        lines_max = 80 if path.name.startswith("spark") else 50  # cell by cell, as in a notebook
+        assert len(path.read_text().splitlines()) <= lines_max, path.name
