@@ -25,7 +25,7 @@ from fabric.snapshot import create, load, verify
 from fabric.snapshot.walk import walk
 from fabric_spark import session
 from fabric_spark.jobs import ask, find, settings_for
-from fabric_spark.jobs.lake import arranged
+from fabric_spark.jobs.lake import COLUMNS, arranged
 
 TOPICS: Final = [f"{area}.{what}" for area in ("orders", "audit", "mail", "stock") for what in "abcde"]
 PER_BLOCK: Final = 512
@@ -119,7 +119,7 @@ def lake_figures(spark: Any, snapshot: Path, parquet: Path, folder: Path, rounds
         ask(spark, job, settings_for(job, {"snapshot": str(snapshot), "out": str(folder / "lake")}))
 
     def copy() -> None:
-        frame = arranged(spark.read.parquet(str(parquet)))
+        frame = arranged(spark.read.parquet(str(parquet)).selectExpr("*", "'here' as hub"))
         writer = frame.write.mode("overwrite").option("compression", "zstd").partitionBy("date", "topic")
         writer.parquet(str(folder / "copy"))
 
@@ -222,9 +222,8 @@ def main() -> int:
         figures = list(snapshot_figures(journal, folder, given.messages))
         figures += verify_figures(snapshot, given.messages)
         spark = session("fabric bench", conf={"spark.ui.enabled": False, "spark.log.level": "ERROR"})
-        spark.read.format("fabric").load(str(snapshot)).write.mode("overwrite").option("compression", "snappy").parquet(
-            str(parquet)
-        )
+        whole = spark.read.format("fabric").option("columns", COLUMNS).load(str(snapshot))
+        whole.write.mode("overwrite").option("compression", "snappy").parquet(str(parquet))
         figures += scan_figures(spark, snapshot, parquet, given.messages, given.rounds)
         figures += lake_figures(spark, snapshot, parquet, folder, given.rounds)
         spark.stop()

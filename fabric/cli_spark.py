@@ -121,7 +121,9 @@ def _answer(
     from fabric_spark.session import session
 
     with _quiet_spark():
-        started = session(f"fabric {job.name}", master, {"spark.ui.enabled": "false", "spark.log.level": "ERROR", **conf})
+        started = session(
+            f"fabric {job.name}", master, {"spark.ui.enabled": "false", "spark.log.level": "ERROR", **conf}
+        )
         try:
             return ask(started, job, settings, out, form)
         finally:
@@ -132,8 +134,8 @@ def _answer(
 def _quiet_spark() -> Iterator[None]:
     """Keep what Java and Spark say about themselves from the terminal; FABRIC_DEBUG=1 shows it.
 
-    Their processes inherit where stderr leads, so it leads to a file while they start and work. What our own source says
-    in them, such as what was left out, is passed on.
+    Their processes inherit where stderr leads, so it leads to a file while they start and work. What our own source
+    says in them, such as what was left out, is passed on.
     """
     if os.environ.get("FABRIC_DEBUG", "") not in ("", "0"):
         yield

@@ -1,5 +1,7 @@
 """A journal whose story is known: twelve messages, two groups, and what became of each message.
 
+A third group, mail, has left no events: it has settled all but 3 and, by a priority's own cursor, 12.
+
 seq   topic    time  key    billing (acks)                          audit (settles when sent)
 1-4   orders   0 s   a b    delivered at 1 s, acked at 2 s          delivered at 10 s
 5-8   orders   10 s  a b    delivered at 11 s; 5 fails and comes    –
@@ -66,6 +68,7 @@ def write_journal(path: Path) -> None:
         journal.commit([
             SaveGroup("billing", GroupSettings(patterns=("orders",)), cursor=11, open=()),
             SaveGroup("audit", GroupSettings(patterns=("#",), ack="auto"), cursor=5, open=()),
+            SaveGroup("mail", GroupSettings(patterns=("mail.#", "orders")), 13, open=((3, 3),), lanes=((4, 12),)),
         ])  # fmt: skip
     finally:
         journal.close()

@@ -7,6 +7,7 @@ programs get (`--out`, as Parquet or JSON) is whole.
 import json
 import math
 import os
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -22,6 +23,7 @@ from fabric_spark.jobs.base import Job, Settings, Tables
 ROWS_SHOWN: Final = 40
 ROWS_DRAWN: Final = 20_000
 CELL_MAX: Final = 60
+_RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Lost|Timeout): ")
 _BYTE_UNITS: Final = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -50,7 +52,7 @@ def ask(
     try:
         frames = job.run(spark, settings)
         if out:
-            frames = _write(spark, frames, out, form)
+            _write(frames, out, form)
         tables = {name: _table(name, frame, rows) for name, frame in frames.items()}
     except PySparkException as error:
         raise explained_error(error) from error
@@ -59,19 +61,18 @@ def ask(
 
 def _table(name: str, frame: DataFrame, rows: int) -> Table:
     found = frame.limit(rows + 1).collect()
-    return Table(name, tuple(frame.columns), [tuple(row) for row in found[:rows]], len(found) > rows)
+    return Table(name, tuple(frame.columns), [tuple(map(_utc, row)) for row in found[:rows]], len(found) > rows)
 
 
-def _write(spark: SparkSession, frames: Tables, out: str, form: str) -> Tables:
-    """Write the tables, each into a folder of its name, and go on with what was written."""
-    written = {}
+def _utc(value: Any) -> Any:
+    """Times as Spark gives them to Python are those of this machine's zone, and do not say so."""
+    return value.astimezone(UTC).replace(tzinfo=None) if isinstance(value, datetime) else value
+
+
+def _write(frames: Tables, out: str, form: str) -> None:
+    """Write the tables, each into a folder of its name. They are kept, so that nothing is computed twice."""
     for name, frame in frames.items():
-        place = f"{out.rstrip('/')}/{name.replace('_', '-')}"
-        frame.write.mode("overwrite").format(form).save(place)
-        written[name] = spark.read.schema(frame.schema).format(form).load(place)
-        if any(column in frame.columns for column in ("time", "seq")):
-            written[name] = written[name].orderBy("time" if "time" in frame.columns else "seq")
-    return written
+        frame.cache().write.mode("overwrite").format(form).save(f"{out.rstrip('/')}/{name.replace('_', '-')}")
 
 
 def explained_error(error: PySparkException) -> SourceError:
@@ -82,8 +83,9 @@ def explained_error(error: PySparkException) -> SourceError:
         if mark:
             what, _, hint = said.partition(". What to do: ")
             return SourceError(what, hint.rstrip(". "))
-    lines = [line for line in text.splitlines() if line.strip()]
-    return SourceError(f"Spark: {lines[0] if lines else type(error).__name__}", "FABRIC_DEBUG=1 shows all of it")
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    raised = [line for line in lines if _RAISED.match(line)]  # what a Python worker died of stands below its traceback
+    return SourceError(f"Spark: {raised[-1] if raised else lines[0]}", "FABRIC_DEBUG=1 shows all of it")
 
 
 # For people.

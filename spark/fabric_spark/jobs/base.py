@@ -5,6 +5,7 @@ from the command line. How the tables are shown, drawn and written is the same f
 """
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,7 +40,8 @@ class Parameter(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """How a table is drawn: `y` against `x`, a colour for each value of `series` or for each of several y."""
+    """How a table is drawn: `y` against `x` (of bars, several columns with commas between), a colour for each value of
+    `series` or for each of several y."""
 
     table: str
     kind: str  # bars, lines
@@ -102,14 +104,19 @@ def settings_for(job: Job, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def newest_of(text: str) -> str:
-    """Paths as they were given, but for a folder of snapshots its newest."""
+    """Paths as they were given, but for a folder of snapshots its newest, under the folder's name.
+
+    A job may read more than once, and must read the same each time, also when another snapshot is taken meanwhile.
+    """
     if text.lstrip()[:1] in ("[", "{"):
         return text
-    paths = []
+    paths: dict[str, str] = {}
     for path in filter(None, map(str.strip, text.split(","))):
         found = [] if "://" in path else snapshots(Path(path), check_files=False)
-        paths.append(str(found[-1].path) if found else path)
-    return ",".join(paths)
+        if not found:
+            return text
+        paths[Path(path).resolve().name] = str(found[-1].path)
+    return json.dumps(paths) if len(paths) == len(text.split(",")) else text
 
 
 def _value(parameter: Parameter, value: Any) -> Any:

@@ -27,39 +27,50 @@ BOTTOM: Final = 30
 
 def draw(chart: Chart, table: Table) -> str:
     """The SVG of a chart; empty when there is nothing to draw."""
-    if not table.rows or any(column not in table.columns for column in (chart.x, *chart.y)):
+    if not table.rows or any(column not in table.columns for column in (*chart.x.split(","), *chart.y)):
         return ""
     return _bars(chart, table) if chart.kind == "bars" else _lines(chart, table)
 
 
-def _series(chart: Chart, table: Table) -> dict[str, list[tuple[Any, float]]]:
-    """Points by the name of their series, the largest series first; what is beyond the colours is left out."""
+def _series(chart: Chart, table: Table) -> tuple[dict[str, list[tuple[Any, float]]], int]:
+    """Points by the name of their series, as many series as there are colours, the largest; and how many are left."""
     found: dict[str, list[tuple[Any, float]]] = {}
     names = table.values(chart.series) if chart.series in table.columns else None
-    hubs = table.values("hub") if "hub" in table.columns else None
-    xs = table.values(chart.x)
+    hubs = table.values("hub") if names and "hub" in table.columns else None
+    xs = _places(chart, table)
     for column in chart.y:
         for i, (x, y) in enumerate(zip(xs, table.values(column), strict=True)):
             name = str(names[i]) if names else column.replace("_", " ")
-            if names and hubs:
+            if hubs:
                 name = f"{hubs[i]} / {name}"
             if y is not None and x is not None and not math.isnan(float(y)):
                 found.setdefault(name, []).append((x, float(y)))
     largest = sorted(found, key=lambda name: -sum(y for _, y in found[name]))[:SERIES_MAX]
-    return {name: points for name, points in found.items() if name in largest}
+    return {name: points for name, points in found.items() if name in largest}, len(found) - len(largest)
+
+
+def _places(chart: Chart, table: Table) -> list[Any]:
+    """Where on the x axis each row is; a bar may be named by several columns."""
+    columns = chart.x.split(",")
+    if chart.kind == "bars" and not chart.series and "hub" in table.columns:
+        columns.insert(0, "hub")
+    if len(columns) == 1:
+        return table.values(columns[0])
+    return [" / ".join(map(str, row)) for row in zip(*(table.values(column) for column in columns), strict=True)]
 
 
 # Bars lie, so that names have room.
 
 
 def _bars(chart: Chart, table: Table) -> str:
-    series = _series(chart, table)
-    labels = list(dict.fromkeys(x for points in series.values() for x, _ in points))[:BARS_MAX]
+    series, left = _series(chart, table)
+    everything = list(dict.fromkeys(x for points in series.values() for x, _ in points))
+    labels = everything[:BARS_MAX]
     if not labels:
         return ""
     sums = {name: _summed(points) for name, points in series.items()}
     top = max((value for values in sums.values() for value in values.values()), default=0.0) or 1.0
-    thick = max(5, (BAR_ROW - 8) // len(series)) if len(series) > 1 else BAR_ROW - 10
+    thick = max(6, BAR_ROW // len(series)) if len(series) > 1 else BAR_ROW - 10
     row = max(BAR_ROW, thick * len(series) + 8)
     height = TOP + row * len(labels) + 4
     room = WIDTH - LABEL - 90
@@ -78,10 +89,11 @@ def _bars(chart: Chart, table: Table) -> str:
                 f'<rect class="c{k}" x="{LABEL}" y="{at}" width="{max(1.0, room * value / top):.1f}"'
                 f' height="{thick - 1}" rx="2"><title>{_escaped(name)}, {_escaped(what)}: {told}</title></rect>'
             )
-            if len(sums) == 1 or thick >= 9:
+            if len(sums) == 1 or thick >= 12:
                 x = LABEL + room * value / top + 6
                 parts.append(f'<text class="value" x="{x:.1f}" y="{at + thick / 2:.0f}">{told}</text>')
-    return _framed(chart.title, height, parts, list(series) if len(series) > 1 else [])
+    more = f"{len(labels)} of {len(everything)} are shown" if len(everything) > len(labels) else _smaller(left)
+    return _framed(chart.title, height, parts, list(series) if len(series) > 1 else [], more)
 
 
 def _summed(points: Sequence[tuple[Any, float]]) -> dict[Any, float]:
@@ -95,7 +107,8 @@ def _summed(points: Sequence[tuple[Any, float]]) -> dict[Any, float]:
 
 
 def _lines(chart: Chart, table: Table) -> str:
-    series = {name: _thinned(sorted(points)) for name, points in _series(chart, table).items()}
+    found, left = _series(chart, table)
+    series = {name: _thinned(sorted(points)) for name, points in found.items()}
     points = [point for line in series.values() for point in line]
     if not points:
         return ""
@@ -134,7 +147,8 @@ def _lines(chart: Chart, table: Table) -> str:
                 f'<circle class="{"c" if len(spots) == 1 else "spot c"}{k}" cx="{x:.1f}" cy="{y:.1f}" r="{size}">'
                 f"<title>{_escaped(told)}</title></circle>"
             )
-    return _framed(chart.title, LINE_HEIGHT, parts, list(series) if len(series) > 1 or chart.series else [])
+    names = list(series) if len(series) > 1 or chart.series else []
+    return _framed(chart.title, LINE_HEIGHT, parts, names, _smaller(left))
 
 
 def _thinned(points: list[tuple[Any, float]]) -> list[tuple[Any, float]]:
@@ -180,8 +194,14 @@ def _moment(x: Any, span: Any) -> str:
 # Around them.
 
 
-def _framed(title: str, height: float, parts: list[str], names: list[str]) -> str:
+def _smaller(left: int) -> str:
+    return f"{left} smaller ones are not shown" if left else ""
+
+
+def _framed(title: str, height: float, parts: list[str], names: list[str], more: str) -> str:
     legend = "".join(f'<span><i class="k{k}"></i>{_short(name, 40)}</span>' for k, name in enumerate(names))
+    if more:
+        legend += f"<span>{_escaped(more)}</span>"
     return (
         f"<figure><figcaption>{_escaped(title)}</figcaption>{f'<p class=legend>{legend}</p>' if legend else ''}"
         f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{_escaped(title)}">'

@@ -31,8 +31,6 @@ from fabric_spark.jobs.base import (
     read,
 )
 
-_RANGES_MAX = 1000  # open ranges of a group that are looked at one by one; beyond, all between them counts as open
-
 
 def pattern_regex(pattern: str) -> str:
     """A canonical pattern as a regular expression for whole topics."""
@@ -56,18 +54,26 @@ def _wants(state: GroupState) -> Column:
     return found | (F.col("topic") == f"{REDRIVE}{state.group}")
 
 
-def _is_open(state: GroupState) -> Column:
-    """Whether the group has not settled a message at the end."""
-    cursor: Column = F.lit(state.cursor)
-    if state.lanes:
-        whens = F
-        for priority, at in state.lanes:
-            whens = whens.when(F.col("priority") == priority, F.lit(at))  # type: ignore[assignment]
-        cursor = whens.otherwise(cursor)  # type: ignore[attr-defined]
-    ranges = state.open
-    if len(ranges) > _RANGES_MAX:
-        ranges = (*ranges[: _RANGES_MAX - 1], (ranges[_RANGES_MAX - 1][0], ranges[-1][1]))
-    return reduce(lambda a, b: a | b, (F.col("seq").between(*span) for span in ranges), F.col("seq") >= cursor)
+def _is_beyond(state: GroupState) -> Column:
+    """Whether the group has not come to a message yet; a priority may have a cursor of its own."""
+    cases: Column | None = None
+    for priority, at in state.lanes:
+        test = F.col("priority") == priority
+        cases = F.when(test, F.lit(at)) if cases is None else cases.when(test, F.lit(at))
+    cursor = F.lit(state.cursor)
+    return F.col("seq") >= (cursor if cases is None else cases.otherwise(cursor))
+
+
+def _taker(state: GroupState) -> Column:
+    """What a group makes of a message; null when it does not want it."""
+    return F.when(_wants(state), F.struct(F.lit(state.group).alias("group"), _is_beyond(state).alias("beyond")))
+
+
+def _pending(spark: SparkSession, groups: tuple[GroupState, ...]) -> DataFrame:
+    """What groups have come to and not settled."""
+    ranges = [(state.group, first, last) for state in groups for first, last in state.open]
+    frame = spark.createDataFrame(ranges, "group string, first_seq long, last_seq long")
+    return each_seq(frame).select("group", "seq", F.lit(True).alias("pending"))
 
 
 def _lives(spark: SparkSession, settings: Settings, place: Place, groups: tuple[GroupState, ...]) -> DataFrame:
@@ -75,27 +81,27 @@ def _lives(spark: SparkSession, settings: Settings, place: Place, groups: tuple[
     ours = {**settings, "snapshot": place.path}
     told = read(spark, {**ours, "end_time": None}, "events", "ts,kind,group,first_seq,last_seq")
     auto = [state.group for state in groups if state.settings.ack == "auto"]
-    settles = F.col("kind").isin("ack", "dead", "expired") | (
-        (F.col("kind") == "deliver") & F.col("group").isin(*auto, "")
-    )
+    when_sent = (F.col("kind") == "deliver") & F.col("group").isin(*auto, "")
+    settles = F.col("kind").isin("ack", "dead", "expired") | when_sent
     settled = each_seq(told.where(settles)).groupBy("group", "seq").agg(F.min("ts").alias("settled"))
     lanes = any(state.lanes for state in groups)
     messages = read(spark, ours, "journal", "seq,topic,ts,priority" if lanes else "seq,topic,ts")
-    wanted = reduce(
-        DataFrame.unionByName,
-        (
-            messages.where(_wants(state)).select(
-                F.lit(state.group).alias("group"), "seq", F.col("ts").alias("published"), _is_open(state).alias("open")
-            )
-            for state in groups
-        ),
+    takers = F.array_compact(F.array(*map(_taker, groups)))  # one scan, however many groups there are
+    wanted = messages.select("seq", F.col("ts").alias("published"), F.explode(takers).alias("taker")).select(
+        F.col("taker.group").alias("group"), "seq", "published", F.col("taker.beyond").alias("beyond")
     )
-    lives = wanted.join(settled, ["group", "seq"], "left").where(F.col("open") | F.col("settled").isNotNull())
+    is_open = F.col("beyond") | F.coalesce(F.col("pending"), F.lit(False))
+    lives = (
+        wanted.join(settled, ["group", "seq"], "left")
+        .join(_pending(spark, groups), ["group", "seq"], "left")
+        .withColumn("open", is_open)
+        .where(F.col("open") | F.col("settled").isNotNull())
+    )
     settled_at = F.when(~F.col("open"), F.greatest("settled", "published"))
     return lives.select(F.lit(place.hub).alias("hub"), "group", "published", settled_at.alias("settled"))
 
 
-def _history(spark: SparkSession, place: Place, lives: DataFrame, seconds: int) -> DataFrame:
+def _history(lives: DataFrame, seconds: int) -> DataFrame:
     keys = ["hub", "group"]
     published = lives.groupBy(*keys, bucket_of(F.col("published"), seconds).alias("time")).agg(
         F.count("*").alias("published")
@@ -140,7 +146,7 @@ def run(spark: SparkSession, settings: Settings) -> Tables:
         names.update(state.group for state in place.groups)
         if groups:
             _require_few_steps(place, seconds)
-            found.append(_history(spark, place, _lives(spark, settings, place, groups), seconds))
+            found.append(_history(_lives(spark, settings, place, groups).cache(), seconds))
     if not found:
         raise SourceError(
             f"there is no group {', '.join(chosen)}" if chosen else "there are no groups in the snapshot",

@@ -55,7 +55,7 @@ def journeys(spark: SparkSession, settings: Settings) -> DataFrame:
 def run(spark: SparkSession, settings: Settings) -> Tables:
     keys = [*hub_keys(settings), "group", "topic"]
     seconds = bucket_seconds(settings)
-    rows = journeys(spark, settings)
+    rows = journeys(spark, settings).select(*keys, "ts", *STRETCHES).cache()
     figures = [column for name in STRETCHES for column in percentiles(F.col(name), name)]
     groups = rows.groupBy(*keys).agg(F.count("*").alias("messages"), *figures).orderBy(*keys)
     timeline = (
@@ -79,7 +79,7 @@ JOB = Job(
     run=run,
     parameters=(*COMMON, TOPICS, BUCKET),
     charts=(
-        Chart("latency", "bars", "From publish to ack, by topic", "topic", ("total_p50", "total_p99"), unit="ms"),
+        Chart("latency", "bars", "From publish to ack", "group,topic", ("total_p50", "total_p99"), unit="ms"),
         Chart("timeline", "lines", "From publish to ack, 99 of 100", "time", ("total_p99",), "group", "ms"),
         Chart("spread", "bars", "Messages by latency, up to so many ms", "up_to", ("messages",), "group"),
     ),

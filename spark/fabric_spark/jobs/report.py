@@ -67,7 +67,7 @@ def page(answer: Answer) -> str:
     job = answer.job
     charts = "".join(draw(chart, answer.tables[chart.table]) for chart in job.charts if chart.table in answer.tables)
     tables = "".join(_section(answer, table) for table in answer.tables.values())
-    origin = f"{answer.settings.get('snapshot', '')} · {answer.made:%Y-%m-%d %H:%M} UTC"
+    origin = f"{_origin(str(answer.settings.get('snapshot', '')))} · {answer.made:%Y-%m-%d %H:%M} UTC"
     settings = {name: value for name, value in answer.settings.items() if value not in (None, "")}
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{_escaped(job.title)} – Fabric</title>'
@@ -79,6 +79,13 @@ def page(answer: Answer) -> str:
         f"{_escaped(json.dumps(settings, indent=2, default=str, ensure_ascii=False))}</pre></details>"
         f"<footer>Made by Fabric. Times are UTC.</footer></main></body></html>\n"
     )
+
+
+def _origin(snapshot: str) -> str:
+    """Where the data was, without the marks of JSON."""
+    if not snapshot.startswith("{"):
+        return snapshot
+    return ", ".join(str(path) for path in json.loads(snapshot).values())
 
 
 def _palette() -> str:

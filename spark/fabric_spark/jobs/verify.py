@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from fabric.errors import FabricError
+from fabric.journal.directory import DATA_FILE
+from fabric.snapshot.family import find
 from fabric.snapshot.manifest import MANIFEST_FILE, EventShard, Manifest, Shard, decode, load
 from fabric.snapshot.verify import _order as order_findings
 from fabric.snapshot.walk import Finding, walk
@@ -29,8 +31,8 @@ def run(spark: SparkSession, settings: Settings) -> Tables:
     quick = bool(settings["quick"])
     known: list[tuple[str, int]] = []
     early: list[tuple[Any, ...]] = []
-    for _, path in parse({"path": settings["snapshot"]}).paths:
-        manifest = _manifest(path)
+    for _, given in parse({"path": settings["snapshot"]}).paths:
+        path, manifest = _manifest(given)
         known += [(path, place) for place in range(len(manifest.files))]
         early += [
             (path, one.file, None, None, one.first_seq, one.last_seq, one.why) for one in order_findings(manifest)
@@ -54,18 +56,22 @@ def run(spark: SparkSession, settings: Settings) -> Tables:
     return {"snapshots": snapshots, "findings": findings}
 
 
-def _manifest(path: str) -> Manifest:
+def _manifest(path: str) -> tuple[str, Manifest]:
+    """A snapshot's path, of a folder of them that of the newest, and its manifest."""
     if remote.is_remote(path):
-        return decode(remote.read(f"{path.rstrip('/')}/{MANIFEST_FILE}"), path)
+        url, text = remote.manifest(path)
+        return url, decode(text, url)
     folder = Path(path.removeprefix("file://"))
-    if not (folder / MANIFEST_FILE).exists() and (folder / "data.mdb").exists():
-        raise SourceError(f"{path} is a live journal", "check it with 'fabric journal verify'")
-    return load(folder, check_files=False)
+    if not (folder / MANIFEST_FILE).exists():
+        if (folder / DATA_FILE).exists():
+            raise SourceError(f"{path} is a live journal", "check it with 'fabric journal verify'")
+        folder = find(folder).path
+    return str(folder), load(folder, check_files=False)
 
 
 def _rows(path: str, place: int, quick: bool) -> list[tuple[Any, ...]]:
     """One row for the shard, and one for each finding in it."""
-    shard = _manifest(path).files[place]
+    shard = _manifest(path)[1].files[place]
     messages = shard.rows if isinstance(shard, Shard) else 0
     rows: list[tuple[Any, ...]] = [(path, shard.file, messages, shard.bytes, None, None, None)]
     found = _in_child(path, shard, quick)
