@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test crash simulate lint format bench generated clean
+.PHONY: help venv demo test cluster crash simulate lint format bench generated clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,6 +24,9 @@ demo: $(STAMP)  ## a hub in a temporary folder with sample traffic
 
 test: $(STAMP)  ## all tests, in parallel
 	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+cluster: $(STAMP)  ## the tests of Spark, with a cluster of a master and two workers
+	FABRIC_CLUSTER=1 $(BIN)/python -m pytest tests/spark
 
 crash: $(STAMP)  ## kill hub, producers and consumers for N minutes (default 5), then check every promise
 	$(BIN)/python -m tests.crash --minutes $(or $(N),5)

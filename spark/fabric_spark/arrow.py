@@ -4,13 +4,13 @@ A block's arrays have Arrow's shape already, so this is concatenation: offsets a
 are joined, and names become places in one dictionary for the batch. What is not asked for is not touched.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from fabric.block import Block, Sections
+from fabric.block import COUNT_MAX, Block, Sections
 from fabric.columns import TEXT_BIT, header_places, items
 from fabric_spark.topics import Wanted
 
@@ -20,6 +20,9 @@ BATCH_BYTES: Final = 16 << 20
 _NO_FLOORS: Final[Mapping[str, int]] = {}
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
+
+_ZEROS: Final = np.zeros(COUNT_MAX, np.int32)
+_SHORT_ZEROS: Final = np.zeros(COUNT_MAX, np.uint16)
 
 
 class Cut(NamedTuple):
@@ -41,6 +44,59 @@ class Names(dict[str, int]):
         return pa.array(list(self), pa.string())
 
 
+class Tables:
+    """The name tables of many blocks. Most blocks have the same one as others, so each is looked at once."""
+
+    def __init__(self) -> None:
+        self.names = Names()
+        self._bases: dict[Hashable, int] = {}
+        self._numbers: list[int] = []
+
+    def find(self, key: Hashable) -> int | None:
+        """Where a block's table begins in the one of all, if it is known; `key` tells tables apart."""
+        return self._bases.get(key)
+
+    def add(self, key: Hashable, names: Iterable[str]) -> int:
+        at = self._bases[key] = len(self._numbers)
+        self._numbers += [self.names[name] for name in names]
+        return at
+
+    def numbers(self, places: Numbers, bases: Sequence[int], counts: Sequence[int] | Numbers) -> Numbers:
+        """The numbers of names, out of places in the blocks' own tables: counts[i] of them in the one at bases[i]."""
+        shifts = np.repeat(np.array(bases, np.int32), np.asarray(counts, np.int64))
+        return np.array(self._numbers, np.int32)[places.astype(np.int32) + shifts]
+
+
+class Ends:
+    """Offsets into one column, out of those of its pieces: each piece's own, shifted by what comes before it."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pieces: list[Numbers] = []
+        self._shifts: list[int] = []
+
+    def add(self, own: Numbers) -> tuple[int, int]:
+        """Go on with n items, by their n + 1 offsets; the first and the last of these."""
+        first, last = int(own[0]), int(own[-1])
+        self._pieces.append(own[1:])
+        self._shifts.append(self.size - first)
+        self.size += last - first
+        return first, last
+
+    def skip(self, count: int) -> None:
+        """Go on with so many empty items."""
+        self._pieces.append(_ZEROS[:count])
+        self._shifts.append(self.size)
+
+    def offsets(self) -> Numbers:
+        counts = [len(piece) for piece in self._pieces]
+        out = np.zeros(sum(counts) + 1, np.int32)
+        if counts:
+            np.concatenate(self._pieces, out=out[1:])
+            out[1:] += np.repeat(np.array(self._shifts, np.int32), counts)
+        return out
+
+
 class Rows:
     """The rows of one batch: cuts of blocks, one after the other."""
 
@@ -49,24 +105,24 @@ class Rows:
         self.hub = hub
         self.counts = np.array([cut.stop - cut.start for cut in cuts], np.int64)
         self.count = int(self.counts.sum())
-        self.names = Names()
+        self._tables = Tables()
+        self.names = self._tables.names
         self._topics: Numbers | None = None
 
     def topics(self) -> Numbers:
         """For each row the number of its topic in `names`."""
         if self._topics is None:
-            numbers = np.empty(self.count, np.int32)
-            at = 0
+            tables, bases = self._tables, []
+            places: list[Numbers] = []
             for block, start, stop in self.cuts:
-                own = [self.names[topic] for topic in block.topics]
-                after = at + stop - start
-                if len(own) == 1:
-                    numbers[at:after] = own[0]
+                at = tables.find(block.topics)
+                bases.append(tables.add(block.topics, block.topics) if at is None else at)
+                pos = block.sections.topic_idx
+                if pos < 0:
+                    places.append(_SHORT_ZEROS[: stop - start])
                 else:
-                    places = np.frombuffer(block.raw, "<u2", stop - start, block.sections.topic_idx + 2 * start)
-                    numbers[at:after] = np.array(own, np.int32)[places]
-                at = after
-            self._topics = numbers
+                    places.append(np.frombuffer(block.raw, "<u2", stop - start, pos + 2 * start))
+            self._topics = tables.numbers(np.concatenate(places), bases, self.counts)
         return self._topics
 
 
@@ -159,68 +215,54 @@ def _optional(place: Callable[[Sections], int]) -> Callable[[Rows, pa.DataType],
 
 def _column(rows: Rows, place: Callable[[Sections], int]) -> tuple[Numbers, bytes]:
     """A column of byte strings out of those of the blocks; blocks without one have empty strings."""
-    offsets = np.zeros(rows.count + 1, np.int32)
-    pieces: list[memoryview] = []
-    at = size = 0
+    ends, pieces = Ends(), []
     for block, start, stop in rows.cuts:
-        after = at + stop - start
         if (pos := place(block.sections)) < 0:
-            offsets[at + 1 : after + 1] = size
+            ends.skip(stop - start)
         else:
-            size += _join(block.raw, pos, block.count, start, stop, offsets[at + 1 : after + 1], size, pieces)
-        at = after
-    return offsets, b"".join(pieces)
+            pieces.append(_join(block.raw, pos, block.count, start, stop, ends))
+    return ends.offsets(), b"".join(pieces)
 
 
-def _join(
-    raw: bytes, pos: int, count: int, start: int, stop: int, out: Numbers, size: int, pieces: list[memoryview]
-) -> int:
-    """Add items start..stop-1 of a column: their offsets to `out`, their bytes to `pieces`; how many bytes it were."""
-    own = np.frombuffer(raw, "<i4", stop - start + 1, pos + 4 * start)  # a block is small enough for signed ones
-    first, last = int(own[0]), int(own[-1])
-    np.add(own[1:], size - first, out=out)
+def _join(raw: bytes, pos: int, count: int, start: int, stop: int, ends: Ends) -> memoryview:
+    """The bytes of items start..stop-1 of a column; a block is small enough for signed offsets."""
+    first, last = ends.add(np.frombuffer(raw, "<i4", stop - start + 1, pos + 4 * start))
     data = pos + 4 * (count + 1)
-    pieces.append(memoryview(raw)[data + first : data + last])
-    return last - first
+    return memoryview(raw)[data + first : data + last]
 
 
 def _headers(rows: Rows, kind: pa.DataType) -> pa.Array:
     """Headers as a map, or as a list of (name, value, is it text): the pairs of all messages, and where each begins."""
-    ends = np.zeros(rows.count + 1, np.int32)
-    names = Names()
+    tables, ends, value_ends = Tables(), Ends(), Ends()
     places: list[Numbers] = []
-    texts: list[Numbers] = []
-    value_ends: list[Numbers] = [np.zeros(1, np.int32)]
+    bases: list[int] = []
     pieces: list[memoryview] = []
-    at = pairs = size = 0
     for block, start, stop in rows.cuts:
-        after = at + stop - start
-        pos = block.sections.headers
+        raw, pos = block.raw, block.sections.headers
         if pos < 0:
-            ends[at + 1 : after + 1] = pairs
-        else:
-            n_names, n_pairs, at_names, at_idx, at_values = header_places(block.raw, pos, block.count)
-            own = np.frombuffer(block.raw, "<i4", stop - start + 1, pos + 8 + 4 * start)
-            first, last = int(own[0]), int(own[-1])
-            np.add(own[1:], pairs - first, out=ends[at + 1 : after + 1])
-            pairs += last - first
-            if last > first:
-                numbers = np.array([names[n.decode()] for n in items(block.raw, at_names, n_names)], np.int32)
-                index = np.frombuffer(block.raw, "<u2", last - first, at_idx + 2 * first)
-                places.append(numbers[index & ~np.uint16(TEXT_BIT)])
-                texts.append(index >= TEXT_BIT)
-                shifted = np.empty(last - first, np.int32)
-                size += _join(block.raw, at_values, n_pairs, first, last, shifted, size, pieces)
-                value_ends.append(shifted)
-        at = after
-    numbers = np.concatenate(places) if places else np.zeros(0, np.int32)
-    keys = names.array().take(pa.array(numbers))
-    values = variable(pa.binary(), np.concatenate(value_ends), b"".join(pieces))
+            ends.skip(stop - start)
+            continue
+        n_names, n_pairs, at_names, at_idx, at_values = header_places(raw, pos, block.count)
+        first, last = ends.add(np.frombuffer(raw, "<i4", stop - start + 1, pos + 8 + 4 * start))
+        if last > first:
+            places.append(np.frombuffer(raw, "<u2", last - first, at_idx + 2 * first))
+            key = n_names, raw[at_names:at_idx]
+            at = tables.find(key)
+            bases.append(tables.add(key, _decoded(raw, at_names, n_names)) if at is None else at)
+            pieces.append(_join(raw, at_values, n_pairs, first, last, value_ends))
+    index = np.concatenate(places) if places else _SHORT_ZEROS[:0]
+    numbers = tables.numbers(index & ~np.uint16(TEXT_BIT), bases, [len(piece) for piece in places])
+    keys = tables.names.array().take(pa.array(numbers))
+    values = variable(pa.binary(), value_ends.offsets(), b"".join(pieces))
+    starts = pa.array(ends.offsets())
     if pa.types.is_map(kind):
-        return pa.MapArray.from_arrays(pa.array(ends), keys, values).cast(kind)
-    flags = pa.array(np.concatenate(texts) if texts else np.zeros(0, bool))
-    pair = pa.StructArray.from_arrays([keys, values, flags], fields=list(kind.value_type))
-    return pa.ListArray.from_arrays(pa.array(ends), pair, type=kind)
+        return pa.MapArray.from_arrays(starts, keys, values).cast(kind)
+    pair = pa.StructArray.from_arrays([keys, values, pa.array(index >= TEXT_BIT)], fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(starts, pair, type=kind)
+
+
+def _decoded(raw: bytes, at: int, count: int) -> list[str]:
+    return [name.decode() for name in items(raw, at, count)]
 
 
 # Arrow arrays around numpy's.

@@ -98,8 +98,8 @@ def place_of(hub: str, path: str) -> Place:
     """A snapshot or a live journal, whichever there is; of a folder of snapshots the newest."""
     path = path.removeprefix("file://") if path.startswith("file://") else path
     if remote.is_remote(path):
-        text = remote.read(f"{path.rstrip('/')}/{MANIFEST_FILE}")
-        return _snapshot(hub, path, decode(text, f"{path.rstrip('/')}/{MANIFEST_FILE}"))
+        url, text = remote.manifest(path)
+        return _snapshot(hub or Path(path.rstrip("/")).name, url, decode(text, f"{url}/{MANIFEST_FILE}"))
     folder = Path(path)
     if (folder / MANIFEST_FILE).exists():
         return _snapshot(hub, path, load(folder))

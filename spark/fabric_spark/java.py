@@ -10,11 +10,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
+import zlib
 from pathlib import Path
 from typing import Final
 
 from fabric_spark.errors import SourceError
+from fabric_spark.folders import private
 
 JAVA_MIN: Final = 17
 WAYS: Final = (
@@ -76,8 +77,8 @@ def _from_wheel() -> str | None:
 
 def _shim(java: str) -> Path:
     """A JAVA_HOME for the Java of the wheel; made anew each time, so that it fits this environment."""
-    home = Path(tempfile.gettempdir()) / f"fabric-java-{os.getuid()}-{abs(hash(sys.prefix)) % 10**8}"
-    (home / "bin").mkdir(mode=0o700, parents=True, exist_ok=True)
+    home = private("fabric-java") / f"{zlib.crc32(sys.prefix.encode()):08x}"
+    (home / "bin").mkdir(parents=True, exist_ok=True)
     script = home / "bin" / "java"
     fresh = home / "bin" / f"java-{os.getpid()}"
     fresh.write_text(_SHIM.format(java=java))

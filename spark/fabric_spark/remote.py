@@ -6,15 +6,20 @@ at the same time do twice the work and no harm.
 """
 
 import hashlib
+import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from fabric.snapshot.manifest import MANIFEST_FILE
 from fabric_spark.errors import SourceError
+from fabric_spark.folders import private
 
 CACHE_ENV: Final = "FABRIC_SPARK_CACHE"
 _PIECE: Final = 8 << 20
+_MADE: Final = re.compile(rf"/\d{{8}}T\d{{6}}\.\d{{3}}Z-\d+/{MANIFEST_FILE}$")
 
 
 def is_remote(path: str) -> bool:
@@ -35,23 +40,45 @@ def _filesystem(url: str) -> tuple[Any, str]:
     return filesystem, str(path)
 
 
-def read(url: str) -> bytes:
-    """A small file, whole."""
-    filesystem, path = _filesystem(url)
+def manifest(url: str) -> tuple[str, bytes]:
+    """The manifest of the snapshot at a URL, or of the newest in the folder of snapshots that is there; and its URL."""
+    folder = url.rstrip("/")
+    filesystem, path = _filesystem(folder)
     try:
-        data: bytes = filesystem.cat_file(path)
+        filesystem.invalidate_cache()  # a stream wants to see what was pushed since
+        if filesystem.exists(f"{path}/{MANIFEST_FILE}"):
+            return folder, _read(filesystem, f"{path}/{MANIFEST_FILE}")
+        found = sorted(str(file) for file in filesystem.glob(f"{path}/*/{MANIFEST_FILE}"))
+        if found and not all(_MADE.search(file) for file in found):  # names of our own making sort by time
+            found.sort(key=lambda file: _created(_read(filesystem, file)))
+        if found:
+            newest = str(filesystem.unstrip_protocol(found[-1])).removesuffix(f"/{MANIFEST_FILE}")
+            return newest, _read(filesystem, found[-1])
     except FileNotFoundError:
-        raise SourceError(
-            f"there is no {url}", "check the URL; a snapshot that was not copied to its end has no manifest"
-        ) from None
+        pass
     except Exception as error:  # whatever the store's own library raises
         raise SourceError(f"{url} cannot be read: {error}", "check the credentials and the network") from error
+    raise SourceError(
+        f"there is no snapshot at {url}", "check the URL; a snapshot that was not copied to its end has no manifest"
+    )
+
+
+def _read(filesystem: Any, path: str) -> bytes:
+    data: bytes = filesystem.cat_file(path)
     return data
+
+
+def _created(text: bytes) -> int:
+    try:
+        return int(json.loads(text)["created_us"])
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 def local_copy(url: str, sha256: str, size: int, cache: str = "") -> Path:
     """The path of a shard on this machine; fetched when it is not here yet."""
-    folder = Path(cache or os.environ.get(CACHE_ENV) or Path(tempfile.gettempdir()) / f"fabric-spark-{os.getuid()}")
+    given = cache or os.environ.get(CACHE_ENV)
+    folder = Path(given) if given else private("fabric-spark")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = folder / f"{sha256}.mdb"
     if target.exists() and target.stat().st_size == size:

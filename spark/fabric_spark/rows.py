@@ -70,8 +70,10 @@ def _open(piece: Piece, table: bytes, rules: Rules) -> _Opened:
     path = Path(piece.file)
     if remote.is_remote(piece.file):
         path = remote.local_copy(piece.file, piece.sha256, piece.size, rules.cache)
-    if not path.exists():
-        raise SourceError(f"there is no {path}", "the snapshot must be at the same path for every executor")
+    size = path.stat().st_size if path.exists() else -1
+    if size != piece.size:
+        what = f"{path} has {size} bytes, not {piece.size}" if size >= 0 else f"there is no {path}"
+        raise SourceError(what, "the snapshot must be whole, and at the same path for every executor")
     environment = open_shard(path)
     try:
         with lmdb_errors(f"cannot read the shard {path}"):

@@ -35,6 +35,7 @@ class FabricStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._target: int | None = None  # where Trigger.AvailableNow ends
+        self._pinned = (-1, 0)  # which seq, and when that was said
 
     # Where to begin and how far to go.
 
@@ -61,6 +62,7 @@ class FabricStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if start is None:  # Spark before 4.2
                 return self._offset(place, end)
             begin = self._checked(place, start)
+            self._renew(place)
             if isinstance(limit, ReadMaxRows):
                 end = min(end, begin + limit.max_rows)
             # An older snapshot than the last one has nothing new. Nothing is said of a loss before something is read.
@@ -95,6 +97,7 @@ class FabricStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "give a snapshot that is not older than the one that the query has read",
                 )
             last = min(last, self._options.end_seq - 1)
+            self._pin(place, first)  # this batch may be read again, until it is committed
             return list(tasks(place, self._options, self._options.wanted, (first, last)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -147,4 +150,12 @@ class FabricStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Keep the journal from removing what this query has not read yet."""
         options = self._options
         if options.pin and place.is_live and options.stream == "journal":
-            set_pin(place.path, options.pin, seq, time.time_ns() // 1000 + int(options.pin_hours * 3600e6))
+            now_us = time.time_ns() // 1000
+            set_pin(place.path, options.pin, seq, now_us + int(options.pin_hours * 3600e6))
+            self._pinned = seq, now_us
+
+    def _renew(self, place: Place) -> None:
+        """A query that waits for messages keeps its pin alive."""
+        seq, at_us = self._pinned
+        if seq >= 0 and time.time_ns() // 1000 - at_us > self._options.pin_hours * 3600e6 / 4:
+            self._pin(place, seq)

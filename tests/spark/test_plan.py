@@ -7,7 +7,10 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'fabricmq[spark]'")
 
-from fabric.snapshot import create, load
+from fabric.journal.limits import Limits
+from fabric.journal.store import Journal
+from fabric.messages import Discard, SaveTopic, TopicSettings
+from fabric.snapshot import create, create_in, load, push
 from fabric_spark import catalog, remote
 from fabric_spark.batch import Scan
 from fabric_spark.columns import arrow_schema, spark_schema
@@ -108,9 +111,6 @@ def test_chunks_without_what_is_wanted_are_not_read(tmp_path: Path) -> None:
 
 def test_what_a_topic_has_lost_is_not_returned(tmp_path: Path) -> None:
     """Purged messages may share a block with others; holes are no error."""
-    from fabric.journal.store import Journal
-    from fabric.messages import Discard, SaveTopic, TopicSettings
-
     author = Author(tmp_path / "journal").write(blocks=6, messages=30)
     journal = Journal.open(author.path)
     journal.commit([SaveTopic("orders.new", TopicSettings(), 100, -1, 0), Discard((31, 61))])
@@ -126,13 +126,35 @@ def test_a_shard_that_lacks_blocks_is_an_error(snapshot: Path, author: Author) -
     first, second = load(snapshot).shards[:2]
     options = parse({"path": str(snapshot), "columns": "seq"})
     scan = Scan(options, options.wanted, arrow_schema(spark_schema(options), options))
-    wrong = Piece(str(snapshot / first.file), False, first.first_seq, second.last_seq)
+    wrong = Piece(str(snapshot / first.file), False, first.first_seq, second.last_seq, size=first.bytes)
     (task,) = plan(snapshot)[1]
     with pytest.raises(SourceError, match=f"seqs {second.first_seq}..{second.last_seq} of .* are missing"):
         list(scan.read(Task(task.share._replace(pieces=(wrong,)))))
+    with pytest.raises(SourceError, match=f"has {first.bytes} bytes, not 5"):
+        list(scan.read(Task(task.share._replace(pieces=(wrong._replace(size=5),)))))
     lost = wrong._replace(lost=((second.first_seq, second.last_seq),))
     with pytest.raises(SourceError, match="were damaged or missing when"):
         list(scan.read(Task(task.share._replace(pieces=(lost,)))))
+
+
+def test_what_is_trimmed_between_plan_and_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limits = Limits(max_messages=60)
+    author = Author(tmp_path / "journal", limits).write(blocks=6, messages=30)
+    options, (task,) = plan(author.path, columns="seq")
+    journal = Journal.open(author.path, limits)
+    while journal.trim_step(T0) is not None:
+        pass
+    journal.close()
+    scan = Scan(options, options.wanted, arrow_schema(spark_schema(options), options))
+    with pytest.raises(SourceError, match=r"seqs 1\.\.120 of .* were removed by retention while the query ran"):
+        list(scan.read(task))
+    left = list(scan._replace(options=options._replace(fail_on_data_loss=False)).read(task))
+    assert [seq for batch in left for seq in batch.column("seq").to_pylist()] == list(range(121, 181))
+    assert "left out, as failOnDataLoss is false" in capsys.readouterr().err
+
+
+def test_without_checksums_the_same_comes_back(snapshot: Path) -> None:
+    assert read(snapshot, verify="false") == list(range(1, 5601))
 
 
 def test_a_snapshot_in_an_object_store_is_fetched_once(snapshot: Path, tmp_path: Path) -> None:
@@ -149,8 +171,20 @@ def test_a_snapshot_in_an_object_store_is_fetched_once(snapshot: Path, tmp_path:
     shard = load(snapshot).shards[0]
     with pytest.raises(SourceError, match="does not match its checksum"):
         remote.local_copy(f"memory://bucket/snapshot/{shard.file}", "0" * 64, shard.bytes, str(cache))
-    with pytest.raises(SourceError, match="there is no memory://bucket/nothing"):
+    with pytest.raises(SourceError, match="there is no snapshot at memory://bucket/nothing"):
         read("memory://bucket/nothing")
+
+
+def test_the_newest_snapshot_in_an_object_store(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    author = Author(tmp_path / "journal").write(blocks=2, messages=10)
+    for _ in range(2):
+        push(create_in(author.path, tmp_path / "family").path, "memory://store/hub-1")
+        author.write(blocks=1, messages=10)
+    assert read("memory://store/hub-1/", cache=str(tmp_path / "cache")) == list(range(1, 31))
+    create(author.path, tmp_path / "by hand")
+    push(tmp_path / "by hand", "memory://store/hub-1")
+    assert read("memory://store/hub-1", cache=str(tmp_path / "cache")) == list(range(1, 41))
 
 
 def test_errors_survive_the_way_through_a_worker() -> None:

@@ -13,6 +13,7 @@ from fabric.events import Event
 from fabric.journal.store import Journal
 from fabric.messages import GroupSettings, Happening, SaveFailure, SaveGroup
 from fabric.snapshot import create
+from fabric_spark import SourceError
 from tests.spark.sample import SECOND, T0, Author, Sent, damage, select, write_events
 
 if TYPE_CHECKING:
@@ -306,3 +307,12 @@ def test_what_retention_has_removed_is_an_error_when_it_was_asked_for(read: Read
     assert f"5..{first - 1} were asked for and are gone" in text
     assert read(author.path, startSeq=5, failOnDataLoss="false").count() == 500 - first + 1
     assert read(author.path).where("seq > 5").count() == 500 - first + 1
+
+
+def test_an_executor_without_the_package_is_told_of(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    from fabric_spark.session import _CHECK, check_executors
+
+    check_executors(spark)
+    monkeypatch.setitem(check_executors.__globals__, "_CHECK", _CHECK.replace('"numpy"', '"no_such_package"'))
+    with pytest.raises(SourceError, match=r"lacks no_such_package .*install 'fabricmq\[spark\]'"):
+        check_executors(spark)
