@@ -25,7 +25,7 @@ orders = [
 ]
 with fabric_client.connect() as fab:
     for order in orders:
-        fab.publish_nowait(f"orders.{order['country']}", order, key=order["customer"], headers={"source": "shop"})
+        fab.publish_nowait(f"orders.{order['country']}", order, key=str(order["customer"]), headers={"source": "shop"})
     fab.flush()
 
 # %% A snapshot: consistent, checked, and shared with the one before as far as they are the same

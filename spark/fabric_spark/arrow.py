@@ -64,7 +64,8 @@ class Tables:
     def numbers(self, places: Numbers, bases: Sequence[int], counts: Sequence[int] | Numbers) -> Numbers:
         """The numbers of names, out of places in the blocks' own tables: counts[i] of them in the one at bases[i]."""
         shifts = np.repeat(np.array(bases, np.int32), np.asarray(counts, np.int64))
-        return np.array(self._numbers, np.int32)[places.astype(np.int32) + shifts]
+        found: Numbers = np.array(self._numbers, np.int32)[places.astype(np.int32) + shifts]
+        return found
 
 
 class Ends:

@@ -1,24 +1,40 @@
 """What is read and what is left out, without Spark: options, pruning, tasks, and blocks that are not in order."""
 
 import pickle
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'fabricmq[spark]'")
 
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
+
 from fabric.journal.limits import Limits
 from fabric.journal.store import Journal
 from fabric.messages import Discard, SaveTopic, TopicSettings
 from fabric.snapshot import create, create_in, load, push
 from fabric_spark import catalog, remote
-from fabric_spark.batch import Scan
+from fabric_spark.batch import PushingReader, Scan
 from fabric_spark.columns import arrow_schema, spark_schema
 from fabric_spark.errors import SourceError
 from fabric_spark.options import Options, parse
 from fabric_spark.plan import Task, tasks
 from fabric_spark.rows import Piece
-from tests.spark.sample import SECOND, T0, Author, select
+from tests.spark.sample import SECOND, T0, Author, Sent, select
 
 
 @pytest.mark.parametrize(
@@ -107,6 +123,69 @@ def test_chunks_without_what_is_wanted_are_not_read(tmp_path: Path) -> None:
     assert spans(found) == [(513, 1024)]
     assert read(author.path, startTime=str(T0 + 300 * SECOND), endTime=str(T0 + 310 * SECOND)) == list(range(601, 621))
     assert read(author.path, topics="audit.#") == select(author.sent, "audit.login")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "topics"),
+    [
+        ("orders.#", ("orders.new", "orders.paid", "orders.eu.new")),
+        ("orders.*", ("orders.new", "orders.paid")),
+        ("audit.login, orders.paid", ("audit.login", "orders.paid")),
+        ("#", ("orders.new", "orders.paid", "orders.eu.new", "audit.login")),
+        ("workers.DLQ", ("$dlq.workers",)),
+        ("nobody.#", ()),
+    ],
+)
+def test_topics(author: Author, snapshot: Path, patterns: str, topics: tuple[str, ...]) -> None:
+    for path in (author.path, snapshot):
+        assert read(path, topics=patterns) == select(author.sent, *topics)
+
+
+def test_ranges_of_seq_and_time(author: Author, snapshot: Path) -> None:
+    start, end = T0 + 3 * SECOND, T0 + 6 * SECOND
+    within = [message.seq for message in author.sent if start <= message.ts_us < end]
+    assert within
+    for path in (author.path, snapshot):
+        assert read(path, startSeq="777", endSeq="1222") == list(range(777, 1222))
+        assert read(path, startSeq="5000") == list(range(5000, 5601))
+        assert read(path, startSeq="5", endSeq="5") == []
+        assert read(path, startTime=str(start), endTime=str(end)) == within
+        assert read(path, startTime="2033-01-01") == []
+
+
+ZONE = timezone(timedelta(hours=1))
+MOMENT = datetime(2023, 11, 14, 23, 13, 22, tzinfo=ZONE)  # T0 + 2 s
+
+
+@pytest.mark.parametrize(
+    ("filters", "left", "wanted"),
+    [
+        ([EqualTo(("seq",), 777)], 0, lambda m: m.seq == 777),
+        ([EqualNullSafe(("seq",), 777)], 0, lambda m: m.seq == 777),
+        ([GreaterThan(("seq",), 5), LessThanOrEqual(("seq",), 9)], 0, lambda m: 5 < m.seq <= 9),
+        ([GreaterThanOrEqual(("seq",), 5590), EqualTo(("topic",), "orders.new")], 0, None),
+        ([In(("topic",), ("audit.login", "orders.paid"))], 0, lambda m: m.topic in ("audit.login", "orders.paid")),
+        ([In(("topic",), ("audit.login",)), EqualTo(("topic",), "orders.paid")], 0, lambda m: False),
+        ([StringStartsWith(("topic",), "orders.e")], 0, lambda m: m.topic.startswith("orders.e")),
+        ([EqualTo(("ts",), MOMENT)], 0, lambda m: m.ts_us == T0 + 2 * SECOND),
+        ([GreaterThan(("ts",), MOMENT), LessThan(("seq",), 1500)], 0, lambda m: 1201 <= m.seq < 1500),
+        ([GreaterThanOrEqual(("ts",), MOMENT), LessThanOrEqual(("ts",), MOMENT)], 0, lambda m: 801 <= m.seq <= 1200),
+        ([LessThan(("ts",), MOMENT)], 0, lambda m: m.seq < 801),
+        ([IsNotNull(("seq",)), IsNotNull(("key",))], 1, lambda m: True),
+        ([Not(EqualTo(("topic",), "orders.new")), EqualTo(("payload_len",), 5)], 2, lambda m: True),
+        ([GreaterThan(("seq",), 99_999_999_999)], 0, lambda m: False),
+        ([LessThan(("seq",), -5)], 0, lambda m: False),
+    ],
+)
+def test_filters_are_taken_over(
+    author: Author, snapshot: Path, filters: list[Filter], left: int, wanted: Callable[[Sent], bool] | None
+) -> None:
+    wanted = wanted or (lambda m: m.seq >= 5590 and m.topic == "orders.new")
+    options = parse({"path": str(snapshot), "columns": "seq"})
+    reader = PushingReader(options, arrow_schema(spark_schema(options), options))
+    assert len(list(reader.pushFilters(filters))) == left
+    found = [seq for task in reader.partitions() for batch in reader.read(task) for seq in batch.column(0).to_pylist()]
+    assert found == [message.seq for message in author.sent if wanted(message)]
 
 
 def test_what_a_topic_has_lost_is_not_returned(tmp_path: Path) -> None:

@@ -78,77 +78,53 @@ def _bytes(headers: dict[str, Any]) -> dict[str, Any]:
     return {name: value.encode() if isinstance(value, str) else bytes(value) for name, value in headers.items()}
 
 
-def test_raw_headers_say_what_was_text(path: Path, author: Author, read: Read) -> None:
-    rows = read(path, headers="raw", columns="seq,headers").orderBy("seq").collect()
+def test_raw_headers_say_what_was_text(snapshot: Path, author: Author, read: Read) -> None:
+    rows = read(snapshot, headers="raw", columns="seq,headers").orderBy("seq").collect()
     got = [{p.name: p.value.decode() if p.text else bytes(p.value) for p in row.headers} for row in rows]
     assert got == [message.headers for message in author.sent]
 
 
-def test_ids_priorities_and_expiry_on_request(path: Path, author: Author, read: Read) -> None:
-    rows = read(path, columns="seq,id,priority,expires", endSeq=801).orderBy("seq").collect()
+def test_ids_priorities_and_expiry_on_request(snapshot: Path, author: Author, read: Read) -> None:
+    rows = read(snapshot, columns="seq,id,priority,expires", endSeq=801).orderBy("seq").collect()
     assert [row.priority for row in rows] == [0] * 400 + [1] * 400
     assert [row.id for row in rows[:400]] == [None] * 400
     assert [bytes(row.id) for row in rows[400:]] == [b"id-%d" % seq for seq in range(401, 801)]
     assert {row.expires for row in rows} == {None}
 
 
-@pytest.mark.parametrize(
-    ("patterns", "topics"),
-    [
-        ("orders.#", ("orders.new", "orders.paid", "orders.eu.new")),
-        ("orders.*", ("orders.new", "orders.paid")),
-        ("audit.login, orders.paid", ("audit.login", "orders.paid")),
-        ("#", ("orders.new", "orders.paid", "orders.eu.new", "audit.login")),
-        ("workers.DLQ", ("$dlq.workers",)),
-        ("nobody.#", ()),
-    ],
-)
-def test_topics(path: Path, author: Author, read: Read, patterns: str, topics: tuple[str, ...]) -> None:
-    assert seqs(read(path, topics=patterns, columns="seq")) == select(author.sent, *topics)
-
-
-def test_ranges_of_seq_and_time(path: Path, author: Author, read: Read) -> None:
-    everything = author.sent
-    assert seqs(read(path, startSeq=777, endSeq=1222, columns="seq")) == list(range(777, 1222))
-    assert seqs(read(path, startSeq=5000, columns="seq")) == list(range(5000, len(everything) + 1))
-    assert seqs(read(path, startSeq=5, endSeq=5, columns="seq")) == []
+def test_topics_seqs_and_times(snapshot: Path, author: Author, read: Read) -> None:
+    """More of these are in test_plan, where no Spark is needed."""
+    orders = select(author.sent, "orders.new", "orders.paid", "orders.eu.new")
+    some = read(snapshot, topics="orders.#", startSeq=777, endSeq=1222, columns="seq")
+    assert seqs(some) == [seq for seq in orders if 777 <= seq < 1222]
     start, end = T0 + 3 * SECOND, T0 + 6 * SECOND
-    within = [message.seq for message in everything if start <= message.ts_us < end]
-    assert within
-    assert seqs(read(path, startTime=start, endTime=end, columns="seq")) == within
-    iso = read(path, startTime="2023-11-14T22:13:23", endTime="2023-11-14T23:13:26+01:00", columns="seq")
+    within = [message.seq for message in author.sent if start <= message.ts_us < end]
+    iso = read(snapshot, startTime="2023-11-14T22:13:23", endTime="2023-11-14T23:13:26+01:00", columns="seq")
     assert seqs(iso) == within
-    assert seqs(read(path, startTime="2033-01-01", columns="seq")) == []
 
 
 @pytest.mark.parametrize(
     ("condition", "wanted"),
     [
         ("seq > 100 and seq <= 450", lambda m: 100 < m.seq <= 450),
-        ("seq = 777", lambda m: m.seq == 777),
         ("seq >= 5590 and topic = 'orders.new'", lambda m: m.seq >= 5590 and m.topic == "orders.new"),
-        ("topic in ('audit.login', 'orders.paid')", lambda m: m.topic in ("audit.login", "orders.paid")),
         ("topic like 'orders.e%'", lambda m: m.topic.startswith("orders.e")),
         ("topic <> 'orders.new' and seq < 900", lambda m: m.topic != "orders.new" and m.seq < 900),
         (
             "ts > timestamp'2023-11-14 22:13:22' and ts <= timestamp'2023-11-14 22:13:25'",
             lambda m: T0 + 2 * SECOND < m.ts_us <= T0 + 5 * SECOND,
         ),
-        ("ts = timestamp'2023-11-14 22:13:22'", lambda m: m.ts_us == T0 + 2 * SECOND),
-        ("key is not null and seq < 1000", lambda m: m.key is not None and m.seq < 1000),
         ("seq < 5 or seq > 5595", lambda m: m.seq < 5 or m.seq > 5595),
-        ("seq > 99999999999", lambda m: False),
-        ("seq < -5", lambda m: False),
     ],
 )
 def test_filters(snapshot: Path, author: Author, read: Read, condition: str, wanted: Callable[[Sent], bool]) -> None:
     assert seqs(read(snapshot).where(condition)) == [message.seq for message in author.sent if wanted(message)]
 
 
-def test_filters_that_are_not_pushed(path: Path, author: Author, read: Read) -> None:
+def test_filters_that_are_not_pushed(snapshot: Path, author: Author, read: Read) -> None:
     condition = "seq > 100 and seq <= 450 and topic = 'orders.new'"
     wanted = [m.seq for m in author.sent if 100 < m.seq <= 450 and m.topic == "orders.new"]
-    assert seqs(read(path, pushdown="false").where(condition)) == wanted
+    assert seqs(read(snapshot, pushdown="false").where(condition)) == wanted
 
 
 def test_filters_are_taken_over_only_where_spark_offers_them(
@@ -164,8 +140,8 @@ def test_filters_are_taken_over_only_where_spark_offers_them(
     assert "seq#" not in plan.partition("Filter")[2].partition("\n")[0]
 
 
-def test_a_schema_of_ones_own_is_a_choice_of_columns(spark: "SparkSession", path: Path, author: Author) -> None:
-    frame = spark.read.format("fabric").schema("topic string, seq bigint").load(str(path))
+def test_a_schema_of_ones_own_is_a_choice_of_columns(spark: "SparkSession", snapshot: Path, author: Author) -> None:
+    frame = spark.read.format("fabric").schema("topic string, seq bigint").load(str(snapshot))
     assert [tuple(row) for row in frame.orderBy("seq").limit(3).collect()] == [
         (message.topic, message.seq) for message in author.sent[:3]
     ]
