@@ -69,6 +69,7 @@ class Judge:
             self._ephemerals += 1
         group = GroupBook(name or f"$sub.{self._ephemerals}", settings, durable=name is not None)
         group.begin(self.first_seq)  # until the answer says where
+        group.moved_in = self.turn  # one of the same name may have been deleted in this turn
         self._excuse(group)
         self.groups[group.name] = group
         if name:
