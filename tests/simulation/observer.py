@@ -237,11 +237,12 @@ class Observer(Publishing):
         group = self.groups.get(name)
         if origin < self.first_seq or group is None:
             return
+        if group.moved_in == self.turn:  # before a seek, or before it was deleted, it was another life of the group
+            return
         expired = group.settings.on_expire == "dead" and self.may_be_dropped(origin) and origin not in group.settled
         assert expired, f"D6: a dead letter that nobody expected: {origin} of {name}"
         self.counts["expired to letters"] += 1
-        if group.moved_in != self.turn:  # before a seek it was another life of the group
-            self.settled(group, origin)
+        self.settled(group, origin)
 
     def _drop_letter(self, letter: tuple[str, int]) -> None:
         self.letters[letter] -= 1
