@@ -166,6 +166,27 @@ def test_the_lake_takes_everything_once(spark: "SparkSession", tmp_path: Path) -
     assert (lake / "date=2023-11-14" / "topic=orders").is_dir()
 
 
+def test_a_lake_on_another_file_system(spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hadoop's way, which hdfs and s3a would go; here it leads to local files."""
+    from fabric_spark.jobs import lake
+    from fabric_spark.jobs.store import HadoopStore, Store
+
+    def hadoop(spark: Any, target: str) -> Store:
+        path = spark._jvm.org.apache.hadoop.fs.Path(target)
+        filesystem = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+        return HadoopStore(spark._jvm, filesystem, target)
+
+    monkeypatch.setattr(lake, "store_at", hadoop)
+    path, target = story.write_snapshot(tmp_path), tmp_path / "lake"
+    answer_to(spark, "lake", path, out=str(target))
+    (record,) = (target / "_fabric").glob("*.json")
+    (target / "_staging" / record.stem).mkdir(parents=True)
+    record.unlink()
+    assert picked(answer_to(spark, "lake", path, out=str(target)), "runs", "messages") == [(12,)]
+    assert picked(answer_to(spark, "lake", path, out=str(target)), "runs", "state") == [("up to date",)]
+    assert spark.read.parquet(str(target)).count() == 12
+
+
 def test_a_lake_goes_on_after_a_crash(spark: "SparkSession", tmp_path: Path) -> None:
     """The run died when its files were in place and its record was not."""
     path = story.write_snapshot(tmp_path)

@@ -11,9 +11,7 @@ moved, and starts from the same seq. Files are about as large as `file_mb`: rows
 partitions split and small ones put together by Spark itself.
 """
 
-import json
 import time
-from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -22,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from fabric_spark.catalog import Place
 from fabric_spark.errors import SourceError
 from fabric_spark.jobs.base import LOSS, SNAPSHOT, TOPICS, Chart, Job, Parameter, Settings, Tables, places_of, read
+from fabric_spark.jobs.store import Store, store_at
 
 COLUMNS: Final = "seq,topic,ts,key,id,headers,payload"
 _RECORDS: Final = "_fabric"
@@ -55,70 +54,10 @@ def name_of(journal: str, first_seq: int, last_seq: int) -> str:
     return f"{journal[:12]}-{first_seq:020d}-{last_seq:020d}"
 
 
-class Store:
-    """The target folder, on whatever file system Spark knows: file, hdfs, s3a and so on."""
-
-    def __init__(self, spark: SparkSession, target: str) -> None:
-        session: Any = spark
-        self._jvm = session._jvm
-        self._path = self._jvm.org.apache.hadoop.fs.Path
-        self.root = target.rstrip("/")
-        self._fs = self._path(self.root).getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
-
-    def names(self, folder: str) -> list[str]:
-        path = self._path(f"{self.root}/{folder}")
-        return sorted(s.getPath().getName() for s in self._fs.listStatus(path)) if self._fs.exists(path) else []
-
-    def files(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Names below a folder, and sizes, of all data files in it."""
-        root = self._fs.makeQualified(self._path(f"{self.root}/{folder}")).toString().rstrip("/") + "/"
-        found = self._fs.listFiles(self._path(f"{self.root}/{folder}"), True)
-        while found.hasNext():
-            status = found.next()
-            if status.getPath().getName().endswith(".parquet"):
-                yield status.getPath().toString().removeprefix(root), status.getLen()
-
-    def matching(self, pattern: str) -> list[Any]:
-        return [status.getPath() for status in self._fs.globStatus(self._path(f"{self.root}/{pattern}")) or []]
-
-    def move(self, name: str, to: str) -> None:
-        target = self._path(f"{self.root}/{to}")
-        self._fs.mkdirs(target.getParent())
-        if not self._fs.rename(self._path(f"{self.root}/{name}"), target):
-            raise SourceError(
-                f"cannot move {name} to {to} in {self.root}", "check owner and permissions, and run again"
-            )
-
-    def remove(self, path: Any) -> None:
-        self._fs.delete(path if not isinstance(path, str) else self._path(f"{self.root}/{path}"), True)
-
-    def read(self, name: str) -> dict[str, Any]:
-        stream = self._fs.open(self._path(f"{self.root}/{name}"))
-        try:
-            text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-        finally:
-            stream.close()
-        try:
-            fields = json.loads(text)
-        except ValueError:
-            raise SourceError(f"{self.root}/{name} is damaged", "remove the lake and make it anew") from None
-        assert isinstance(fields, dict)
-        return fields
-
-    def write(self, name: str, fields: dict[str, Any]) -> None:
-        """Under another name first: a record is there whole or not at all."""
-        stream = self._fs.create(self._path(f"{self.root}/{name}.partial"), True)
-        try:
-            stream.write(bytearray(json.dumps(fields).encode()))
-        finally:
-            stream.close()
-        self.move(f"{name}.partial", name)
-
-
 def run(spark: SparkSession, settings: Settings) -> Tables:
     if not settings["out"]:
         raise SourceError("job lake needs a target", "name the folder of the lake with --out")
-    store = Store(spark, settings["out"])
+    store = store_at(spark, settings["out"])
     known = [
         Run(*(store.read(f"{_RECORDS}/{name}")[f] for f in Run._fields))
         for name in store.names(_RECORDS)
@@ -137,8 +76,7 @@ def _clear(store: Store, place: Place, known: list[Run]) -> None:
     for name in store.names(_STAGING):
         if name.startswith(f"{place.journal[:12]}-"):
             if name not in done:
-                for path in store.matching(f"date=*/topic=*/{name}-*.parquet"):
-                    store.remove(path)
+                store.remove_matching(f"date=*/topic=*/{name}-*.parquet")
             store.remove(f"{_STAGING}/{name}")
 
 
@@ -206,8 +144,9 @@ def arranged(frame: DataFrame) -> DataFrame:
 def _partitions(spark: SparkSession, store: Store) -> DataFrame:
     """Files and bytes of each date; the lake's own listing, so that it costs no scan."""
     sums: dict[str, list[int]] = {}
-    for path in store.matching("date=*"):
-        date = path.getName()
+    for date in store.names(""):
+        if not date.startswith("date="):
+            continue
         for _, size in store.files(date):
             total = sums.setdefault(date.removeprefix("date="), [0, 0])
             total[0], total[1] = total[0] + 1, total[1] + size
