@@ -108,7 +108,7 @@ def test_failing_journal_ends_the_hub_and_nothing_false_was_confirmed(
             while child.process.poll() is None and number > len(confirmed):
                 message = peer.receive(0.05)
                 if isinstance(message, m.PubOk):
-                    for rid, seq, stored, _ in message.confirms:
+                    for rid, seq, stored, *_ in message.confirms:
                         assert (rid, stored) == (number, 1)
                         confirmed[seq] = body
             if child.process.poll() is not None:
@@ -116,7 +116,7 @@ def test_failing_journal_ends_the_hub_and_nothing_false_was_confirmed(
         assert child.wait() == EXIT_STORAGE
         while (message := peer.receive(0)) is not None:  # last words that were on their way
             if isinstance(message, m.PubOk):
-                confirmed |= {seq: body for _, seq, _, _ in message.confirms}
+                confirmed |= {seq: body for _, seq, *_ in message.confirms}
     assert 10 < len(confirmed) < 100
     assert "journal failed" in child.errors()
     child.start()
@@ -137,13 +137,13 @@ def test_start_after_a_kill_in_the_midst_of_commits(child: Child, context: "zmq.
             bodies = {rid: b"%d.%d" % (life, rid) for rid in range(1, WINDOW_BLOCKS + 1)}
             for rid, body in bodies.items():
                 peer.send(m.Publish(rid, 0, 0, b.encode("t", [body])))
-            for rid, seq, _, _ in peer.until(m.PubOk).confirms:
+            for rid, seq, *_ in peer.until(m.PubOk).confirms:
                 assert seq not in confirmed
                 confirmed[seq] = bodies[rid]
             child.kill()
             while (message := peer.receive(0)) is not None:
                 if isinstance(message, m.PubOk):
-                    confirmed |= {seq: bodies[rid] for rid, seq, _, _ in message.confirms}
+                    confirmed |= {seq: bodies[rid] for rid, seq, *_ in message.confirms}
     stored = dict(enumerate(bodies_on_disk(child.journal), 1))
     assert confirmed.items() <= stored.items()
 

@@ -62,7 +62,7 @@ def publish(peer: Peer, topic: str, *payloads: bytes, pseq: int = 0) -> tuple[in
     while True:
         for row in peer.until(m.PubOk).confirms:
             if row[0] == rid:
-                return row[1:]
+                return row[1], row[2], row[3]
 
 
 def settle(peer: Peer, verdict: m.Verdict, first: int, last: int, arg: Any = None, chan: int = 1) -> dict[str, Any]:

@@ -461,7 +461,7 @@ def test_idle_members_are_asked_in_turn() -> None:
     office = Office()
     for name in ("a", "b", "c"):
         office.respond(name, "sum", group="adders", concurrency=2)
-    order = []
+    order: list[Any] = []
     for i in range(6):
         office.ask()
         (name,) = [name for name in ("a", "b", "c") if len(office.asked(name)) > order.count(name)]
