@@ -39,10 +39,11 @@ class Figure(NamedTuple):
     wanted: float
     at_least: bool = True
     note: str = ""
+    or_else: bool = False  # another figure, which would do as well, is reached
 
     @property
     def good(self) -> bool:
-        return self.value >= self.wanted if self.at_least else self.value <= self.wanted
+        return self.or_else or self.value >= self.wanted if self.at_least else self.value <= self.wanted
 
 
 def write_journal(path: Path, messages: int) -> None:
@@ -107,7 +108,8 @@ def scan_figures(spark: Any, snapshot: Path, parquet: Path, messages: int, round
     yield Figure("full scan against Parquet", times["parquet"] / times["fabric"], 0.55, note=f"{rate:.2f} M rows/s")
     counted = messages / times["fabric_count"] / 1e6
     against = times["parquet_count"] / times["fabric_count"]
-    yield Figure("pruned count, M rows/s", counted, 3.0, note=f"{against:.2f} of Parquet's; 0.25 would do as well")
+    note = f"{counted:.2f} M rows/s; 3.00 would do as well"
+    yield Figure("pruned count against Parquet", against, 0.25, note=note, or_else=counted >= 3.0)
     yield Figure("narrow query against full scan", times["narrow"] / times["fabric"], 0.25, at_least=False)
 
 
