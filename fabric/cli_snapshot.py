@@ -68,7 +68,13 @@ def snapshot() -> None:
 @click.option("--url", metavar="URL", help="Ask the hub at this address, on this machine, where its journal is.")
 @click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Remove all but the N newest afterwards.")
 @click.option("--full", is_flag=True, help="Copy everything, and share no files with earlier snapshots.")
-@click.option("--rate", type=Size(), help="Read at most this much in a second, such as 50MB.")
+@click.option(
+    "--rate",
+    type=Size(),
+    default="150MB",  # a busy hub on the same disk then keeps most of its speed
+    show_default=True,
+    help="Read at most this much in a second; 0: as fast as it goes.",
+)
 @click.option("--shard-size", type=Size(), default="128MiB", show_default=True, help="How large a shard gets.")
 @click.option(
     "--connect-timeout", type=Duration(), default=3.0, show_default="3s", help="How long to wait for the hub of --url."
@@ -81,7 +87,7 @@ def create_command(
     url: str | None,
     keep: int | None,
     full: bool,
-    rate: int | None,
+    rate: int,
     shard_size: int,
     connect_timeout: float,
     no_progress: bool,
@@ -112,7 +118,7 @@ def create_command(
         )
     begun_s = time.monotonic()
     with _expected(), _progress("copying", "messages", no_progress) as progress:
-        made = create_in(journal, folder, pace=Pace(shard_size, rate or 0), full=full, progress=progress)
+        made = create_in(journal, folder, pace=Pace(shard_size, rate), full=full, progress=progress)
         removed: list[str] = []
         if keep is not None:
             with claim(folder):
