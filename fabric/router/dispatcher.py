@@ -134,7 +134,7 @@ class Dispatcher:
         now = self.commons.clock.now
         settling.leave(sub.group, sub, now, lost=lost)
         if sub.group.durable:
-            self._follow_up(sub.group, now)
+            self._follow_up(sub.group)
         elif sub.group.name in self.groups:
             self._strike(sub.group)
 
@@ -245,10 +245,10 @@ class Dispatcher:
         self.counters["settled"] += applied
         if stale:
             self.counters["stale_verdicts"] += 1
-        self._follow_up(group, now)
+        self._follow_up(group)
         return {"applied": applied, "stale": stale}
 
-    def _follow_up(self, group: Group, now: float) -> None:
+    def _follow_up(self, group: Group) -> None:
         """Something was settled or came back: bury the dead, remember the row, look at the group again."""
         if group.dead:
             self._bury(group)
@@ -318,7 +318,7 @@ class Dispatcher:
             elif what.open:
                 self.counters["lapsed"] += what.open.size()
                 settling.lapse(what.sub.group, what, now)
-                self._follow_up(what.sub.group, now)
+                self._follow_up(what.sub.group)
         elif isinstance(what, Group):
             what.alarm = NEVER
             if what.due(now):

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from fabric.block import PRIORITY_DEFAULT, Block
 from fabric.messages import Gap, GroupSettings, Level, SaveFailure, SaveGroup
+from fabric.names import REDRIVE
 from fabric.router.commons import Commons
 from fabric.router.delivery import Backlog, DeadLetter
 from fabric.router.failures import Failures
@@ -28,7 +29,6 @@ from fabric.router.timers import NEVER
 # something; beyond this, a group serves what it has failed so far before it takes anything new.
 OPEN_RANGES_MAX: Final = 4_096
 UNTOLD_MAX: Final = 64  # gaps remembered for the next consumer that comes; more are told as one
-REDRIVE: Final = "$redrive."
 
 
 class Group:
@@ -260,7 +260,7 @@ class Group:
             "floor": self.floor,
             "behind": max(self.commons.committed_seq + 1 - position, 0),
             "outstanding": sum(member.outstanding for member in self.members),
-            "redelivering": len(pending.ready) + len(pending.waiting) + len(pending.suspects),
+            "redelivering": len(pending),
             "waiting": len(pending.waiting),
             "suspects": len(pending.suspects),
             "failed": len(self.failures),

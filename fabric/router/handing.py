@@ -9,8 +9,9 @@ from typing import Final
 
 from fabric.block import Block, pick
 from fabric.messages import Deliver, Gap, Happening
+from fabric.names import REDRIVE
 from fabric.router.delivery import Parcel
-from fabric.router.groups import REDRIVE, Group
+from fabric.router.groups import Group
 from fabric.router.lanes import REMOVED, STREAK_MAX, Runs, Work, next_work, redelivery
 from fabric.router.ledger import Out
 from fabric.router.letters import revived
@@ -68,7 +69,7 @@ def choose(group: Group, bytes_each: int = 0) -> tuple[Subscription | None, int]
     """The member with the fewest outstanding, the next in turn among equals; and how many have room."""
     members, reserved = group.members, group.reserved
     if group.strict:  # those who joined later take over when the first one leaves
-        if not members or any(member.outstanding for member in members[1:]):  # who was first still holds something
+        if not members or _is_held_up(group):
             return None, 0
         first = members[0]
         return (first, 1) if first.room() > 0 and first.fitting(bytes_each or 1) else (None, 0)
@@ -83,6 +84,11 @@ def choose(group: Group, bytes_each: int = 0) -> tuple[Subscription | None, int]
         return None, 0
     group.turn = (best + 1) % n
     return members[best], eligible
+
+
+def _is_held_up(group: Group) -> bool:
+    """In strict order, nobody is next while someone who was first before still holds something."""
+    return any(member.outstanding for member in group.members[1:])
 
 
 def hand_out_suspect(group: Group, now: float, wall_us: int, out: Out) -> Parcel | None:
@@ -119,7 +125,7 @@ def overtaken(group: Group) -> bool:
 def _idle_member(group: Group) -> Subscription | None:
     """A member that holds nothing. When there is none, one is kept free from now on."""
     members = group.members[:1] if group.strict else group.members
-    if group.strict and any(member.outstanding for member in group.members[1:]):
+    if group.strict and _is_held_up(group):
         return None
     for member in members:
         if member.outstanding == 0 and member.room() > 0:
