@@ -1,7 +1,8 @@
-"""The help texts in docs/cli.md, taken from the commands themselves so that they cannot go stale.
+"""The help texts and the environment variables in docs/cli.md, taken from the commands themselves so that they cannot
+go stale.
 
 `python docs/reference.py` writes all that follows `## Reference` anew, in the order in which the commands are listed. A
-help text stands below a line `<!-- help: COMMAND -->`.
+help text stands below a line `<!-- help: COMMAND -->`; the variables come last.
 """
 
 import re
@@ -12,7 +13,8 @@ from typing import Final
 
 import click
 
-from fabric.cli import main
+from fabric.cli import main, variables
+from fabric.cli_variables import OTHERS
 
 PAGE: Final = Path(__file__).parent / "cli.md"
 WIDTH: Final = 100
@@ -44,7 +46,19 @@ def slot(path: str, text: str) -> str:
 def renewed(page: str) -> str:
     """The page with every help text as the command gives it."""
     written, heading, _ = page.partition(HEADING)
-    return written + heading + "".join(f"\n### {path}\n\n{slot(path, text)}" for path, text in helps().items())
+    helped = "".join(f"\n### {path}\n\n{slot(path, text)}" for path, text in helps().items())
+    return written + heading + helped + listed_variables()
+
+
+def listed_variables() -> str:
+    """The variables of all options by command, then those that belong to no single option."""
+    by_command: dict[str, list[str]] = {}
+    for name, (command, _) in variables(main).items():
+        by_command.setdefault(command, []).append(f"`{name}`")
+    rows = [f"| `{command}` | {' '.join(names)} |" for command, names in by_command.items()]
+    others = [f"| `{name}` | {meaning} |" for name, meaning in OTHERS.items()]
+    titles = ["\n### Environment variables\n", "| command | variables of its options |", "|---|---|"]
+    return "\n".join([*titles, *rows, "", "| other variables | |", "|---|---|", *others, ""])
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import click
 
-from fabric import __version__
+from fabric import __version__, cli_variables
 from fabric.errors import Code, FabricError, JournalDamaged, ProtocolError, SnapshotDamaged
 
 EXIT_FAILED: Final = 1
@@ -31,6 +31,9 @@ EXIT_NOTHING: Final = 7
 EXIT_PARTLY: Final = 8
 EXIT_DAMAGED: Final = 9
 EXIT_INTERRUPTED: Final = 130
+
+
+COMPLETION: Final = "_FABRIC_COMPLETE"  # set by the shell when it asks what may come next
 
 
 class Command(NamedTuple):
@@ -91,12 +94,13 @@ class Fabric(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = COMMANDS.get(PLURALS.get(cmd_name, cmd_name))
+        name = PLURALS.get(cmd_name, cmd_name)
+        entry = COMMANDS.get(name)
         if entry is None:
             return None
         command = getattr(importlib.import_module(entry.module), entry.name)
         assert isinstance(command, click.Command)
-        return command
+        return cli_variables.assign(command, (name,))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -120,6 +124,8 @@ class Fabric(click.Group):
         **extra: Any,
     ) -> Any:
         def plain() -> Any:
+            if COMPLETION not in os.environ:
+                _warn_of_unknown_variables(self)
             return super(Fabric, self).main(args, prog_name, complete_var, standalone_mode=False, **extra)
 
         return sys.exit(run(plain)) if standalone_mode else plain()
@@ -129,6 +135,33 @@ class _WrongUsage(click.UsageError):
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
+
+
+def variables(group: Fabric) -> dict[str, tuple[str, click.Option]]:
+    """The variable of each option of each command, with the command and the option."""
+    return {
+        cli_variables.variable(path, option): (" ".join(("fabric", *path)), option)
+        for path, command in _walk(group)
+        for option in cli_variables.options(command)
+    }
+
+
+def _walk(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from _walk(command, (*path, name))
+
+
+def _warn_of_unknown_variables(group: Fabric) -> None:
+    if not cli_variables.unknown(os.environ, ()):  # so that commands are not imported for nothing
+        return
+    for name, meant in cli_variables.unknown(os.environ, variables(group)).items():
+        hint = f"did you mean {meant}?" if meant else "docs/cli.md lists the variables"
+        click.echo(click.style("warning: ", fg="yellow") + f"{name} is set, and no option reads it; {hint}", err=True)
 
 
 def run(command: Callable[[], object]) -> int:
@@ -186,7 +219,7 @@ def _usage_hint(error: click.ClickException) -> str:
 @click.group(
     cls=Fabric,
     help=f"Durable messaging: a hub over a journal on disk, and the tools to talk to it.\n\n{EXAMPLES}",
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "FABRIC", "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="fabric", message="%(prog)s %(version)s")
 def main() -> None:

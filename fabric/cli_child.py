@@ -71,6 +71,7 @@ class HubProcess:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith("FABRIC_HUB_")},
             start_new_session=True,  # Ctrl-C is for the parent, which then stops us in good order
         )
         self._reader = threading.Thread(target=self._read_log, args=(self._process,), daemon=True)

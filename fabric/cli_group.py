@@ -27,7 +27,7 @@ from fabric.cli_show import (
     usage,
     yes_option,
 )
-from fabric.cli_values import POSITIONS, Duration, Position
+from fabric.cli_values import POSITIONS, Duration, Position, Text
 
 PHASES: Final = ("none", "syncing", "ended", "ready", "degraded")  # of a refresh, by their numbers
 POLL_S: Final = 0.1  # between looks at a refresh
@@ -166,7 +166,7 @@ def create_command(
 
 @group.command("update")
 @click.argument("name", shell_complete=cli_complete.groups)
-@click.option("--pattern", "patterns", multiple=True, help="All patterns from now on; repeatable.")
+@click.option("--pattern", "patterns", type=Text(), multiple=True, help="All patterns from now on; repeatable.")
 @group_settings
 @output_options
 @hub_options

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fabric import __version__
-from fabric.cli_values import Duration, Size, shown_bytes, shown_seconds
+from fabric.cli_values import Duration, Size, Text, shown_bytes, shown_seconds
 
 if TYPE_CHECKING:
     from fabric.hub import Hub
@@ -28,6 +28,7 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--bind",
     "binds",
+    type=Text(),
     multiple=True,
     metavar="URL",
     default=["tcp://127.0.0.1:7171"],

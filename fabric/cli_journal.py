@@ -6,21 +6,19 @@ modules are imported inside the commands, so that `fabric --help` does not wait 
 
 import json
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from fabric import cli_progress
 from fabric.cli import EXIT_CONFLICT, EXIT_NOT_FOUND
 from fabric.errors import JournalDamaged
 
 if TYPE_CHECKING:
-    from fabric.journal.verify import Progress, Report
+    from fabric.journal.verify import Report
 
-_PLAIN_PROGRESS_S: Final = 5.0  # a line of progress this often when stderr is not a terminal
 _FINDINGS_SHOWN: Final = 20
 
 
@@ -44,7 +42,6 @@ _output = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), help="Default: a table on a terminal, else JSON."
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Same as -o json.")
-_no_progress = click.option("--no-progress", is_flag=True, help="Say nothing while at work.")
 
 
 @click.group("journal", short_help="look at, check, copy and replace a journal")
@@ -87,7 +84,7 @@ def stats_command(data: Path, output: str | None, as_json: bool) -> None:
 @_data
 @_output
 @_json
-@_no_progress
+@cli_progress.no_progress_option
 def verify_command(data: Path, output: str | None, as_json: bool, no_progress: bool) -> None:
     """Check every checksum and whether all rows fit together. Works while the hub runs.
 
@@ -101,7 +98,7 @@ def verify_command(data: Path, output: str | None, as_json: bool, no_progress: b
     from fabric.journal.verify import verify_in_child
 
     _require_journal(data)
-    with _progress("checking", no_progress) as progress:
+    with cli_progress.shown("checking", "messages", no_progress) as progress:
         report = verify_in_child(data, progress=progress)
     _show("fabric.journal.verify.v1", _report_fields(report), output, as_json)
     _require_no_findings(report, f"the journal in {data} is damaged")
@@ -112,7 +109,7 @@ def verify_command(data: Path, output: str | None, as_json: bool, no_progress: b
 @_data
 @_output
 @_json
-@_no_progress
+@cli_progress.no_progress_option
 def backup_command(target: Path, data: Path, output: str | None, as_json: bool, no_progress: bool) -> None:
     """Copy a journal to the new directory TARGET and check the copy. Works while the hub runs.
 
@@ -125,7 +122,7 @@ def backup_command(target: Path, data: Path, output: str | None, as_json: bool, 
 
     _require_journal(data)
     _require_absent(target, "choose a new directory for each backup")
-    with _progress("copying", no_progress) as progress:
+    with cli_progress.shown("copying", "messages", no_progress) as progress:
         report = backup(data, target, progress)
     _show("fabric.journal.backup.v1", {"target": str(target), **_report_fields(report)}, output, as_json)
     _require_no_findings(report, f"the journal in {data} is damaged, and so is its backup")
@@ -136,7 +133,7 @@ def backup_command(target: Path, data: Path, output: str | None, as_json: bool, 
 @_data
 @_output
 @_json
-@_no_progress
+@cli_progress.no_progress_option
 @click.option("--yes", is_flag=True, help="Replace the journal that is there, without asking.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--accept-damage", is_flag=True, help="Restore a backup with damaged blocks: the good ones are kept.")
@@ -171,7 +168,7 @@ def restore_command(
         if not sys.stdin.isatty():
             raise _Conflict(f"there is a journal in {data} already\nhint: confirm with --yes")
         click.confirm(f"{plan}?", abort=True, err=True)
-    with _progress("checking", no_progress) as progress:
+    with cli_progress.shown("checking", "messages", no_progress) as progress:
         done = restore(source, data, replace=True, accept_damage=accept_damage, progress=progress)
     fields = {"epoch": done.epoch, "replaced": str(done.replaced) if done.replaced else None}
     _show("fabric.journal.restore.v1", {**fields, **_report_fields(done.report)}, output, as_json)
@@ -181,7 +178,7 @@ def restore_command(
 @_data
 @_output
 @_json
-@_no_progress
+@cli_progress.no_progress_option
 def compact_command(data: Path, output: str | None, as_json: bool, no_progress: bool) -> None:
     """Give the free space in a stopped journal's file back to the disk.
 
@@ -193,7 +190,7 @@ def compact_command(data: Path, output: str | None, as_json: bool, no_progress: 
     from fabric.journal.backup import compact
 
     _require_journal(data)
-    with _progress("checking", no_progress) as progress:
+    with cli_progress.shown("checking", "messages", no_progress) as progress:
         done = compact(data, progress)
     fields = {"before_bytes": done.before_bytes, "after_bytes": done.after_bytes}
     _show("fabric.journal.compact.v1", {**fields, **_report_fields(done.report)}, output, as_json)
@@ -250,29 +247,3 @@ def _show(schema: str, fields: Mapping[str, Any], output: str | None, as_json: b
         console.print(f"{finding['table']}{place}: {finding['why']}", markup=False, highlight=False)
     if len(findings) > _FINDINGS_SHOWN:
         console.print(f"and {len(findings) - _FINDINGS_SHOWN} more; see all with --json")
-
-
-@contextmanager
-def _progress(doing: str, is_silent: bool) -> "Iterator[Progress]":
-    """A bar on a terminal, a line every few seconds elsewhere; on stderr."""
-    if is_silent or not sys.stderr.isatty():
-        yield _plain_progress(doing) if not is_silent else lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(doing, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _plain_progress(doing: str) -> "Progress":
-    said_s = time.monotonic()
-
-    def progress(done: int, total: int) -> None:
-        nonlocal said_s
-        if time.monotonic() - said_s >= _PLAIN_PROGRESS_S:
-            said_s = time.monotonic()
-            click.echo(f"{doing}: {done:,} of {total:,} messages", err=True)
-
-    return progress

@@ -4,9 +4,8 @@ Data goes to stdout, as a table for people and as JSON for programs; progress an
 snapshots are imported inside the commands, so that `fabric --help` does not wait for LMDB.
 """
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
+from fabric import cli_progress
 from fabric.cli import EXIT_CONFLICT, EXIT_NOT_FOUND
 from fabric.cli_show import (
     Column,
@@ -35,11 +35,8 @@ from fabric.errors import FabricError, SnapshotDamaged
 if TYPE_CHECKING:
     from fabric.snapshot import Made, Manifest, Report
 
-_PLAIN_PROGRESS_S: Final = 5.0  # a line of progress this often when stderr is not a terminal
 _FINDINGS_SHOWN: Final = 20
-Progress = Callable[[int, int], None]
 
-_no_progress = click.option("--no-progress", is_flag=True, help="Say nothing while at work.")
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 
 
@@ -79,7 +76,7 @@ def snapshot() -> None:
 @click.option(
     "--connect-timeout", type=Duration(), default=3.0, show_default="3s", help="How long to wait for the hub of --url."
 )
-@_no_progress
+@cli_progress.no_progress_option
 @output_options
 def create_command(
     folder: Path,
@@ -108,16 +105,18 @@ def create_command(
     from fabric.snapshot import Pace, create_in
     from fabric.snapshot.family import claim, remove, superseded
 
-    named = click.get_current_context().get_parameter_source("data") is ParameterSource.COMMANDLINE
-    if named and url is not None:
-        usage("give --data or --url, not both")
+    source = click.get_current_context().get_parameter_source
+    if source("data") is ParameterSource.COMMANDLINE and url is not None:
+        if source("url") is ParameterSource.COMMANDLINE:
+            usage("give --data or --url, not both")
+        url = None  # from the environment, and the command line goes first
     journal = (data or Path("fabric-data")) if url is None else _ask_hub(url, connect_timeout)
     if not has_data(journal):
         raise Failed(
             f"there is no journal in {journal}", "name its directory, as --data or FABRIC_DATA", EXIT_NOT_FOUND
         )
     begun_s = time.monotonic()
-    with _expected(), _progress("copying", "messages", no_progress) as progress:
+    with _expected(), cli_progress.shown("copying", "messages", no_progress) as progress:
         made = create_in(journal, folder, pace=Pace(shard_size, rate), full=full, progress=progress)
         removed: list[str] = []
         if keep is not None:
@@ -164,7 +163,7 @@ def list_command(folder: Path, as_json: bool) -> None:
 @click.argument("path", type=_FOLDER)
 @click.option("--quick", is_flag=True, help="Look at the heads of blocks only, and not at payloads and sha256.")
 @click.option("--all", "every", is_flag=True, help="Check all snapshots in the folder PATH, not just the newest.")
-@_no_progress
+@cli_progress.no_progress_option
 @output_options
 def verify_command(path: Path, quick: bool, every: bool, no_progress: bool, as_json: bool) -> None:
     """Check a snapshot, or the newest one in a folder: manifest, checksums, gaps, order.
@@ -184,7 +183,7 @@ def verify_command(path: Path, quick: bool, every: bool, no_progress: bool, as_j
     failed: list[str] = []
     for one in paths:
         begun_s = time.monotonic()
-        with _expected(), _progress("checking", "messages", no_progress) as progress:
+        with _expected(), cli_progress.shown("checking", "messages", no_progress) as progress:
             report = verify(one, progress, quick=quick)
         _tell_report(report, time.monotonic() - begun_s, as_json)
         if report.findings:
@@ -223,7 +222,7 @@ def rm_command(paths: tuple[Path, ...], yes: bool, as_json: bool) -> None:
 @snapshot.command("push")
 @click.argument("path", type=_FOLDER)
 @click.argument("destination")
-@_no_progress
+@cli_progress.no_progress_option
 @output_options
 def push_command(path: Path, destination: str, no_progress: bool, as_json: bool) -> None:
     """Copy a snapshot, or the newest one in a folder, to another folder or URL; what is there already is not sent.
@@ -238,7 +237,7 @@ def push_command(path: Path, destination: str, no_progress: bool, as_json: bool)
     """
     from fabric.snapshot import push
 
-    with _expected(), _progress("sending", "bytes", no_progress) as progress:
+    with _expected(), cli_progress.shown("sending", "bytes", no_progress) as progress:
         done = push(path, destination, progress)
     sentence = (
         f"{done.target}: {plural(done.files, 'shard')}, {done.sent} sent ({shown_bytes(done.sent_bytes)}), "
@@ -370,32 +369,3 @@ def _expected() -> Iterator[None]:
         raise Failed(str(error), error.hint, EXIT_NOT_FOUND) from error
     except Busy as error:
         raise Failed(str(error), error.hint, EXIT_CONFLICT) from error
-
-
-@contextmanager
-def _progress(doing: str, unit: str, is_silent: bool) -> Iterator[Progress]:
-    """A bar on a terminal, a line every few seconds elsewhere; on stderr."""
-    if is_silent:
-        yield lambda done, total: None
-        return
-    if not sys.stderr.isatty():
-        yield _plain_progress(doing, unit)
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(doing, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _plain_progress(doing: str, unit: str) -> Progress:
-    said_s = time.monotonic()
-
-    def progress(done: int, total: int) -> None:
-        nonlocal said_s
-        if time.monotonic() - said_s >= _PLAIN_PROGRESS_S:
-            said_s = time.monotonic()
-            click.echo(f"{doing}: {done:,} of {total:,} {unit}", err=True)
-
-    return progress

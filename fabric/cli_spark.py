@@ -12,6 +12,7 @@ import click
 
 from fabric.cli import EXIT_DAMAGED
 from fabric.cli_show import Column, Failed, output_options, show_rows
+from fabric.cli_values import Text
 from fabric.errors import FabricError
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ def jobs_command(name: str | None, as_json: bool) -> None:
 @spark.command("run")
 @click.argument("job")
 @click.option("--snapshot", envvar="FABRIC_SNAPSHOT", help="A snapshot, or a live journal here; several with commas.")
-@click.option("-p", "--param", multiple=True, metavar="NAME=VALUE", help="A parameter of the job; may be repeated.")
+@click.option(
+    "-p", "--param", type=Text(), multiple=True, metavar="NAME=VALUE", help="A parameter of the job; may be repeated."
+)
 @click.option("--out", help="Write the tables into this folder. For lake: the folder of the lake.")
 @click.option(
     "--format",
@@ -75,7 +78,7 @@ def jobs_command(name: str | None, as_json: bool) -> None:
 )
 @click.option("--html", type=click.Path(dir_okay=False), help="Write a report with charts into this file.")
 @click.option("--master", help="The Spark master.  [default: all cores of this machine]")
-@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+@click.option("--conf", type=Text(), multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
 @output_options
 def run_command(
     job: str,

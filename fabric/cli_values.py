@@ -5,6 +5,7 @@ A value that is not understood is answered with a sentence that shows what would
 """
 
 import re
+import shlex
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -123,6 +124,22 @@ class _Parsed(_Base):
             return self.parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Several values in one variable stand apart by spaces; quotes keep those that are part of a value."""
+        try:
+            return shlex.split(rv)
+        except ValueError as error:
+            raise click.UsageError(f"{rv!r} in the environment cannot be split into values: {error}") from None
+
+
+class Text(_Parsed):
+    """Any text; for options that may be given several times."""
+
+    name = "text"
+
+    def parse(self, text: str) -> str:
+        return text
 
 
 class Duration(_Parsed):

@@ -1,0 +1,62 @@
+"""Environment variables: every option of every command has one, by one rule.
+
+The variable of an option is `FABRIC_`, the command and the option's long name, in capitals and with underscores:
+`fabric hub --max-age` is `FABRIC_HUB_MAX_AGE`, `fabric group list --json` is `FABRIC_GROUP_LIST_JSON`. Some options
+have a shorter variable besides, for all commands that have the option: `FABRIC_URL`, `FABRIC_DATA`. The longer one
+goes first, and what is written on the command line before both.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+
+import click
+
+PREFIX = "FABRIC"
+# Read elsewhere than by an option: by the client, by Spark, by tests and benchmarks; or set for the command of --exec.
+OTHERS = {
+    "FABRIC_URL": "the hub's address",
+    "FABRIC_DATA": "the journal's directory",
+    "FABRIC_SNAPSHOT": "the snapshot for Spark's jobs",
+    "FABRIC_DEBUG": "1: show the traceback of an error",
+    "FABRIC_SPARK_CACHE": "where Spark keeps parts of remote snapshots",
+    "FABRIC_SEED": "the seed of tests with random choices",
+    "FABRIC_CLUSTER": "1: test Spark with a cluster",
+    "FABRIC_POWER_IMAGES": "how many images of a disk the power-cut tests make",
+    "FABRIC_BENCH_LEVEL": "the level of the peer that other brokers are compared with",
+    "FABRIC_BENCH_TOPIC": "its topic",
+    **{
+        f"FABRIC_{name}": "set for the command of --exec"
+        for name in ("TOPIC", "SEQ", "KEY", "ATTEMPT", "GROUP", "HEADERS")
+    },
+}
+
+
+def variable(path: Iterable[str], option: click.Option) -> str:
+    """The variable of an option of the command that is typed as `path`, without `fabric`."""
+    name = max(option.opts, key=len).lstrip("-")  # the long name; -n has none
+    return "_".join((PREFIX, *path, name)).upper().replace("-", "_")
+
+
+def assign(command: click.Command, path: tuple[str, ...]) -> click.Command:
+    """Let all options of a command, and of the commands below it, read their variables."""
+    for option in options(command):
+        own, given = variable(path, option), option.envvar or []
+        also = [given] if isinstance(given, str) else [name for name in given if name != own]
+        option.envvar = [own, *also]
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            assign(inner, (*path, name))
+    return command
+
+
+def options(command: click.Command) -> Iterator[click.Option]:
+    """Those that set something: not --help and --version."""
+    return (param for param in command.params if isinstance(param, click.Option) and param.expose_value)
+
+
+def unknown(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
+    """Variables that look like ours and are not, each with the name that was probably meant, or nothing."""
+    names = {*known, *OTHERS}
+    strangers = sorted(name for name in environment if name.startswith(f"{PREFIX}_") and name not in names)
+    near = {name: difflib.get_close_matches(name, names, n=1, cutoff=0.8) for name in strangers}
+    return {name: found[0] if found else "" for name, found in near.items()}
