@@ -198,6 +198,19 @@ def test_bytes_come_back_when_a_delivery_is_settled() -> None:
     assert bytes_max > PREFETCH_BYTES + size
 
 
+def test_large_messages_without_a_group_renew_the_credit_by_bytes() -> None:
+    post = Post(group=None)
+    size = PREFETCH_BYTES // 2 + 1
+    assert post.sub.deliver(deliver(1, 1, bytes(size)), 0.0)
+    assert post.sub.wants_collect
+    assert post.urgent == []
+    take(post.sub)
+    assert post.urgent == [False]  # although no verdict will ever follow
+    ((_, bytes_max),) = post.credits()
+    assert bytes_max > PREFETCH_BYTES + size
+    assert not post.sub.wants_collect
+
+
 def test_deliveries_that_nobody_wants_any_more_go_back() -> None:
     post = Post()
     post.sub.unwanted = True

@@ -162,6 +162,7 @@ class Subscription:
         block.verify_body()
         self.last_ordinal += missing + block.count
         self._window.lost(missing)  # they lapsed while we were away: the hub does not count on us for them
+        self._window.arrived_bytes += len(message.block)
         if self.closed:
             return True
         batch = Batch(self, block, message.first_ordinal, message.attempt, message.seqs, now)
@@ -230,8 +231,7 @@ class Subscription:
     def wants_collect(self) -> bool:
         """Whether verdicts or credit should leave before waiting: much was taken, or the hub may wait for credit.
         Otherwise they can wait a moment for company."""
-        window = self._window
-        return self.taken >= VERDICTS_PER_FRAME or window.ordinal_max - self.last_ordinal <= window.prefetch // 2
+        return self.taken >= VERDICTS_PER_FRAME or self._window.used(self.last_ordinal)
 
     @property
     def awake(self) -> bool:
@@ -255,6 +255,8 @@ class Subscription:
             if not self.settles and item.generation == self.generation:
                 self._window.settled += item.count
                 self._window.settled_bytes += len(item.block.raw)
+                if self._window.can_rise:
+                    self.hook(self, False)  # no verdict will say that there is room again
         return item
 
     # Verdicts.

@@ -9,7 +9,9 @@ PREFETCH_BYTES: Final = 16 << 20
 class Window:
     """The credit of one generation of a subscription. What is settled, or is not ours any more, makes room."""
 
-    __slots__ = ("_count_max", "_fetching", "bytes_max", "ordinal_max", "prefetch", "settled", "settled_bytes")
+    __slots__ = (
+        "_count_max", "_fetching", "arrived_bytes", "bytes_max", "ordinal_max", "prefetch", "settled", "settled_bytes",
+    )  # fmt: skip
 
     def __init__(self, prefetch: int, count_max: int | None, fetching: bool) -> None:
         self.prefetch = prefetch
@@ -17,6 +19,7 @@ class Window:
         self._fetching = fetching  # credit is given by FETCH, not by us
         self.settled = 0  # messages
         self.settled_bytes = 0
+        self.arrived_bytes = 0
         self.ordinal_max = self._target()
         self.bytes_max = 0 if fetching else PREFETCH_BYTES
 
@@ -37,14 +40,28 @@ class Window:
         target = self.settled + self.prefetch
         return target if self._count_max is None else min(target, self._count_max)
 
-    def rise(self) -> bool:
-        """Raise the limits when half the window is free. True when the hub should hear of it."""
+    def used(self, last_ordinal: int) -> bool:
+        """Whether half of the credit, in messages or in bytes, has been used by deliveries up to this one."""
+        return not self._fetching and (
+            self.ordinal_max - last_ordinal <= self.prefetch // 2
+            or self.bytes_max - self.arrived_bytes <= PREFETCH_BYTES // 2
+        )
+
+    @property
+    def can_rise(self) -> bool:
+        """Whether half the window, in messages or in bytes, is free again."""
         if self._fetching:
             return False
-        target, target_bytes = self._target(), self.settled_bytes + PREFETCH_BYTES
-        enough = target - self.ordinal_max >= max(1, self.prefetch // 2)
-        last_part = target == self._count_max and target > self.ordinal_max
-        if not (enough or last_part or target_bytes - self.bytes_max >= PREFETCH_BYTES // 2):
+        target = self._target()
+        return (
+            target - self.ordinal_max >= max(1, self.prefetch // 2)
+            or (target == self._count_max and target > self.ordinal_max)
+            or self.settled_bytes + PREFETCH_BYTES - self.bytes_max >= PREFETCH_BYTES // 2
+        )
+
+    def rise(self) -> bool:
+        """Raise the limits when half the window is free. True when the hub should hear of it."""
+        if not self.can_rise:
             return False
-        self.ordinal_max, self.bytes_max = target, target_bytes
+        self.ordinal_max, self.bytes_max = self._target(), self.settled_bytes + PREFETCH_BYTES
         return True
