@@ -210,30 +210,53 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
 @group.command("seek")
 @click.argument("name", shell_complete=cli_complete.groups)
 @click.argument("position", type=Position())
+@click.option("--dry-run", is_flag=True, help="Say how many messages come again or are skipped, and do nothing.")
+@yes_option
 @output_options
 @hub_options
-def seek_command(name: str, position: str | int | float, as_json: bool, url: str, connect_timeout: float) -> None:
+def seek_command(
+    name: str,
+    position: str | int | float,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    url: str,
+    connect_timeout: float,
+) -> None:
     """Move a group to POSITION: what comes after it is delivered (again), what comes before is not.
 
     \b
     Examples:
       fabric group seek billing first                everything once more
-      fabric group seek billing seq:1200
-      fabric group seek billing 1h                   from an hour ago on
+      fabric group seek billing seq:1200 --dry-run   how much would that be?
+      fabric group seek billing 1h --yes             from an hour ago on, without a question
       fabric group seek billing new                  skip what has piled up
       fabric group seek prices last_per_key          the latest of each key, then what is new
 
     Deliveries that are out are void, and failures are forgotten. The old position is told: seek there to go back.
+    It asks before messages come again or are skipped. How many is an upper bound: messages of all topics are counted.
     """
     with connect(url, connect_timeout) as fab:
-        before = fab.info("group", name)["cursor"]
-        answer = {**fab.admin.groups.seek(name, position), "before": before}
-    say(
-        "fabric.group.seek.v1",
-        answer,
-        f"group {name}: next seq {answer['cursor']:,}; before it was {before:,}",
-        as_json,
-    )
+        plan = fab.admin.groups.seek(name, position, dry_run=True)
+        if dry_run:
+            say("fabric.group.seek.v1", {**plan, "dry_run": True}, f"would {_move(name, plan)}", as_json)
+            return
+        if plan["again"] or plan["skipped"]:
+            confirm(_move(name, plan), yes)
+        answer = fab.admin.groups.seek(name, position)
+    moved = f"group {name}: next seq {answer['cursor']:,}; before it was {answer['before']:,}"
+    say("fabric.group.seek.v1", answer, moved + _meaning(answer), as_json)
+
+
+def _move(name: str, plan: Row) -> str:
+    return f"move the group {name} from seq {plan['before']:,} to seq {plan['cursor']:,}{_meaning(plan)}"
+
+
+def _meaning(plan: Row) -> str:
+    """What a seek means for messages."""
+    again = f", up to {plural(plan['again'], 'message')} again" if plan["again"] else ""
+    skipped = f", up to {plural(plan['skipped'], 'message')} skipped" if plan["skipped"] else ""
+    return again + skipped
 
 
 @group.command("pause")

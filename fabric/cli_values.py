@@ -66,6 +66,8 @@ def position(text: str, now_s: float) -> str | int | float:
         if not re.fullmatch(r"\d{1,18}", word[4:]):
             raise ValueError(f"{text!r} is not a position; a seq is written seq:120")
         return int(word[4:])
+    if _NUMBER.fullmatch(word):
+        raise ValueError(f"{text!r} is not a position; write seq:{word} (a seq) or {word}s ({word} seconds ago)")
     try:
         return moment(word, now_s, "before")
     except ValueError:
@@ -75,6 +77,9 @@ def position(text: str, now_s: float) -> str | int | float:
 def moment(text: str, now_s: float, side: Literal["before", "after"]) -> float:
     """A time in seconds since 1970: written as such, or as a duration before or after now."""
     word = text.strip()
+    ago = "in an hour" if side == "after" else "an hour ago"
+    if _NUMBER.fullmatch(word):
+        raise ValueError(f"{text!r} is not a time; write {word}s for seconds, 1h ({ago}) or 2026-11-16T02:00Z")
     try:
         return now_s + (seconds(word) if side == "after" else -seconds(word))
     except ValueError:
@@ -83,7 +88,6 @@ def moment(text: str, now_s: float, side: Literal["before", "after"]) -> float:
         found = datetime.fromisoformat(word)
         return (found if found.tzinfo else found.astimezone()).timestamp()
     except (ValueError, OverflowError):
-        ago = "in an hour" if side == "after" else "an hour ago"
         raise ValueError(f"{text!r} is not a time; write 2026-11-16T02:00Z or 1h ({ago})") from None
 
 

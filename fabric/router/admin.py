@@ -89,7 +89,7 @@ OPERATIONS: Final[dict[str, tuple[Operation, tuple[str, ...]]]] = {
     "group.create": (admin_groups.create, ("group", "start", *_GROUP_SETTINGS)),
     "group.update": (admin_groups.update, ("group", *_GROUP_SETTINGS)),
     "group.delete": (admin_groups.delete, ("group",)),
-    "group.seek": (admin_groups.seek, ("group", "to")),
+    "group.seek": (admin_groups.seek, ("group", "to", "dry_run")),
     "group.pause": (admin_groups.pause, ("group",)),
     "group.resume": (admin_groups.resume, ("group",)),
     "group.refresh": (admin_groups.refresh, ALL),

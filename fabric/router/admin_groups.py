@@ -8,6 +8,8 @@ from fabric.errors import Code, ProtocolError
 from fabric.router import options
 from fabric.router.groups import Group
 from fabric.router.ledger import Out
+from fabric.router.positions import Position
+from fabric.router.ranges import Ranges
 
 if TYPE_CHECKING:
     from fabric.router.core import Router
@@ -76,13 +78,35 @@ def delete(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, 
 
 
 def seek(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
-    """Move the group: leases are void, failures are forgotten, and it goes on from there."""
-    group = find(router, fields)
+    """Move the group: leases are void, failures are forgotten, and it goes on from there. With `dry_run`, only say
+    what that would mean."""
+    group, dry_run = find(router, fields), fields.get("dry_run", False)
     if fields.get("to") is None:
         raise ProtocolError(Code.BAD_OPTION, "to is missing: the position to go to")
-    router.dispatcher.seek(group, router.dispatcher.position(group, fields["to"], "to"))
+    if not isinstance(dry_run, bool):
+        raise ProtocolError(Code.BAD_OPTION, f"dry_run is true or false, not {dry_run!r:.60}")
+    to = router.dispatcher.position(group, fields["to"], "to")
+    meaning = {"before": group.position(), **_meaning(group, to, router.intake.next_seq - 1)}
+    if dry_run:
+        return {**_place(router, group), "cursor": to.cursor, **meaning}
+    router.dispatcher.seek(group, to)
     router.advice.say("$sys.group.seeked", group=group.name, cursor=group.cursor)
-    return _place(router, group)
+    return {**_place(router, group), **meaning}
+
+
+def _meaning(group: Group, to: Position, last_seq: int) -> dict[str, int]:
+    """How many settled messages come again and how many unsettled ones are skipped; of all topics, as in `behind`."""
+    now, then = Ranges(group.open), Ranges(to.open)
+    now.add(group.position(), last_seq + 1)
+    then.add(to.cursor, last_seq + 1)
+    return {"again": _without(then, now), "skipped": _without(now, then)}
+
+
+def _without(some: Ranges, others: Ranges) -> int:
+    left = Ranges(some)
+    for first, last in others:
+        left.remove(first, last)
+    return left.size()
 
 
 def pause(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:

@@ -103,12 +103,27 @@ def test_groups_are_listed(talk: Fabric) -> None:
 def test_a_group_is_moved(talk: Fabric) -> None:
     talk("pub", "a", "--lines", stdin="1\n2\n3\n")
     talk("sub", "a", "--group", "g", "--count", "3")
-    moved = told(talk, "group", "seek", "g", "seq:2")
-    assert (moved["cursor"], moved["before"]) == (2, 4)
+    moved = told(talk, "group", "seek", "g", "seq:2", "--yes")
+    assert (moved["cursor"], moved["before"], moved["again"], moved["skipped"]) == (2, 4, 2, 0)
     assert talk("sub", "--group", "g", "--count", "2", "-f", "%v").stdout == "23"
-    text = talk("group", "seek", "g", "first", "-o", "table").stdout
-    assert text == "group g: next seq 1; before it was 4\n"
+    text = talk("group", "seek", "g", "first", "-o", "table", "--yes").stdout
+    assert text == "group g: next seq 1; before it was 4, up to 3 messages again\n"
     assert talk("sub", "--group", "g", "--count", "3", "-f", "%v").stdout == "123"
+
+
+def test_a_group_is_not_moved_before_it_was_confirmed(talk: Fabric) -> None:
+    talk("pub", "a", "--lines", stdin="1\n2\n3\n")
+    talk("group", "create", "g", "a")
+    asked = talk("group", "seek", "g", "new")
+    assert asked.exit_code == 6
+    assert asked.stderr == (
+        "error: not done: move the group g from seq 1 to seq 4, up to 3 messages skipped\nhint: confirm with --yes\n"
+    )
+    would = talk("group", "seek", "g", "new", "--dry-run", "-o", "table")
+    assert would.stdout == "would move the group g from seq 1 to seq 4, up to 3 messages skipped\n"
+    assert told(talk, "group", "seek", "g", "new", "--dry-run")["dry_run"] is True
+    assert told(talk, "group", "show", "g")["cursor"] == 1
+    assert talk("group", "seek", "g", "first").exit_code == 0, "nothing comes again and nothing is skipped"
 
 
 def test_the_latest_of_each_key(talk: Fabric) -> None:

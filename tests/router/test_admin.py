@@ -139,8 +139,29 @@ def test_a_group_is_moved_and_gets_old_messages_again() -> None:
     assert late.fields == {"applied": 0, "stale": [[3, 3]]}
     admin(w, "group.seek", group="g", to="new")
     assert info(w, "group", name="g")["behind"] == 0
+    assert refused(w, "group.seek", group="g", to="first", dry_run="yes").code == Code.BAD_OPTION
     assert refused(w, "group.seek", group="g").code == Code.BAD_OPTION
     assert refused(w, "group.seek", group="g", to="yesterday").code == Code.BAD_OPTION
+
+
+def test_a_move_says_what_comes_again_and_what_is_skipped() -> None:
+    w = world()
+    w.sub(C, 1, "a", group="g", credit=3)
+    w.pub(P, "a", "1", "2", "3", "4", "5")
+    w.settle(C, 1, m.Verdict.ACK, 1, 2)  # 3 is out, 4 and 5 were not considered yet
+
+    def meaning(to: object, **more: bool) -> tuple[int, int]:
+        answer = admin(w, "group.seek", group="g", to=to, **more)
+        return answer["again"], answer["skipped"]
+
+    assert meaning("first", dry_run=True) == (2, 0)
+    assert meaning({"seq": 2}, dry_run=True) == (1, 0)
+    assert meaning({"seq": 5}, dry_run=True) == (0, 2)
+    assert meaning("new", dry_run=True) == (0, 3)
+    assert meaning("last_per_key", dry_run=True) == (0, 2), "without a key, the last one"
+    assert w.bodies(C) == ["1", "2", "3"], "nothing was moved"
+    assert meaning("new") == (0, 3)
+    assert meaning("first") == (5, 0)
 
 
 def test_a_group_is_moved_to_a_time_and_to_the_latest_of_each_key() -> None:

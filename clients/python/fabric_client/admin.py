@@ -55,9 +55,11 @@ class Groups(Generic[A]):
         """The group and its position go; its consumers are told."""
         return self._ask({"op": "group.delete", "group": group})
 
-    def seek(self, group: str, to: Start) -> A:
-        """Go on from another place: "first", "new", a seq, a time."""
-        return self._ask({"op": "group.seek", "group": group, "to": position(to)})
+    def seek(self, group: str, to: Start, *, dry_run: bool = False) -> A:
+        """Go on from another place: "first", "new", a seq, a time. The answer says how many messages come `again` and
+        how many are `skipped`, at most; with dry_run that is all it does."""
+        fields = {"op": "group.seek", "group": group, "to": position(to)}
+        return self._ask({**fields, "dry_run": True} if dry_run else fields)
 
     def pause(self, group: str) -> A:
         """Deliver nothing new until `resume`."""

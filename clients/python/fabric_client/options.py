@@ -152,7 +152,8 @@ def position(start: Start) -> Any:
         case Mapping():
             return dict(start)
     raise FabricError(
-        f"start {start!r} is not a position", "use 'first', 'new', 'last', 'last_per_key', a seq (int) or a time"
+        f"start {start!r} is not a position",
+        "use 'first', 'new', 'last', 'last_per_key', a seq (int) or a time (a datetime, or seconds since 1970)",
     )
 
 
