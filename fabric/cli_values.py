@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
+from fabric.bounds import TIME_US_MAX
+
 DURATION_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 SIZE_UNITS: Final = {
     "b": 1,
@@ -219,8 +221,12 @@ def shown_seconds(span_s: float) -> str:
 
 
 def shown_time(moment_s: float) -> str:
-    """RFC 3339 in UTC, to the microsecond."""
-    return datetime.fromtimestamp(moment_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    """RFC 3339 in UTC, to the microsecond; the last moment there is for what lies beyond."""
+    return (
+        datetime.fromtimestamp(min(moment_s, TIME_US_MAX / 1e6), UTC)
+        .isoformat(timespec="microseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def shown_span(span_s: float) -> str:

@@ -12,6 +12,7 @@ import msgpack
 
 from fabric import messages as m
 from fabric.block import BLOCK_BYTES_MAX
+from fabric.bounds import HORIZON_MS
 from fabric.errors import Code, ProtocolError
 from fabric.messages import META_BYTES_MAX
 
@@ -197,9 +198,16 @@ def _argument(value: object) -> Any:
     """A number, a text, or both in a list: how long to wait, and why."""
     if isinstance(value, list) and len(value) == 2:
         wait, reason = value
-        return (None if wait is None else _uint(wait)), _reason(reason)
+        return (None if wait is None else _wait(wait)), _reason(reason)
     if value is None or isinstance(value, str):
         return value if value is None else _reason(value)
+    return _wait(value)
+
+
+def _wait(value: object) -> int:
+    """Milliseconds from now; a time derived from them must fit the journal's rows."""
+    if _uint(value) > HORIZON_MS:
+        raise ValueError(f"a wait is at most {HORIZON_MS} ms (10 years), not {value}")
     return _uint(value)
 
 

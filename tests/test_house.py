@@ -23,7 +23,10 @@ class Room(NamedTuple):
     not_even: tuple[str, ...] = ()
 
 
-FLOOR: Final = ("fabric.errors", "fabric.messages", "fabric.columns", "fabric.block", "fabric.names", "fabric.events")
+FLOOR: Final = (
+    *("fabric.errors", "fabric.bounds", "fabric.messages", "fabric.columns", "fabric.block", "fabric.names"),
+    "fabric.events",
+)
 CLOCKS_AND_THE_LIKE: Final = (
     *("time", "datetime", "threading", "asyncio", "concurrent", "multiprocessing", "queue", "logging"),
     *("random", "secrets", "uuid", "os", "io", "pathlib", "socket", "select", "selectors", "subprocess", "signal"),
@@ -34,6 +37,7 @@ SOCKETS: Final = ("socket", "select", "selectors", "asyncio")
 ROOMS: Final = {
     "fabric": Room(),
     "fabric.errors": Room(),
+    "fabric.bounds": Room(),
     "fabric.messages": Room(),
     "fabric.columns": Room(("fabric.errors",), (), CLOCKS_AND_THE_LIKE),
     "fabric.block": Room(("fabric.errors", "fabric.columns"), (), CLOCKS_AND_THE_LIKE),

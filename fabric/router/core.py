@@ -93,9 +93,9 @@ class Router:
         self.transactions = Transactions(self.intake, self.dispatcher, self.ledger)
         self.requests = Requests(self.counters)
         self.events: Events | None = None  # None: they were never switched on
-        self.schedules = Schedules(reader.schedules, self.intake, self.ledger, self.clock, self.counters)
         self.advice = Advice(self.commons.trie, self.counters)
-        self.commons.say = self.advice.say
+        self.commons.say = say = self.advice.say
+        self.schedules = Schedules(reader.schedules, self.intake, self.ledger, self.clock, self.counters, say)
         self.dead_letters = DeadLetters(saved, first_seq, self.advice.say)
         self.intake.watch = self.dead_letters.appended
         self.reading = Reading(self.shelf, self.dead_letters)

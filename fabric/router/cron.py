@@ -18,7 +18,8 @@ _DAY_MINUTES: Final = 1_440
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _LONGEST: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_SEARCH_MONTHS: Final = 12 * 9  # the 29th of February may be eight years away, as from 2096 to 2104
+# The longest wait of a calendar is 40 years: for a 29th of February on a given weekday, across 2100.
+SEARCH_YEARS: Final = 50
 _SUNDAY: Final = 4  # days after 1970-01-01, a Thursday, to a Sunday: weekday of day d is (d + 4) % 7
 
 
@@ -58,11 +59,11 @@ class Cron(NamedTuple):
             raise _error(f"cron {text!r}: no month of these has such a day")
         return cron
 
-    def after(self, us: int) -> int:
-        """The first moment of the calendar that is later, in microseconds since 1970 UTC."""
+    def after(self, us: int) -> int | None:
+        """The first moment of the calendar that is later, in microseconds since 1970 UTC; None if there is none."""
         day, minute = divmod(us // _MINUTE_US + 1, _DAY_MINUTES)
         year, month, day_of_month = civil_from_days(day)
-        for _ in range(_SEARCH_MONTHS):
+        for _ in range(12 * SEARCH_YEARS):
             if month in self.months:
                 first = days_from_civil(year, month, 1)
                 for number in range(day_of_month, days_in_month(year, month) + 1):
@@ -71,7 +72,7 @@ class Cron(NamedTuple):
                     if at < len(self.minutes) and self._has(today, number):
                         return (today * _DAY_MINUTES + self.minutes[at]) * _MINUTE_US
             year, month, day_of_month = (year, month + 1, 1) if month < 12 else (year + 1, 1, 1)
-        raise AssertionError("a calendar without an end has no next day")
+        return None
 
     def _has(self, day: int, number: int) -> bool:
         by_number, by_weekday = number in self.days, (day + _SUNDAY) % 7 in self.weekdays

@@ -9,7 +9,7 @@ once, since its row is gone then.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fabric import messages as m
@@ -22,7 +22,7 @@ from fabric.router.options import bounded
 from fabric.router.producers import SCHEDULED
 from fabric.router.sessions import Session
 from fabric.router.timers import NEVER
-from fabric.router.timing import NAME_CHARS_MAX, Timing, expiry, next_due
+from fabric.router.timing import NAME_CHARS_MAX, Timing, expiry, next_due, shown
 from fabric.router.unwritten import Unwritten
 from fabric.router.upcoming import Key, StoredSchedules, Upcoming
 
@@ -39,13 +39,20 @@ TOPICS_MAX: Final = 500  # whose counts are told
 
 class Schedules:
     def __init__(
-        self, stored: StoredSchedules, intake: Intake, ledger: Ledger, clock: Clock, counters: Counter[str]
+        self,
+        stored: StoredSchedules,
+        intake: Intake,
+        ledger: Ledger,
+        clock: Clock,
+        counters: Counter[str],
+        say: Callable[..., None],
     ) -> None:
         self._stored = stored
         self._intake = intake
         self._ledger = ledger
         self._clock = clock
         self._counters = counters
+        self._say = say  # an advisory
         self._unwritten = Unwritten(stored)
         self._upcoming = Upcoming(stored)
         self._last_id = self._saved_id = stored.counts(0).last_id
@@ -103,7 +110,7 @@ class Schedules:
         """The answer to a publish that was taken before."""
         schedule = self._unwritten.find(place - SCHEDULED) if place >= SCHEDULED else None
         if isinstance(schedule, m.SaveSchedule):
-            return {"schedule": schedule.id, "due_us": schedule.due_us, "dup": True}
+            return {"schedule": schedule.id, "due_us": shown(schedule.due_us), "dup": True}
         return {"schedule": 0, "dup": True}
 
     def _replace(self, old: m.SaveSchedule | str) -> int:
@@ -129,12 +136,13 @@ class Schedules:
             self._end(found, Block(found.block), "was cancelled")
             self._counters["schedules_cancelled"] += 1
             if cancel.rid:
-                answer = {"cancelled": True, "schedule": found.id, "due_us": found.due_us}
+                answer = {"cancelled": True, "schedule": found.id, "due_us": shown(found.due_us)}
                 self._ledger.answer(session.peer, m.Ok(0, cancel.rid, answer))
             return
         self._counters["refused_not_found"] += 1
         why = found or self._why_not(number, name)
-        self._ledger.answer(session.peer, m.Err(0, cancel.rid, Code.NOT_FOUND, why, {}))
+        if cancel.rid:
+            self._ledger.answer(session.peer, m.Err(0, cancel.rid, Code.NOT_FOUND, why, {}))
 
     def _why_not(self, number: int, name: str | None) -> str:
         if name is not None:
@@ -211,13 +219,16 @@ class Schedules:
         return True
 
     def _fire_one(self, schedule: m.SaveSchedule, wall_us: int) -> None:
-        block = Block(schedule.block)
+        block, following = Block(schedule.block), next_due(schedule, wall_us)
         expires_us = expiry(schedule.due_us, schedule.ttl_ms, block.expires_us)
         self._append(block if expires_us == block.expires_us else Block(expiring(block.raw, expires_us)))
         self._fired += 1
         self._counters["schedules_fired"] += 1
-        following = next_due(schedule, wall_us)
-        if following is None:
+        if following is None and schedule.cron:
+            self._counters["schedules_ended"] += 1
+            self._say("$sys.schedule.ended", schedule=schedule.id, name=schedule.name, cron=schedule.cron)
+            self._end(schedule, block, f"has fired for the last time: cron {schedule.cron!r} has no later day")
+        elif following is None:
             self._end(schedule, block, "has fired")
         else:
             self._drop(schedule)
@@ -286,7 +297,7 @@ def _described(schedule: m.SaveSchedule) -> dict[str, Any]:
     block = Block(schedule.block)
     row: dict[str, Any] = {
         "id": schedule.id,
-        "due_us": schedule.due_us,
+        "due_us": shown(schedule.due_us),
         "topic": block.topics[0],
         "topics": block.n_topics,
         "count": block.count,

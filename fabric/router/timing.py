@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from fabric.bounds import HORIZON_MS, TIME_US_MAX, YEAR_MS
 from fabric.errors import Code, ProtocolError
 from fabric.messages import SaveSchedule
-from fabric.router.cron import CRON_CHARS_MAX, Cron
+from fabric.router.cron import CRON_CHARS_MAX, SEARCH_YEARS, Cron
 from fabric.router.options import bounded, text
 
-YEAR_MS: Final = 366 * 86_400_000
-HORIZON_MS: Final = 10 * YEAR_MS  # nobody plans further ahead; a later time is a mistake, most likely of units
 HORIZON_US: Final = HORIZON_MS * 1000
 EVERY_MS_MIN: Final = 100  # more often is a stream, not a schedule
 NAME_CHARS_MAX: Final = 128
@@ -63,21 +62,35 @@ class Timing(NamedTuple):
     def first_due(self, wall_us: int) -> int:
         """When it is due first. Without a start, what repeats begins with the next round."""
         start = self.at_us if self.delay_ms is None else wall_us + self.delay_ms * 1000
-        if self.cron:
-            return calendar(self.cron).after(wall_us if start is None else max(start - 1, wall_us))
-        if start is None:
-            return wall_us + self.every_ms * 1000
-        if start > wall_us + HORIZON_US:
+        if start is not None and start > wall_us + HORIZON_US:
             raise _error(f"at_us {start} is more than {HORIZON_MS // YEAR_MS} years ahead; are these microseconds?")
-        return start
+        if self.cron:
+            due_us = calendar(self.cron).after(wall_us if start is None else max(start - 1, wall_us))
+            if due_us is None:
+                raise _error(f"cron {self.cron!r} has no day within {SEARCH_YEARS} years")
+            return due_us
+        return wall_us + self.every_ms * 1000 if start is None else start
 
 
 def next_due(schedule: SaveSchedule, wall_us: int) -> int | None:
-    """When it is due again, later than now: rounds that were missed are not made up for. None: never."""
+    """When it is due again, later than now: rounds that were missed are not made up for. None: never.
+
+    A stored calendar may be one that this version cannot read or that has no later day: it is not due again.
+    """
     if schedule.every_ms:
         step_us = schedule.every_ms * 1000
         return schedule.due_us + step_us * (max(wall_us - schedule.due_us, 0) // step_us + 1)
-    return calendar(schedule.cron).after(max(schedule.due_us, wall_us)) if schedule.cron else None
+    if not schedule.cron:
+        return None
+    try:
+        return calendar(schedule.cron).after(max(schedule.due_us, wall_us))
+    except ProtocolError:
+        return None
+
+
+def shown(due_us: int) -> int:
+    """A due time as answers have it: one that clients can make a date of, whatever an older version has stored."""
+    return min(due_us, TIME_US_MAX)
 
 
 def expiry(start_us: int, ttl_ms: int, own_us: int) -> int:

@@ -7,13 +7,15 @@ import pytest
 
 from fabric import block
 from fabric import messages as m
-from fabric.errors import Code
+from fabric.bounds import HORIZON_MS
+from fabric.errors import Code, FabricError
 from fabric_client.errors import BadMessage, TopicFull
 from fabric_client.options import block_options, message_of, pack
 from fabric_client.outgoing import PLAIN, Options
 from fabric_client.receipt import Receipt, Scheduled, total
 from fabric_client.schedules import Schedule, check_one_schedule, schedule_choice, schedule_page
 from fabric_client.ticket import Ticket
+from fabric_client.verdicts import Retry, retry_argument
 from tests.clients.talk import Desk, bodies
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -185,3 +187,36 @@ def test_a_row_of_the_list_is_read() -> None:
     assert schedule_page([1, 2], 5)["after"] == [1, 2]
     with pytest.raises(BadMessage, match="one schedule"):
         check_one_schedule(block_options(delay=1), 2)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"delay": timedelta.max},
+        {"ttl": timedelta.max},
+        {"every": timedelta(days=3661)},
+        {"delay": float("inf")},
+        {"delay": float("nan")},
+        {"at": float("nan")},
+        {"at": 1e18},
+        {"at": -1.0},
+        {"expires_at": float("inf")},
+    ],
+)
+def test_a_time_that_no_hub_takes_is_refused_at_the_call(said: dict[str, Any]) -> None:
+    with pytest.raises(FabricError):
+        block_options(**said)
+
+
+def test_a_wait_that_no_hub_takes_is_refused_at_the_call() -> None:
+    for wait in (timedelta.max, 1e300, float("inf"), float("nan"), -1.0):
+        with pytest.raises(FabricError, match="delay is"):
+            retry_argument(wait, None)
+        with pytest.raises(FabricError, match="delay is"):
+            Retry(wait, "closed").decide()
+    assert retry_argument(timedelta(days=3660), None) == HORIZON_MS
+
+
+def test_a_time_without_a_date_is_shown_as_the_last_date() -> None:
+    far = {"id": 1, "due_us": 1 << 62}
+    assert Schedule.of(far).due == Receipt(0, due_us=1 << 62).due == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fabric import messages as m
 from fabric import wire
+from fabric.bounds import HORIZON_MS
 from fabric.errors import Code, ProtocolError
 from fabric.wire import Verb
 from tests.floor.twin import checked
@@ -67,7 +68,8 @@ def test_every_kind_of_message_is_sampled() -> None:
 
 uints = st.integers(0, (1 << 63) - 1)
 ids = st.integers(0, (1 << 64) - 1)
-verdicts = st.tuples(st.sampled_from(m.Verdict), uints, uints, st.one_of(st.none(), uints, st.text())).map(
+waits = st.integers(0, HORIZON_MS)
+verdicts = st.tuples(st.sampled_from(m.Verdict), uints, uints, st.one_of(st.none(), waits, st.text())).map(
     lambda v: (v[0], min(v[1], v[2]) or 1, max(v[1], v[2], 1), v[3])
 )
 

@@ -5,9 +5,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import pytest
+from cronsim import CronSim, CronSimError
 
 from fabric.errors import Code, ProtocolError
-from fabric.router.cron import Cron, civil_from_days, days_from_civil, days_in_month
+from fabric.router.cron import SEARCH_YEARS, Cron, civil_from_days, days_from_civil, days_in_month
 from tests.seeds import seeded
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -22,7 +23,9 @@ def at(text: str) -> datetime:
 
 
 def after(cron: str, moment: str) -> str:
-    found = EPOCH + timedelta(microseconds=Cron.parse(cron).after(us(at(moment))))
+    found_us = Cron.parse(cron).after(us(at(moment)))
+    assert found_us is not None
+    found = EPOCH + timedelta(microseconds=found_us)
     return found.strftime("%Y-%m-%d %H:%M")
 
 
@@ -53,6 +56,8 @@ def test_days_are_those_of_the_calendar() -> None:
         ("0 12 13 * fri", "2026-03-01 00:00", "2026-03-06 12:00"),  # either day is enough
         ("0 12 13 * fri", "2026-03-12 00:00", "2026-03-13 12:00"),
         ("59 23 31 12 *", "2026-12-31 23:59", "2027-12-31 23:59"),
+        ("0 0 */31 3 0", "2026-03-01 00:00", "2037-03-01 00:00"),  # a 1st of March that is a Sunday
+        ("0 0 29 2 */7", "2088-03-01 00:00", "2128-02-29 00:00"),  # a 29th of February that is a Sunday
         ("0 0 */10 * mon", "2026-03-02 00:00", "2026-05-11 00:00"),  # */10 restricts, together with Monday
     ],
 )
@@ -138,7 +143,9 @@ def test_random_calendars_agree_with_a_loop_over_minutes() -> None:
             return moment.month in months and ((number or weekday) if both else (number and weekday))
 
         start = EPOCH + timedelta(seconds=rng.randint(0, 4_000_000_000))
-        found = EPOCH + timedelta(microseconds=Cron.parse(text).after(us(start)))
+        found_us = Cron.parse(text).after(us(start))
+        assert found_us is not None, text
+        found = EPOCH + timedelta(microseconds=found_us)
         expected = start.replace(second=0) + timedelta(minutes=1)
         while not (fits_day(expected) and fits(expected)):
             if not fits_day(expected):
@@ -146,3 +153,56 @@ def test_random_calendars_agree_with_a_loop_over_minutes() -> None:
             else:
                 expected += timedelta(minutes=1)
         assert found == expected, text
+
+
+def test_the_longest_wait_of_a_calendar_is_within_the_search() -> None:
+    """Of all dates and weekdays, over the 400 years after which the calendar repeats."""
+    longest = 0
+    for weekday in range(7):
+        for month, day in ((2, 29), (3, 1), (12, 31)):
+            last, waits = None, list[int]()
+            for year in range(2000, 2801):
+                if day <= days_in_month(year, month) and (days_from_civil(year, month, day) + 4) % 7 == weekday:
+                    waits += [year - last] if last is not None else []
+                    last = year
+            assert waits, f"{month}-{day} is a weekday {weekday} sometimes"
+            longest = max(longest, *waits)
+    assert longest == 40 < SEARCH_YEARS
+
+
+# What both calendars read alike. cronsim takes 4-4/3 for 4/3, so no range here has its ends in one place.
+_NUMBERS: Final = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
+
+
+def common_field(rng: random.Random, least: int, most: int) -> str:
+    if rng.random() < 0.4:
+        return rng.choice(("*", f"*/{rng.randint(1, most)}"))
+    parts = []
+    for _ in range(rng.randint(1, 2)):
+        first = rng.randint(least, most - 1)
+        last = rng.randint(first + 1, most)
+        parts.append(rng.choice((str(first), str(last), f"{first}-{last}", f"{first}-{last}/{rng.randint(1, most)}")))
+    return ",".join(parts)
+
+
+def test_random_calendars_agree_with_cronsim() -> None:
+    """Another program's reading of the same five fields: rare days, both kinds of days, and what never comes."""
+    rng = seeded("cronsim")
+    compared = 0
+    rare = ["0 0 30 2 *", "0 0 31 4,6 *", "0 0 29 2 */7", "0 0 */31 3 0", "0 0 */28 2 1", "0 0 29 2 3"]
+    random_ones = [" ".join(common_field(rng, *span) for span in _NUMBERS) for _ in range(1_000)]
+    for text in rare * 20 + random_ones:
+        start = EPOCH + timedelta(seconds=rng.randint(0, 4_000_000_000))
+        try:
+            expected: datetime | None = next(CronSim(text, start))
+        except (CronSimError, StopIteration):
+            expected = None
+        try:
+            found_us = Cron.parse(text).after(us(start))
+        except ProtocolError:
+            assert expected is None, text
+            continue
+        assert found_us is not None, text
+        assert EPOCH + timedelta(microseconds=found_us) == expected, (text, start)
+        compared += 1
+    assert compared > 900

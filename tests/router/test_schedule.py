@@ -7,10 +7,12 @@ import pytest
 
 from fabric import messages as m
 from fabric.block import Block, encode
+from fabric.bounds import HORIZON_MS
 from fabric.errors import Code, ProtocolError
 from fabric.router import schedule, upcoming
+from fabric.router.cron import Cron
 from fabric.router.intake import Refusal
-from fabric.router.timing import EVERY_MS_MIN, EXPIRY_GRAIN_US, HORIZON_MS, NAME_CHARS_MAX
+from fabric.router.timing import EVERY_MS_MIN, EXPIRY_GRAIN_US, NAME_CHARS_MAX
 from tests.router.world import World
 
 A, B = b"a", b"b"
@@ -642,6 +644,49 @@ def test_a_damaged_row_does_not_stop_the_others(world: Later, monkeypatch: pytes
     assert world.stored() == ["good"]
     assert world.router.counters["schedules_damaged"] == 1
     assert len(world.reader.schedules.rows) == 1
+
+
+def test_a_calendar_from_a_far_start_is_refused_like_any_other(world: Later) -> None:
+    far = world.wall_us() + HORIZON_MS * 1000 + 1
+    for options in ({"cron": "0 0 * * *"}, {"every_ms": 1000}, {}):
+        answer = world.later("far", at_us=far, **options)
+        assert (answer.code, "more than 10 years ahead" in answer.text) == (Code.BAD_OPTION, True)
+    assert world.waiting() == []
+
+
+def test_a_calendar_without_a_later_day_ends(world: Later, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None can be published; but a stored one may have been written by another version."""
+    world.hello(B)
+    world.sub(B, 1, "$sys.schedule.ended")
+    number = world.schedule("last", cron="0 0 * * *", name="old")
+    monkeypatch.setattr(Cron, "after", lambda self, us: None)
+    answer = world.later("never", cron="1 0 * * *")
+    assert (answer.code, "has no day within 50 years" in answer.text) == (Code.BAD_OPTION, True)
+    for _ in range(3):
+        world.set_clock(86_400.0)
+        world.pass_time(0.0)
+        assert world.stored() == ["last"]
+    assert world.waiting() == []
+    assert world.router.counters["schedules_ended"] == 1
+    assert world.bodies(B) == ['{"schedule": 1, "name": "old", "cron": "0 0 * * *"}']
+    assert "has fired for the last time" in world.cancel(id=number).text  # type: ignore[union-attr]
+
+
+def test_a_calendar_that_cannot_be_read_fires_once(world: Later) -> None:
+    """It is found out before the message is appended: otherwise it would be appended again with every look."""
+    world.reader.schedules.write(m.SaveSchedule(1, 1, encode("t", [b"odd"]), cron="every full moon"))
+    world.reader.schedules.write(m.CountSchedules(1, (("t", 1),)))
+    world.restart()
+    for _ in range(3):
+        world.pass_time(1.0)
+    assert (world.stored(), world.waiting()) == (["odd"], [])
+
+
+def test_cancel_without_a_rid_is_not_answered(world: Later) -> None:
+    world.schedule("a", delay_ms=1000, name="a")
+    for _ in range(2):
+        assert world.say(A, m.Cancel(0, {"name": "a"})) == []
+    assert world.waiting() == []
 
 
 # What the documents say.

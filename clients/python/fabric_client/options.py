@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final, TypedDict, cast
 
 from fabric import block
+from fabric.bounds import TIME_US_MAX
 from fabric.columns import HeaderValue
 from fabric.errors import FabricError
 from fabric_client.errors import BadMessage
@@ -135,7 +136,11 @@ def block_options(
 
 
 def microseconds(moment: Moment) -> int:
-    return round((moment.timestamp() if isinstance(moment, datetime) else moment) * 1e6)
+    """A time as the wire has it. What has no date is refused here, since no hub could do anything with it."""
+    time_s = moment.timestamp() if isinstance(moment, datetime) else moment
+    if not 0 <= time_s <= TIME_US_MAX / 1e6:  # so is what is not a number
+        raise BadMessage(f"{moment!r} is not a time between 1970 and 9999", "use a datetime, or seconds since 1970")
+    return round(time_s * 1e6)
 
 
 def position(start: Start) -> Any:

@@ -4,6 +4,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from fabric.bounds import TIME_US_MAX
+
+
+def moment(time_us: int) -> datetime:
+    """A time of the hub as a date; the last one there is for what lies beyond."""
+    return datetime.fromtimestamp(min(time_us, TIME_US_MAX) / 1e6, UTC)
+
 
 class Receipt(NamedTuple):
     """What the hub said: `seq` of the (first) message, how many it covers, and how many of them it had already.
@@ -28,7 +35,7 @@ class Receipt(NamedTuple):
     @property
     def due(self) -> datetime | None:
         """When a scheduled message will be published."""
-        return datetime.fromtimestamp(self.due_us / 1e6, UTC) if self.due_us else None
+        return moment(self.due_us) if self.due_us else None
 
 
 class Scheduled(Receipt):

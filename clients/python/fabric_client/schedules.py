@@ -1,13 +1,13 @@
 """Publishes that wait for their time in the hub."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from fabric.errors import FabricError
 from fabric_client.errors import BadMessage
 from fabric_client.outgoing import Options
-from fabric_client.receipt import Receipt
+from fabric_client.receipt import Receipt, moment
 
 
 class Schedule(NamedTuple):
@@ -37,10 +37,6 @@ class Schedule(NamedTuple):
             row.get("cron", ""),
             _length(row.get("ttl_ms", 0)),
         )
-
-
-def moment(time_us: int) -> datetime:
-    return datetime.fromtimestamp(time_us / 1e6, UTC)
 
 
 def _length(ms: int) -> timedelta | None:

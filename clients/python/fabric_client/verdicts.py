@@ -7,6 +7,7 @@ turns that into the verdict. Any other exception is the handler's failure, and `
 from datetime import timedelta
 from typing import Any, Final
 
+from fabric.bounds import HORIZON_MS
 from fabric.errors import FabricError
 from fabric.messages import Verdict
 from fabric.wire import REASON_CHARS_MAX
@@ -68,6 +69,10 @@ def milliseconds(what: str, value: Seconds) -> int:
     length = seconds(value)
     if not 0 <= length < float("inf"):
         raise FabricError(f"{what} is a number of seconds, 0 or more, not {value!r}", "use a float or a timedelta")
+    if length * 1000 > HORIZON_MS:
+        raise FabricError(
+            f"{what} is at most 10 years, not {value!r}", "are these seconds? leave it out for the default"
+        )
     return round(length * 1000) or (1 if length else 0)
 
 
