@@ -87,7 +87,17 @@ Examples:
 """
 
 
-class Fabric(click.Group):
+class Overview(click.Group):
+    """A command of commands. Alone it is a question for its help, and that is no error."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+
+class Fabric(Overview):
     """Imports a command when it is asked for, knows what was probably meant, and turns errors into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

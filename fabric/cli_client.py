@@ -32,7 +32,9 @@ def hub_options(command: F) -> F:
     return url(wait(command))
 
 
-def connect(url: str, timeout_s: float) -> "Client":
+@contextlib.contextmanager
+def connect(url: str, timeout_s: float) -> "Iterator[Client]":
+    """A client for the length of a command. A command that has waited long enough does not wait again at its end."""
     import fabric_client
 
     handler = _Warnings()
@@ -41,7 +43,15 @@ def connect(url: str, timeout_s: float) -> "Client":
         logger.addHandler(handler)
         logger.propagate = False
     logger.setLevel(logging.WARNING)  # the demo, in the same process, may have turned it down
-    return fabric_client.connect(url, name="fabric-cli", timeout=timeout_s)
+    fab = fabric_client.connect(url, name="fabric-cli", timeout=timeout_s)
+    try:
+        yield fab
+    except BaseException as error:
+        enough = isinstance(error, fabric_client.Timeout | fabric_client.ConnectionLost | KeyboardInterrupt)
+        with contextlib.suppress(fabric_client.FabricError):  # the first error is the one to hear about
+            fab.close(timeout=0.0) if enough else fab.close()
+        raise
+    fab.close()
 
 
 def all_rows(fab: "Client", what: str, name: str, **fields: Any) -> list[dict[str, Any]]:

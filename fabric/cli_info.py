@@ -6,8 +6,10 @@ from typing import Any, Final
 
 import click
 
+from fabric.cli import EXIT_NOT_FOUND
 from fabric.cli_client import connect, hub_options
-from fabric.cli_show import Column, Row, output_options, print_table, show_fields, usage
+from fabric.cli_show import Column, Failed, Row, output_options, print_table, show_fields, usage
+from fabric.cli_topic import known_topic
 
 NAMED: Final = {"group": "the name of a group", "topic": "the name of a topic"}
 MAY_BE_NAMED: Final = ("dlq", "schedules")
@@ -47,7 +49,11 @@ def info(what: str, name: str | None, as_json: bool, url: str, connect_timeout: 
         usage(f"'fabric info {what}' takes no name")
     listed, module = _LISTS.get(what, (None, ""))
     with connect(url, connect_timeout) as fab:
+        if what == "topic":
+            known_topic(fab, str(name))
         answer = _whole(lambda **after: fab.info(what, name, **after), listed)
+    if what == "schedules" and name is not None and not answer["schedules"]:
+        raise Failed(f"there is no schedule {name!r}", "'fabric schedule list' shows what there is", EXIT_NOT_FOUND)
     schema = f"fabric.info.{what}.v1"
     rows = answer.get(listed or "")
     if as_json or rows is None:

@@ -14,6 +14,7 @@ import click
 
 from fabric import cli_progress
 from fabric.cli import EXIT_CONFLICT, EXIT_NOT_FOUND
+from fabric.cli_noun import Noun
 from fabric.errors import JournalDamaged
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ _output = click.option(
 _json = click.option("--json", "as_json", is_flag=True, help="Same as -o json.")
 
 
-@click.group("journal", short_help="look at, check, copy and replace a journal")
+@click.group("journal", cls=Noun, short_help="look at, check, copy and replace a journal")
 def journal() -> None:
     """Look at a journal, check it, copy it, replace it.
 

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import click
 
-from fabric.cli import EXIT_NOT_FOUND
+from fabric.cli import EXIT_NOT_FOUND, Overview
 from fabric.cli_show import Failed
 from fabric.errors import Code, FabricError
 
 SYNONYMS: Final = {"ls": "list", "rm": "delete", "remove": "delete", "info": "show", "describe": "show"}
 
 
-class Noun(click.Group):
+class Noun(Overview):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
@@ -36,6 +36,6 @@ class Noun(click.Group):
         try:
             return super().invoke(ctx)
         except FabricError as error:
-            if getattr(error, "code", None) != Code.NOT_FOUND:
+            if getattr(error, "code", None) != Code.NOT_FOUND or "list" not in self.commands:
                 raise
             raise Failed(str(error), f"'fabric {self.name} list' shows what there is", EXIT_NOT_FOUND) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fabric.cli_client import connect, hub_options
+from fabric.cli_client import connect, hub_options, sigterm_interrupts
 from fabric.cli_show import usage
 from fabric.cli_values import Duration, Header, Moment, shown_ago, shown_bytes, shown_seconds, shown_time
 
@@ -20,6 +20,7 @@ JSON_TYPE: Final = "application/json"
 PROGRESS_EVERY_S: Final = 0.2  # on a terminal; otherwise a plain line every PROGRESS_PLAIN_S
 PROGRESS_PLAIN_S: Final = 5.0
 EVERY_S_MIN: Final = 0.1  # as the hub has it
+CONFIRMS_S: Final = 2.0  # how long an interrupted command waits for confirms that are on their way
 PROGRESS_CHECK: Final = 1000  # messages between looks at the clock
 
 
@@ -97,7 +98,7 @@ def pub(
       fabric pub reports.daily '{}' --cron '0 6 * * *' --name daily-report
 
     It returns when the hub has everything on disk. What is for later has no seq yet but the id of a schedule: see
-    'fabric schedule'.
+    'fabric schedule'. Ctrl-C and SIGTERM end --lines and --count with exit code 130, and say how many are stored.
     """
     later = {"delay": delay, "at": at, "every": every, "cron": cron, "name": name}
     later = {option: value for option, value in later.items() if value is not None}
@@ -107,7 +108,7 @@ def pub(
     timing = {**later, "ttl": ttl, "priority": priority, "level": None if level == "journaled" else level, "id": number}
     timing = {option: value for option, value in timing.items() if value is not None}
     style = output or ("text" if sys.stdout.isatty() else "json")
-    with connect(url, connect_timeout) as fab:
+    with sigterm_interrupts(), connect(url, connect_timeout) as fab:
         if lines:
             options = message_options(headers, key, b"", as_json=as_json or False)
             _publish_stream(fab, topic, _lines(), {**options, **timing}, timeout, style, show=not no_progress)
@@ -203,14 +204,19 @@ def _publish_stream(
 ) -> None:
     progress = _Progress(show)
     count = size = 0
-    for body in bodies:
-        fab.publish_nowait(topic, body, **options)
-        count += 1
-        size += len(body)
-        if count % PROGRESS_CHECK == 0:
-            progress.at(count)
-    if count:
-        fab.flush(timeout)
+    try:
+        for body in bodies:
+            fab.publish_nowait(topic, body, **options)
+            count += 1
+            size += len(body)
+            if count % PROGRESS_CHECK == 0:
+                progress.at(count)
+        if count:
+            fab.flush(timeout)
+    except KeyboardInterrupt:
+        progress.done()
+        _tell_interrupted(fab, count)
+        raise
     took_s = progress.done()
     rate = count / took_s if took_s else 0.0
     if style == "text":
@@ -219,6 +225,19 @@ def _publish_stream(
         )
     else:
         click.echo(json.dumps({"topic": topic, "published": count, "bytes": size, "seconds": round(took_s, 6)}))
+
+
+def _tell_interrupted(fab: "Client", count: int) -> None:
+    """The user wants to leave: say what became of the messages so far."""
+    from fabric_client import FabricError
+
+    try:
+        fab.flush(CONFIRMS_S)
+    except FabricError as error:
+        click.echo(f"{error}", err=True)
+    open_ = fab.unconfirmed
+    stored = f"interrupted: {max(count - open_, 0):,} of {count:,} messages stored"
+    click.echo(f"{stored}, {open_:,} not confirmed: these may be stored or not" if open_ else stored, err=True)
 
 
 class _Progress:

@@ -35,7 +35,12 @@ TIMEOUT_S: Final = 10.0
 )
 @click.option("--timeout", type=Duration(), default=TIMEOUT_S, show_default="10s", help="How long to wait.")
 @click.option(
-    "-o", "--output", type=click.Choice(["raw", "ndjson"]), default="raw", show_default=True, help="The body, or all."
+    "-o",
+    "--output",
+    type=click.Choice(["text", "raw", "ndjson"]),
+    default="text",
+    show_default=True,
+    help="The body as lines, the body alone with nothing added, or all.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as -o ndjson.")
 @hub_options
@@ -68,7 +73,7 @@ def request(
         usage("--timeout is more than 0")
     body = body_of(data)
     options = message_options(headers, key, body)
-    show = _record if as_json or output == "ndjson" else _body
+    show = _record if as_json or output == "ndjson" else _body if output == "raw" else _lines
     count = 0
     with connect(url, connect_timeout) as fab:
         found: Iterator[Reply]
@@ -181,6 +186,10 @@ def _handler(answer: "Callable[[Request], bytes]", *, quiet: bool, lines: bool) 
 
 
 def _body(reply: "Reply") -> bytes:
+    return reply.body
+
+
+def _lines(reply: "Reply") -> bytes:
     return reply.body if reply.body.endswith(b"\n") else reply.body + b"\n"
 
 

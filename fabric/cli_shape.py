@@ -43,7 +43,7 @@ def shape_of(template: str | None, output: str, *, headers: bool = False) -> Sha
         case "ndjson":
             return Shape(lambda message: _json(message) + b"\n")
         case "raw":
-            return Shape(lambda message: message.body + b"\n")
+            return Shape(lambda message: message.body)  # the bytes alone, so that a picture stays one
     line = _coloured if sys.stdout.isatty() else _plain
     return Shape((lambda message: line(message) + _headers(message)) if headers else line)
 

@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from fabric import cli_progress
 from fabric.cli import EXIT_CONFLICT, EXIT_NOT_FOUND
+from fabric.cli_noun import Noun
 from fabric.cli_show import (
     Column,
     Failed,
@@ -40,7 +41,7 @@ _FINDINGS_SHOWN: Final = 20
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 
 
-@click.group("snapshot", short_help="copies of a journal for analysis")
+@click.group("snapshot", cls=Noun, short_help="copies of a journal for analysis")
 def snapshot() -> None:
     """Take snapshots of a journal, look at them, check them, send them elsewhere.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from fabric.cli import EXIT_DAMAGED
+from fabric.cli_noun import Noun
 from fabric.cli_show import Column, Failed, output_options, show_rows
 from fabric.cli_values import Text
 from fabric.errors import FabricError
@@ -25,7 +26,7 @@ _INSTALL = (
 )
 
 
-@click.group("spark", short_help="jobs on snapshots")
+@click.group("spark", cls=Noun, short_help="jobs on snapshots")
 def spark() -> None:
     """Questions about journals, answered by Spark: statistics, latency, lag, Parquet, replay.
 

@@ -1,15 +1,17 @@
 """`fabric topic …`: what is kept of a topic, and emptying it."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from fabric import cli_complete
+from fabric.cli import EXIT_NOT_FOUND
 from fabric.cli_client import all_rows, connect, hub_options
 from fabric.cli_noun import Noun
 from fabric.cli_settings import topic_settings
 from fabric.cli_show import (
     Column,
+    Failed,
     Row,
     confirm,
     counted,
@@ -25,6 +27,9 @@ from fabric.cli_show import (
     yes_option,
 )
 from fabric.cli_values import shown_bytes
+
+if TYPE_CHECKING:
+    from fabric_client import Client
 
 COLUMNS: Final = (
     Column("TOPIC", "topic", folds=True),
@@ -58,6 +63,15 @@ FIELDS: Final = (
 def described(row: Row) -> dict[str, Any]:
     """A row of the hub with the settings among its fields, where tables and jq find them."""
     return {**row, **row.get("settings", {})}
+
+
+def known_topic(fab: "Client", name: str) -> Row:
+    """INFO about a topic that has settings or messages. The hub itself answers for every name: any may be used."""
+    row = fab.info("topic", name)
+    if not row.get("configured") and next(iter(fab.get(name, last=True, n=1)), None) is None:
+        why = f"there is no topic {name!r}: it has no settings, and no message is stored on it"
+        raise Failed(why, "'fabric topic list' shows what there is", EXIT_NOT_FOUND)
+    return row
 
 
 def removed(answer: Row) -> str:
@@ -113,7 +127,7 @@ def show_command(name: str, as_json: bool, url: str, connect_timeout: float) -> 
       fabric topic show prices
     """
     with connect(url, connect_timeout) as fab:
-        row = described(fab.info("topic", name))
+        row = described(known_topic(fab, name))
     show_fields("fabric.topic.show.v1", row, FIELDS, as_json)
 
 

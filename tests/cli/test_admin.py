@@ -362,7 +362,11 @@ def test_the_hub_is_what_is_asked_about(talk: Fabric) -> None:
     talk("pub", "a", "x")
     assert json.loads(talk("info").stdout)["last_seq"] == 1
     assert json.loads(talk("info", "group", "nope").stdout or "{}") == {}
-    assert talk("info", "group", "nope").exit_code == 4
+    for what in ("group", "topic", "dlq", "schedules"):
+        result = talk("info", what, "nope")
+        assert (result.exit_code, result.stdout) == (4, ""), what
+        assert "hint: " in result.stderr
+    assert json.loads(talk("info", "topic", "a").stdout)["configured"] is False
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import click
 import pytest
 from click.shell_completion import ShellComplete
 
@@ -21,6 +22,15 @@ def test_help_lists_every_command_and_shows_examples_first(fabric: Fabric) -> No
     assert result.exit_code == 0
     assert all(f"\n  {name} " in result.stdout for name in COMMANDS)
     assert result.stdout.index("Examples:") < result.stdout.index("Options:")
+
+
+GROUPS = [c.command_path for c in commands(main, "fabric") if isinstance(c.command, click.Group)]
+
+
+@pytest.mark.parametrize("path", GROUPS)
+def test_a_command_of_commands_alone_shows_its_help(fabric: Fabric, path: str) -> None:
+    alone, asked = fabric(*path.split()[1:]), fabric(*path.split()[1:], "--help")
+    assert (alone.exit_code, alone.stdout, alone.stderr) == (0, asked.stdout, "")
 
 
 def test_help_imports_nothing_slow() -> None:

@@ -2,11 +2,13 @@
 
 import base64
 import json
+import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +98,7 @@ def test_each_line_is_a_message(talk: Fabric) -> None:
     result = talk("pub", "a", "--lines", stdin="\n".join(lines))
     assert result.exit_code == 0
     assert json.loads(result.stdout)["published"] == len(lines)
-    received = talk("sub", "a", "--start", "first", "--count", str(len(lines)), "-o", "raw")
+    received = talk("sub", "a", "--start", "first", "--count", str(len(lines)), "-f", r"%v\n")
     assert received.stdout.splitlines() == lines
 
 
@@ -301,3 +303,79 @@ def test_a_gap_is_told(talk: Fabric, hub: HubProcess) -> None:
     found = talk("sub", "--group", "g", "--count", "1", "-f", "%v")
     assert found.stdout == "stays"
     assert "warning: messages 1..1 are gone" in found.stderr
+
+
+PICTURE = bytes(range(256)) * 3  # with newlines and zeros, and without one at its end
+
+
+def test_raw_adds_nothing_to_the_bytes(talk: Fabric, tmp_path: Path) -> None:
+    talk("pub", "images.new", stdin=PICTURE)
+    talk("pub", "images.new", stdin=PICTURE)
+    assert talk("get", "images.new", "-n", "1", "-o", "raw").stdout_bytes == PICTURE
+    assert talk("get", "images.new", "-o", "raw").stdout_bytes == PICTURE * 2
+    assert talk("sub", "images.*", "--start", "first", "--count", "2", "-o", "raw").stdout_bytes == PICTURE * 2
+
+
+def test_a_command_that_has_waited_long_enough_does_not_wait_again(
+    talk: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[object] = []
+    close = fabric_client.Client.close
+
+    def spy(self: fabric_client.Client, timeout: float | None = 10.0) -> None:
+        closed.append(timeout)
+        close(self, timeout)
+
+    def too_late(*args: object, **options: object) -> None:
+        raise fabric_client.Timeout("not confirmed in 2 s")
+
+    monkeypatch.setattr(fabric_client.Client, "close", spy)
+    monkeypatch.setattr(fabric_client.Client, "publish", too_late)
+    assert talk("pub", "a", "x", "--timeout", "2s").exit_code == 3
+    assert closed == [0.0]
+
+
+def publisher(hub: HubProcess) -> "subprocess.Popen[bytes]":
+    """`fabric pub --lines`, with its standard input open."""
+    command = [sys.executable, "-m", "fabric", "pub", "a", "--lines", "--url", hub.url]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+
+
+def is_stored(hub: HubProcess, count: int) -> Callable[[], bool]:
+    def look() -> bool:
+        with fabric_client.connect(hub.url) as fab:
+            return bool(fab.info("hub")["last_seq"] >= count)
+
+    return look
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_publisher_says_what_is_stored(hub: HubProcess, number: int) -> None:
+    process = publisher(hub)
+    assert process.stdin is not None
+    process.stdin.write(b"1\n2\n3\n")
+    wait_until(is_stored(hub, 3))
+    process.send_signal(number)
+    _, said = process.communicate(timeout=PROCESS_S)
+    assert said.decode().strip() == "interrupted: 3 of 3 messages stored"
+    assert process.returncode == 130
+
+
+def test_an_interrupted_publisher_says_what_is_not_confirmed(
+    hub: HubProcess, talk: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lines() -> Iterator[bytes]:
+        yield b"1"
+        wait_until(is_stored(hub, 1))
+        os.kill(hub.pid, signal.SIGSTOP)
+        yield b"2"
+        yield b"3"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fabric.cli_pub._lines", lines)
+    try:
+        result = talk("pub", "a", "--lines")
+    finally:
+        os.kill(hub.pid, signal.SIGCONT)
+    assert "interrupted: 1 of 3 messages stored, 2 not confirmed: these may be stored or not" in result.stderr
+    assert result.exit_code == 130

@@ -79,7 +79,9 @@ def test_topics_without_settings_are_named(talk: Fabric) -> None:
     assert not told(talk, "topic", "show", "plain")["configured"]
 
 
-@pytest.mark.parametrize(("verb", "more"), [("update", ["--max-age", "1h"]), ("delete", ["--yes"])])
+@pytest.mark.parametrize(
+    ("verb", "more"), [("show", []), ("info", []), ("update", ["--max-age", "1h"]), ("delete", ["--yes"])]
+)
 def test_an_unknown_topic_is_not_found(talk: Fabric, verb: str, more: list[str]) -> None:
     result = talk("topic", verb, "nope", *more)
     assert result.exit_code == 4

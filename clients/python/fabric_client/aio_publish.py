@@ -94,6 +94,11 @@ class AsyncPublishing(AsyncBase):
             if not room:
                 raise self._reactor.too_late("the publish buffer stayed full", timeout)
 
+    @property
+    def unconfirmed(self) -> int:
+        """How many messages the hub has not confirmed yet."""
+        return self._publisher.unconfirmed
+
     async def flush(self, timeout: float | None = PUBLISH_S) -> None:
         """Wait until the hub has confirmed every publish and every verdict. Raises PublishRefused for messages that
         it refused, and what it has against verdicts."""

@@ -116,6 +116,11 @@ class Publishing(Base):
         """Wait until `publish_nowait` has room."""
         self._make_room(timeout)
 
+    @property
+    def unconfirmed(self) -> int:
+        """How many messages the hub has not confirmed yet."""
+        return self._publisher.unconfirmed
+
     def flush(self, timeout: float | None = PUBLISH_S) -> None:
         """Wait until the hub has confirmed every publish and every verdict. Raises PublishRefused for messages that
         it refused, and what it has against verdicts."""
