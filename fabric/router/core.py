@@ -318,5 +318,6 @@ class Router:
             self.end(session, lost=True)
         self.reception.forget_producers()
         self.ids.sweep()
+        self.dispatcher.sweep(now, out)
         self.topics.sweep(out)
         self.reception.adjust_window(out)

@@ -20,6 +20,7 @@ from fabric.router.groups import Group
 from fabric.router.handing import hand_out
 from fabric.router.intake import Intake
 from fabric.router.keyed import hand_out_by_key
+from fabric.router.lanes import advance
 from fabric.router.ledger import Ledger, Out
 from fabric.router.letters import letters
 from fabric.router.members import UNLIMITED, FetchOrder, Subscription
@@ -31,6 +32,7 @@ from fabric.router.timers import NEVER, Timers
 LAZY_S: Final = 0.005
 GROUPS_MAX: Final = 10_000
 PRIORITIES: Final = "priorities"  # a setting of the hub: those that were ever used
+IDLE_PER_SWEEP: Final = 16  # groups without consumers whose lanes are moved on; each takes some two milliseconds
 
 _Timed = Parcel | Group | Subscription
 
@@ -48,6 +50,7 @@ class Dispatcher:
         self._intake = intake
         self._ledger = ledger
         self._stirred: dict[Group, None] = {}
+        self._idle: dict[Group, None] = {}  # without consumers, and their lanes are not where they belong yet
         self._dirty: dict[Group, None] = {}
         self._dirty_since = 0.0  # 0: nothing is dirty, or `settle_down` has not seen it yet
         self._ids = count(1)
@@ -65,6 +68,7 @@ class Dispatcher:
             group = Group.restore(row, failed.get(row.name, ()), self.commons, now)
             self._enrol(group)
             group.trimmed(self.first_seq, [])
+            self._idle[group] = None
             self._note(group)
             self._set_alarm(group)
 
@@ -82,6 +86,7 @@ class Dispatcher:
             self._strike(group)
             raise
         self._note(group)
+        self.stir(group)
         return group
 
     def position(self, group: Group, wish: Any, field: str) -> Position:
@@ -109,7 +114,7 @@ class Dispatcher:
         self._enrol(group)
         self.commons.shelf.reader.forget(group.wants)
         for lane in group.lanes:
-            lane.cursor, lane.live = lane.position(group.horizon), False
+            lane.move(lane.position(group.horizon))
         self._note(group)
         self.stir(group)
 
@@ -143,7 +148,7 @@ class Dispatcher:
         self.priorities[priority] = None
         self._ledger.write(m.SaveSetting(PRIORITIES, list(self.priorities)))
         for group in self.groups.values():
-            group.add_lane(priority, seq)
+            group.add_lane(priority, seq, first=True)
 
     def _enrol(self, group: Group) -> None:
         self.groups[group.name] = group
@@ -156,6 +161,7 @@ class Dispatcher:
     def _strike(self, group: Group) -> None:
         del self.groups[group.name]
         self._stirred.pop(group, None)
+        self._idle.pop(group, None)
         self.hasty_groups -= group.received
         for pattern in group.patterns:
             self.commons.trie.remove(pattern, group)
@@ -179,10 +185,8 @@ class Dispatcher:
         for block in blocks:
             for owners in self.commons.trie.match_all(block.topics):
                 for group in owners:
-                    if group.received == received:
-                        group.wake(block.base_seq, block.priority)
-                        if group.members:
-                            self.stir(group)
+                    if group.received == received and (group.wake(block) or group.members):
+                        self.stir(group)
 
     def serve(self, now: float, out: Out) -> None:
         """Let every group that something happened to hand out what it can."""
@@ -193,14 +197,15 @@ class Dispatcher:
             if group.mail:
                 out += group.mail
                 group.mail = []
-            if group.paused or not group.members:
-                continue
-            sent = len(out)
-            if group.keys is not None:
-                leased, more = hand_out_by_key(group, group.keys, now, out)
-                self._set_alarm(group)  # what was first behind a lock may be gone, and the next one have to wait
-            else:
-                leased, more = hand_out(group, now, out)
+            sent, leased, more = len(out), list[Parcel](), False
+            if not group.paused and group.members:
+                if group.keys is not None:
+                    leased, more = hand_out_by_key(group, group.keys, now, out)
+                    self._set_alarm(group)  # what was first behind a lock may be gone, and the next one have to wait
+                else:
+                    leased, more = hand_out(group, now, out)
+            if not more and group.is_searching():
+                more = self._advance(group, now, out)
             if group.dead or group.dirty:
                 self._bury(group)
                 self._note(group)
@@ -213,6 +218,24 @@ class Dispatcher:
                 for sub in group.members:
                     if sub.fetch is not None and sub.sent >= sub.fetch.target:
                         self._end_fetch(sub, out)
+
+    def _advance(self, group: Group, now: float, out: Out) -> bool:
+        """Move a group's lanes on, though nobody has credit; whether to go on soon."""
+        if not advance(group, self.commons.clock.wall_us(now), out):
+            return False
+        if group.members:
+            return True
+        self._idle[group] = None
+        return False
+
+    def sweep(self, now: float, out: Out) -> None:
+        """Now and then: groups without consumers move on too, in small steps."""
+        for group in list(self._idle)[:IDLE_PER_SWEEP]:
+            del self._idle[group]
+            if self._advance(group, now, out):
+                self.stir(group)
+            self._bury(group)
+            self._note(group)
 
     def fetch(self, sub: Subscription, message: m.Fetch, now: float) -> None:
         if sub.fetch is not None or message.count < 1:
@@ -274,6 +297,8 @@ class Dispatcher:
         self.first_seq = self.commons.shelf.first_seq = first_seq
         for group in self.groups.values():
             group.trimmed(first_seq, out)
+            if group.is_searching():
+                self.stir(group)
             self._note(group)
 
     # Rows on disk.

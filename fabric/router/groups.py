@@ -51,6 +51,7 @@ class Group:
         self.paused = False
         self.refresh = (0, 0, 0)  # number of the latest refresh, its target seq, its phase
         self.dirty = False  # the row on disk is out of date
+        self._recorded = cursor  # the position in that row
         self.expired = 0  # messages that were too old to be delivered
         self.dead: list[DeadLetter] = []  # to be written in the turn that settles them
         self.mail: Out = []  # to be said with what is handed out next
@@ -79,11 +80,6 @@ class Group:
         return self.base.cursor
 
     @property
-    def live(self) -> bool:
-        """Nothing that it wants was published and not considered yet."""
-        return all(lane.live for lane in self.lanes)
-
-    @property
     def horizon(self) -> int:
         """The last seq that may be delivered."""
         return self.commons.appended_seq if self.received else self.commons.committed_seq
@@ -95,6 +91,10 @@ class Group:
             return self.base.position(horizon)
         return min(lane.position(horizon) for lane in self.lanes)
 
+    def reached(self, priority: int) -> int:
+        """The first seq that was not considered yet among messages of a priority."""
+        return self.lane_of(priority).position(self.horizon)
+
     @property
     def floor(self) -> int:
         """All seqs up to here are settled."""
@@ -102,7 +102,15 @@ class Group:
         return (min(self.open.first, position) if self.open else position) - 1
 
     def has_settled(self, seq: int) -> bool:
-        return seq < self.position() and not self.open.holds(seq)
+        """Whether it is done with a message that it wants."""
+        if self.open.holds(seq):
+            return False
+        if seq < self.position():
+            return True
+        if len(self.lanes) == 1 or seq > self.horizon:
+            return False
+        block = self.commons.shelf.at(seq)  # other priorities may wait before it
+        return not isinstance(block, Block) or seq < self.reached(block.priority)
 
     @property
     def has_room_for_new(self) -> bool:
@@ -119,10 +127,17 @@ class Group:
                     return lane
         return self.base
 
-    def add_lane(self, priority: int, cursor: int) -> None:
-        """Messages of a priority are counted apart from here on. Order comes before priority."""
+    def is_searching(self) -> bool:
+        """Whether a lane may stand before messages that it has no use for."""
+        return any(not (lane.live or lane.waits) for lane in self.lanes)
+
+    def add_lane(self, priority: int, cursor: int, *, first: bool = False) -> None:
+        """Messages of a priority are counted apart from here on; `first`: there was none before. Order comes before
+        priority."""
         if not self.ordered and self.lane_of(priority).priority != priority:
-            self.lanes.append(Lane(priority, max(cursor, self.base.cursor)))  # it may have begun after that
+            lane = Lane(priority, max(cursor, self.base.cursor))  # the group may begin after that
+            lane.live = first
+            self.lanes.append(lane)
             self.lanes.sort(key=lambda lane: -lane.priority)
 
     def by_rank(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
@@ -141,12 +156,13 @@ class Group:
         """How a message that comes back is ranked: by its priority, unless there is an order to keep."""
         return -PRIORITY_DEFAULT if self.ordered else -block.priority
 
-    def wake(self, seq: int, priority: int) -> None:
-        """A wanted block that starts at seq can be delivered now."""
-        lane = self.lane_of(priority)
-        if lane.live:
-            lane.live = False
-            lane.cursor = max(lane.cursor, seq)
+    def wake(self, block: Block) -> bool:
+        """A wanted block can be delivered now; whether its first message is to be searched, though nobody is here."""
+        lane = self.lane_of(block.priority)
+        if lane.live and block.last_seq >= lane.cursor:
+            lane.move(max(lane.cursor, block.base_seq), waits=block.base_seq >= lane.cursor)
+            return not lane.waits
+        return False
 
     # Rows on disk.
 
@@ -157,6 +173,7 @@ class Group:
         for priority, cursor in saved.lanes:
             group.add_lane(priority, 0)
             group.lane_of(priority).cursor = cursor
+            group._recorded = min(group._recorded, cursor)
         fresh = Ranges(saved.open)
         for first, last in saved.open:
             group.open.add(first, last)
@@ -182,6 +199,7 @@ class Group:
         lanes: tuple[tuple[int, int], ...] = ()
         if len(self.lanes) > 1:
             lanes = tuple((lane.priority, lane.position(horizon)) for lane in self.lanes if lane is not self.base)
+        self._recorded = min(cursor, *(cursor for _, cursor in lanes)) if lanes else cursor
         return SaveGroup(self.name, self.settings, cursor, tuple(self.open), lanes, self.paused, self.refresh)
 
     # What becomes of messages.
@@ -216,7 +234,9 @@ class Group:
         for lane in self.lanes:
             if not lane.live and lane.cursor < first_seq:
                 lost = lane.cursor if lost is None else min(lost, lane.cursor)
-                lane.cursor = first_seq
+                lane.move(first_seq)
+        if self._recorded < first_seq:  # or it would seem after a restart that messages between were lost
+            self.dirty = self.durable
         if lost is not None:
             self.dirty = self.durable
             self.lost(lost, first_seq - 1, REMOVED, out)
@@ -230,7 +250,7 @@ class Group:
         if self.keys is not None:
             self.keys = Keys(self.pending)
         for lane in self.lanes:
-            lane.cursor, lane.live = to.cursor, False
+            lane.move(to.cursor)
         for first, last in to.open:
             self.pending.put(Backlog(-PRIORITY_DEFAULT, first, last, attempt=1, failures=0))
         self.dirty = self.durable

@@ -158,7 +158,7 @@ def _send(group: Group, member: Subscription, work: Work, take: int, now: float,
     block, base = work.block, work.block.base_seq
     runs, rest = split(work.runs, take)
     if work.lane is not None:
-        work.lane.cursor = base + rest[0][0] if rest else block.last_seq + 1
+        work.lane.move(base + rest[0][0] if rest else block.last_seq + 1, waits=bool(rest))
         if group.leases:
             group.open.add(base + runs[0][0], base + runs[-1][1] - 1)
     elif rest and work.backlog is not None:

@@ -121,7 +121,8 @@ class _Deal:
         if work.lane is not None:
             for a, b in dealt:
                 group.open.add(base + a, base + b - 1)
-            work.lane.cursor = base + stop if stop < work.runs[-1][1] else work.block.last_seq + 1
+            left = stop < work.runs[-1][1]
+            work.lane.move(base + stop if left else work.block.last_seq + 1, waits=left)
         elif work.backlog is not None:
             if stop < work.runs[-1][1]:
                 group.pending.put(work.backlog._replace(first=base + stop))

@@ -2,6 +2,9 @@
 
 A group reads the journal once for each priority, and serves the most urgent lane that has something. Most hubs know
 one priority and their groups one lane, the base lane, which takes whatever has no lane of its own.
+
+A lane moves past what it has no use for whether or not a consumer has credit (`advance`). So the position of a group,
+and all that follows from it (what is settled, what retention may remove), depends on messages alone.
 """
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -23,12 +26,17 @@ Runs = list[tuple[int, int]]
 
 
 class Lane:
-    __slots__ = ("cursor", "live", "priority")
+    __slots__ = ("cursor", "live", "priority", "waits")
 
     def __init__(self, priority: int, cursor: int) -> None:
         self.priority = priority
         self.cursor = cursor  # all of this lane below were considered
         self.live = False  # nothing wanted lies between the cursor and the horizon
+        self.waits = False  # the message at the cursor is known to be wanted, and waits for credit
+
+    def move(self, cursor: int, *, waits: bool = False) -> None:
+        """All below were considered; what lies above has to be searched, unless it is known what waits there."""
+        self.cursor, self.live, self.waits = cursor, False, waits
 
     def position(self, horizon: int) -> int:
         """The first seq that was not considered yet. A live lane has considered all there is."""
@@ -55,24 +63,32 @@ def next_work(group: "Group", horizon: int, wall_us: int, out: Out) -> tuple[Wor
             work = backlog and redelivery(group, backlog, wall_us, out)
             if work or group.ordered:  # where something is gone, a suspect may come next: look again from the top
                 return work, work is None
-        return _search(group, group.base, horizon, wall_us, out)
+        return _search(group, group.base, horizon, wall_us, out) if group.has_room_for_new else (None, False)
     starving = group.streak >= STREAK_MAX
     for lane in reversed(group.lanes) if starving else group.lanes:
         rank = -lane.priority
         while pending.ready and (starving or pending.ready[0].rank == rank) and (backlog := pending.take(rank)):
             if (work := redelivery(group, backlog, wall_us, out)) is not None:
                 return work, False
-        if not lane.live:
+        if not lane.live and group.has_room_for_new:
             work, searching = _search(group, lane, horizon, wall_us, out)
             if work is not None or searching:
                 return work, searching
     return None, False
 
 
+def advance(group: "Group", wall_us: int, out: Out) -> bool:
+    """Move all lanes on to their next message, as far as one go allows; whether there is more to look at."""
+    searching, horizon = False, group.horizon
+    for lane in group.lanes:
+        if not (lane.live or lane.waits):
+            searching |= _search(group, lane, horizon, wall_us, out)[1]
+    return searching
+
+
 def _search(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) -> tuple[Work | None, bool]:
     """The next block for a lane."""
-    if not group.has_room_for_new:
-        return None, False
+    lane.waits = False
     shelf = group.commons.shelf
     for _ in range(SCAN_BLOCKS_MAX):
         if lane.cursor > horizon:
@@ -92,6 +108,7 @@ def _search(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) ->
         if len(group.lanes) == 1 or group.takes(lane, block.priority):
             runs = fit(group, block, lane.cursor, block.last_seq, wall_us, out)
             if runs:
+                lane.waits = True
                 return Work(block, runs, 1, 0, lane, None), False
         lane.cursor = block.last_seq + 1
     else:

@@ -255,7 +255,7 @@ class Keeper:
             group
             for takers in self._commons.trie.match_all(block.topics)
             for group in takers
-            if group.durable and group.position() <= block.last_seq
+            if group.durable and group.reached(block.priority) <= block.last_seq
         ]
         if behind and self._commons.shelf.holds(block.base_seq):
             self._waiting.append(block)  # they will meet it in memory
@@ -268,7 +268,7 @@ class Keeper:
     def _removed_runs(self, group: "Group", block: Block) -> list[tuple[int, int]]:
         """Places of messages that a group wanted, has not come to yet, and that retention has removed."""
         removed, names = self._commons.shelf.removed, block.topic_names()
-        first = max(group.position(), block.base_seq)
+        first = max(group.reached(block.priority), block.base_seq)
         runs: list[tuple[int, int]] = []
         for a, b in wanted_runs(group, block, first, block.last_seq):
             for at in range(a, b):

@@ -90,8 +90,16 @@ class World:
         self._tokens += 1
         return self._tokens.to_bytes(16, "big")
 
+    def restart_at(self, first_seq: int) -> None:
+        """As `restart`, when retention has removed what lies before a seq."""
+        self.reader.blocks = [block for block in self.reader.blocks if block.last_seq >= first_seq]
+        self._come_back(first_seq=first_seq)
+
     def restart(self) -> None:
         """The hub crashes and comes back with what is on disk."""
+        self._come_back()
+
+    def _come_back(self, **restored: Any) -> None:
         last = self.reader.blocks[-1] if self.reader.blocks else None
         self.said.clear()
         self.router = self._router(
@@ -104,6 +112,7 @@ class World:
             now=self.now,
             settings=list(self.settings.values()),
             topics=list(self.topic_rows.values()),
+            **restored,
         )
 
     def say(self, peer: bytes, message: m.ToHub, *, commit: bool = True) -> list[m.ToClient]:

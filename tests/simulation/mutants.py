@@ -62,7 +62,7 @@ def deliver_before_the_disk(seal: Callable[..., Turn]) -> Callable[..., Turn]:
         turn = seal(self, wall_us, now, out)
         self.commons.committed_seq = self.commons.appended_seq
         for group in self.groups.values():
-            group.wake(1, 4)
+            group.base.live = False
             self.dispatcher.stir(group)
         return turn
 
