@@ -4,22 +4,20 @@
 positional. The decoder is total: every list of byte strings gives a message or a `ProtocolError`, nothing else.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
 import msgpack
 
 from fabric import messages as m
+from fabric import meta as bounded
 from fabric.block import BLOCK_BYTES_MAX
 from fabric.bounds import HORIZON_MS
 from fabric.errors import Code, ProtocolError
-from fabric.messages import META_BYTES_MAX
 
-VERDICTS_MAX: Final = 65_536
+VERDICTS_MAX: Final = bounded.ROWS_MAX
 SETTLES_MAX: Final = 64  # channels of one TXN
-# msgpack allocates an array before it reads it, at every level of nesting: this bounds what a lying frame can cost.
-ARRAY_MAX: Final = VERDICTS_MAX
 DEPTH_MAX: Final = 8  # of lists and maps within a map: what comes in can be walked and shown without fear
 REASON_CHARS_MAX: Final = 1_000  # of a RETRY or REJECT: it is stored with each message of the range
 ERROR_CHARS_MAX: Final = 500
@@ -73,9 +71,18 @@ def encode(message: m.ToHub | m.ToClient) -> list[bytes]:
 
 def decode(frames: Sequence[bytes]) -> m.ToHub | m.ToClient:
     """The message that the frames say, or a ProtocolError whose code can go back on the wire."""
+    return _decode(frames, bounded.unpack)
+
+
+def decode_command(frames: Sequence[bytes]) -> m.ToHub | m.ToClient:
+    """The same for what a peer sends to the hub: what would cost the hub too much is refused before it is decoded."""
+    return _decode(frames, bounded.unpack_command)
+
+
+def _decode(frames: Sequence[bytes], unpack: Callable[[bytes], list[Any]]) -> m.ToHub | m.ToClient:
     if not 1 <= len(frames) <= 2:
         raise ProtocolError(Code.BAD_FRAME, f"a command has 1 or 2 frames, not {len(frames)}")
-    meta = _unpack(frames[0])
+    meta = unpack(frames[0])
     verb = meta[0]
     if type(verb) is not int or verb not in _DECODERS:  # type first: 1.0 and True would be found as HELLO
         raise ProtocolError(Code.UNKNOWN_VERB, f"verb {_shown(verb)} is not known")
@@ -84,7 +91,7 @@ def decode(frames: Sequence[bytes]) -> m.ToHub | m.ToClient:
         needs = "needs a block" if with_block else "takes no block"
         raise ProtocolError(Code.BAD_FRAME, f"verb {Verb(verb).name} {needs}")
     chan, rid = meta[1], meta[2]
-    if not (_is_uint(chan) and _is_uint(rid)):
+    if not (bounded.is_uint64(chan) and bounded.is_uint64(rid)):
         raise ProtocolError(Code.BAD_META, "chan and rid are unsigned integers")
     try:
         message: m.ToHub | m.ToClient = decoder(chan, rid, meta[3:], frames[-1])
@@ -97,27 +104,7 @@ def decode(frames: Sequence[bytes]) -> m.ToHub | m.ToClient:
 
 def request_id(frames: Sequence[bytes]) -> tuple[int, int]:
     """(chan, rid) of frames that did not decode, so that the error can still name them; zeros when unreadable."""
-    try:
-        meta = _unpack(frames[0])
-    except (ProtocolError, IndexError):
-        return 0, 0
-    return (meta[1], meta[2]) if _is_uint(meta[1]) and _is_uint(meta[2]) else (0, 0)
-
-
-def _unpack(data: bytes) -> list[Any]:
-    if len(data) > META_BYTES_MAX:
-        raise ProtocolError(Code.TOO_LARGE, f"meta is at most {META_BYTES_MAX} bytes, not {len(data)}")
-    try:
-        meta = msgpack.unpackb(data, raw=False, strict_map_key=True, max_array_len=ARRAY_MAX)
-    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
-        raise ProtocolError(Code.BAD_META, f"meta is not msgpack: {error or type(error).__name__}") from None
-    if not isinstance(meta, list) or len(meta) < 3:
-        raise ProtocolError(Code.BAD_META, "meta is an array [verb, chan, rid, …]")
-    return meta
-
-
-def _is_uint(value: object) -> bool:
-    return type(value) is int and 0 <= value < 1 << 64
+    return bounded.request_id(frames[0]) if frames else (0, 0)
 
 
 def _uint(value: object) -> int:
@@ -167,13 +154,6 @@ def _inside(value: dict[Any, Any] | list[Any]) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value
 
 
-def _verdict(value: object) -> m.Verdict:
-    verdict = _VERDICTS.get(value) if type(value) is int else None
-    if verdict is None:
-        raise ValueError(f"{_shown(value)} is not a verdict")
-    return verdict
-
-
 def _settles(value: object) -> tuple[tuple[int, tuple[tuple[int, int, int, Any], ...]], ...]:
     rows = [_list(row) for row in _list(value)]
     if len(rows) > SETTLES_MAX:
@@ -185,12 +165,15 @@ def _verdicts(value: object) -> tuple[tuple[int, int, int, Any], ...]:
     rows = _list(value)
     if not 1 <= len(rows) <= VERDICTS_MAX:
         raise ValueError(f"an ACK has 1..{VERDICTS_MAX} verdicts")
-    out = []
+    out, verdicts = [], _VERDICTS
     for row in map(_list, rows):
-        verdict, first, last = _verdict(row[0]), _uint(row[1]), _uint(row[2])
-        if not 1 <= first <= last:
-            raise ValueError(f"ordinals {first}..{last} are not a range")
-        out.append((verdict, first, last, _argument(row[3]) if len(row) > 3 else None))
+        verdict, first, last = row[0], row[1], row[2]
+        if type(verdict) is not int or verdict not in verdicts:
+            raise ValueError(f"{_shown(verdict)} is not a verdict")
+        if not (type(first) is int and type(last) is int and 1 <= first <= last < 1 << 63):
+            raise ValueError(f"ordinals {_shown(first)}..{_shown(last)} are not a range")
+        arg = row[3] if len(row) > 3 else None
+        out.append((verdicts[verdict], first, last, arg if arg is None else _argument(arg)))
     return tuple(out)
 
 

@@ -205,7 +205,7 @@ class Hub:
 
     def _take(self, peer: PeerId, frames: list[bytes], now: float, out: Out) -> None:
         try:
-            message = wire.decode(frames)
+            message = wire.decode_command(frames)
         except ProtocolError as error:
             if self._router.reception.find(peer) is None:
                 self.counters["dropped_junk"] += 1

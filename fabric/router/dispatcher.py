@@ -27,6 +27,7 @@ from fabric.router.members import UNLIMITED, FetchOrder, Subscription
 from fabric.router.positions import Ends, Position, find_position
 from fabric.router.sessions import Session
 from fabric.router.timers import NEVER, Timers
+from fabric.router.verdict_rows import Row, merged, require_few
 
 # Settled deliveries may wait this long for a commit of their own; a publish takes them along sooner.
 LAZY_S: Final = 0.005
@@ -260,8 +261,14 @@ class Dispatcher:
         highest = max(last for _, _, last, _ in message.verdicts)
         if highest > sub.sent:
             raise ProtocolError(Code.BAD_ORDINAL, f"ordinal {highest} was never sent; the last one was {sub.sent}")
+        rows = merged(message.verdicts)
+        require_few(len(rows))
+        return self.apply(sub, rows, now)
+
+    def apply(self, sub: Subscription, rows: Iterable[Row], now: float) -> dict[str, Any]:
+        """Apply rows that were checked."""
         group, stale, applied = sub.group, [], 0
-        for verdict, first, last, arg in message.verdicts:
+        for verdict, first, last, arg in rows:
             late = settling.settle(group, sub, verdict, first, last, arg, now)
             stale += [list(pair) for pair in late]
             applied += last - first + 1 - late.size()

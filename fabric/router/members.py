@@ -79,14 +79,10 @@ class Subscription:
 
     def parcels_in(self, first: int, last: int) -> list[Parcel]:
         """Parcels with ordinals in first..last."""
-        at = max(bisect_right(self.parcels, first, key=_first_ordinal) - 1, 0)
-        found = []
-        for parcel in self.parcels[at:]:
-            if parcel.first > last:
-                break
-            if parcel.last >= first:
-                found.append(parcel)
-        return found
+        parcels = self.parcels
+        at = max(bisect_right(parcels, first, key=_first_ordinal) - 1, 0)
+        end = bisect_right(parcels, last, at, key=_first_ordinal) if last > first else min(at + 1, len(parcels))
+        return [parcel for parcel in parcels[at:end] if parcel.first <= last and parcel.last >= first]
 
     def started(self) -> int:
         """The last ordinal that a handler can have begun: they begin in order, so many at once as the client said."""

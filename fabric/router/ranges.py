@@ -55,6 +55,12 @@ class Ranges:
         firsts[i:j] = [first]
         lasts[i:j] = [last]
 
+    def within(self, first: int, last: int) -> list[tuple[int, int]]:
+        """What is there of first..last, as ranges."""
+        firsts, lasts = self._firsts, self._lasts
+        i, j = bisect_left(lasts, first), bisect_right(firsts, last)
+        return [(max(first, a), min(last, b)) for a, b in zip(firsts[i:j], lasts[i:j], strict=True)]
+
     def remove(self, first: int, last: int) -> list[tuple[int, int]]:
         """Take out what is there of first..last; return what was taken, as ranges."""
         firsts, lasts = self._firsts, self._lasts

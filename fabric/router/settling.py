@@ -43,7 +43,7 @@ def settle(group: Group, sub: Subscription, verdict: int, first: int, last: int,
         parcels.reverse()  # what comes back takes later ones along, and these are to be judged themselves
     for parcel in parcels:
         if verdict == Verdict.TOUCH:
-            taken = [(max(a, first), min(b, last)) for a, b in parcel.open if a <= last and b >= first]
+            taken = parcel.open.within(first, last)
             if taken:
                 lease_ms = arg if type(arg) is int else group.settings.lease_ms
                 parcel.deadline = min(max(parcel.deadline, now + lease_ms / 1000), parcel.ends)
@@ -56,8 +56,15 @@ def settle(group: Group, sub: Subscription, verdict: int, first: int, last: int,
                 _judge(group, parcel, (a, b), verdict, arg, now)
         _finish(group, parcel)
     if sub.stuck and verdict != Verdict.TOUCH:
-        sub.stuck = {ordinal for ordinal in sub.stuck if not first <= ordinal <= last}
+        sub.stuck.difference_update(_among(sub.stuck, first, last))
     return stale
+
+
+def _among(ordinals: set[int], first: int, last: int) -> list[int]:
+    """Those in first..last, found by the shorter way."""
+    if last - first < len(ordinals):
+        return [ordinal for ordinal in range(first, last + 1) if ordinal in ordinals]
+    return [ordinal for ordinal in ordinals if first <= ordinal <= last]
 
 
 def _judge(group: Group, parcel: Parcel, ordinals: Span, verdict: int, arg: Any, now: float) -> None:

@@ -19,8 +19,9 @@ from fabric.router.ledger import Ledger
 from fabric.router.members import Subscription
 from fabric.router.ranges import Ranges
 from fabric.router.sessions import Session
+from fabric.router.verdict_rows import Row, merged, require_few
 
-_Verdicts = tuple[tuple[int, int, int, Any], ...]
+_Verdicts = Sequence[Row]
 
 
 class Transactions:
@@ -38,8 +39,7 @@ class Transactions:
         self._intake.accept(session, publish, window, examined)
         _, first, stored, dups, *dup_rows = self._intake.confirmed
         applied = sum(
-            self._dispatcher.settle(sub, m.Settle(sub.chan, 0, _in_safe_order(sub, verdicts)), now)["applied"]
-            for sub, verdicts in work
+            self._dispatcher.apply(sub, _in_safe_order(sub, verdicts), now)["applied"] for sub, verdicts in work
         )
         counters = self._dispatcher.counters
         counters["transactions"] += 1
@@ -52,16 +52,18 @@ class Transactions:
 
     def _checked(self, session: Session, message: m.Transact) -> list[tuple[Subscription, _Verdicts]]:
         """The subscriptions and what to apply to them, when every ordinal is open."""
-        gathered: dict[int, _Verdicts] = {}
+        gathered: dict[int, list[Row]] = {}
         for chan, verdicts in message.settles:
-            gathered[chan] = gathered.get(chan, ()) + verdicts
-        work = []
-        for chan, verdicts in gathered.items():
+            gathered.setdefault(chan, []).extend(verdicts)
+        work: list[tuple[Subscription, _Verdicts]] = []
+        for chan, rows in gathered.items():
             sub = session.channels.get(chan)
             if sub is None:
                 raise ProtocolError(Code.NOT_FOUND, f"no subscription on channel {chan}")
+            work.append((sub, merged(rows, twice=False)))
+        require_few(sum(len(verdicts) for _, verdicts in work))
+        for sub, verdicts in work:
             _require_open(sub, verdicts)
-            work.append((sub, verdicts))
         return work
 
 
@@ -86,12 +88,12 @@ def _stale(sub: Subscription, first: int, last: int) -> Ranges:
     """Ordinals of first..last that were settled or lost before."""
     stale = Ranges([(first, last)])
     for parcel in sub.parcels_in(first, last):
-        for a, b in parcel.open:
+        for a, b in parcel.open.within(first, last):
             stale.remove(a, b)
     return stale
 
 
-def _in_safe_order(sub: Subscription, verdicts: _Verdicts) -> _Verdicts:
+def _in_safe_order(sub: Subscription, verdicts: _Verdicts) -> tuple[Row, ...]:
     """What settles comes first, what gives back comes last and backwards, one parcel at a time.
 
     In an ordered group giving back a message takes back those after it, and no verdict of ours may meet that.

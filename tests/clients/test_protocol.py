@@ -6,9 +6,10 @@ import pytest
 
 from clients import dumps
 from fabric import block as b
-from fabric import columns, wire
+from fabric import columns, meta, wire
 from fabric import messages as m
 from fabric.errors import Code
+from fabric.router.verdict_rows import ROWS_MAX
 
 TEXT = dumps.PROTOCOL.read_text(encoding="utf-8")
 
@@ -53,7 +54,9 @@ def test_the_head_is_as_in_the_table() -> None:
         f"`limits.topic_bytes` ({b.TOPIC_BYTES_MAX})",
         f"| {b.KEY_BYTES_MAX} and {b.ID_BYTES_MAX} bytes |",
         f"| {columns.HEADER_NAMES_MAX:,} and {columns.HEADER_PAIRS_MAX:,} |",
-        f"({m.META_BYTES_MAX >> 20} MiB), arrays of {wire.ARRAY_MAX:,}, maps {wire.DEPTH_MAX} deep |",
+        f"({m.META_BYTES_MAX >> 20} MiB), arrays of {meta.ROWS_MAX:,}, maps {wire.DEPTH_MAX} deep |",
+        f"| {meta.CONTROL_BYTES_MAX >> 10} KiB |",
+        f"| {meta.ROWS_MAX:,}; {ROWS_MAX:,} once merged |",
         f"| {wire.REASON_CHARS_MAX:,} characters |",
         f"| {wire.ERROR_CHARS_MAX} characters |",
     ],

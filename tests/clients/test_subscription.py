@@ -8,6 +8,7 @@ import pytest
 from fabric import messages as m
 from fabric.messages import Verdict
 from fabric_client.errors import Closed
+from fabric_client.rows import VERDICT_ROWS_MAX
 from fabric_client.subscription import PREFETCH_BYTES, Subscription
 from tests.clients.talk import deliver, take
 
@@ -341,3 +342,31 @@ def test_an_advisory_is_no_place_in_the_journal() -> None:
     assert post.sub.deliver(deliver(1, 1, b"x", seq=0), 0.0)
     post.sub.restart(same_journal=True)
     assert post.sub.subscribe(1).fields["start"] == {"seq": 40}
+
+
+def test_no_ack_has_more_rows_than_the_hub_takes() -> None:
+    post = Post()
+    count = 3 * VERDICT_ROWS_MAX
+    post.deliver(1, count)
+    for message in list(take(post.sub))[::2]:
+        message.ack()
+    acks = [said for said in post.collect() if isinstance(said, m.Settle)]
+    assert [len(ack.verdicts) for ack in acks] == [VERDICT_ROWS_MAX, VERDICT_ROWS_MAX // 2]
+    assert [row[1] for ack in acks for row in ack.verdicts] == list(range(1, count, 2))
+
+
+def test_more_leases_than_rows_of_a_frame_are_all_renewed() -> None:
+    post = Post()
+    post.sub.accepted({"lease_ms": 8000})
+    count = VERDICT_ROWS_MAX + 10
+    for ordinal in range(1, count + 1):
+        post.deliver(ordinal, 1, now=100.0)
+    touched: list[int] = []
+    while post.sub.touch_at <= 103.0:
+        touch = post.sub.renew(103.0)
+        if touch is None:
+            break
+        assert isinstance(touch, m.Settle)
+        assert len(touch.verdicts) <= VERDICT_ROWS_MAX
+        touched += [row[1] for row in touch.verdicts]
+    assert touched == list(range(1, count + 1))

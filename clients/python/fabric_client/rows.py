@@ -1,8 +1,9 @@
 """Rows of an ACK: verdicts on ranges of ordinals."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
+VERDICT_ROWS_MAX: Final = 4_096  # of one ACK or TXN: the hub refuses more
 Row = tuple[int, int, int, Any]  # verdict, first ordinal, last ordinal, argument
 
 

@@ -19,7 +19,7 @@ from fabric_client.batch import NEVER, VERDICTS_PER_FRAME, Batch
 from fabric_client.errors import Closed, HubError, Stale
 from fabric_client.order import Bars
 from fabric_client.refresh import Refresh
-from fabric_client.rows import Row, extend, runs
+from fabric_client.rows import VERDICT_ROWS_MAX, Row, extend, runs
 from fabric_client.ticket import Ticket
 from fabric_client.window import PREFETCH_BYTES, Window
 
@@ -33,7 +33,6 @@ __all__ = ["FOREVER", "PREFETCH", "PREFETCH_BYTES", "VERDICT_DELAY_S", "Subscrip
 PREFETCH: Final = 8192
 LEASE_S: Final = 30.0  # the hub's default, in case its answer to SUB was lost
 VERDICT_DELAY_S: Final = 0.005  # verdicts wait so long for company
-VERDICT_ROWS_MAX: Final = 10_000  # per ACK frame; far below what the wire allows
 FOREVER: Final = float("inf")
 
 
@@ -317,15 +316,18 @@ class Subscription:
         A lease covers a delivery, so one open ordinal of it is enough."""
         quarter = self.lease_s / 4
         rows: list[Row] = []
+        self.touch_at = now + quarter if self._held else FOREVER
         for batch in self._held.values():
+            if len(rows) == VERDICT_ROWS_MAX:
+                self.touch_at = now  # the others in the next frame, at once
+                break
             if now - batch.leased_at >= quarter:
                 batch.leased_at = now
                 if left := batch.open_indexes():
                     ordinal = batch.first_ordinal + left[0]
                     rows.append((Verdict.TOUCH, ordinal, ordinal, None))
-        self.touch_at = now + quarter if self._held else FOREVER
         # Unanswered: a lost touch is repeated by the next one.
-        return m.Settle(self.chan, 0, tuple(rows[:VERDICT_ROWS_MAX])) if rows else None
+        return m.Settle(self.chan, 0, tuple(rows)) if rows else None
 
     def resumed(self) -> Iterable[m.ToHub]:
         """What the hub may have missed before a resume: unanswered ACKs and the credit, both safe to repeat."""

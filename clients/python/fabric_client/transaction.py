@@ -14,7 +14,7 @@ from fabric.errors import Code, FabricError
 from fabric.messages import Verdict
 from fabric_client.errors import BadMessage, Stale, describe
 from fabric_client.outgoing import PLAIN, Gather, check_topic, fit
-from fabric_client.rows import Row, extend
+from fabric_client.rows import VERDICT_ROWS_MAX, Row, extend
 from fabric_client.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -137,6 +137,14 @@ def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscriptio
         return
     rows: list[Row] = []
     extend(rows, Verdict.ACK, (batch.first_ordinal + index for index in indexes))
+    if len(rows) > VERDICT_ROWS_MAX:
+        ticket.fail(
+            FabricError(
+                f"the messages of this transaction are {len(rows)} separate ranges; {VERDICT_ROWS_MAX} fit in one",
+                "settle fewer messages of a batch beforehand, or make the prefetch smaller",
+            )
+        )
+        return
 
     def through(outcome: Ticket) -> None:
         sub.transacted(batch, indexes, outcome.error)

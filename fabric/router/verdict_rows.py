@@ -1,0 +1,51 @@
+"""Rows of an ACK or TXN before they are applied: what can be said in fewer rows is, and what cannot is bounded.
+
+Each row costs the hub some microseconds whatever its range, so the number of rows is what a frame costs.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, Final
+
+from fabric.errors import Code, ProtocolError
+from fabric.messages import Verdict
+
+ROWS_MAX: Final = 4_096  # of one ACK or TXN, once they are merged
+
+Row = tuple[int, int, int, Any]  # verdict, first ordinal, last ordinal, argument
+
+
+def merged(rows: Sequence[Row], *, twice: bool = True) -> Sequence[Row]:
+    """Consecutive rows with the same verdict and argument whose ranges follow each other, as one row each.
+
+    Only consecutive rows are merged, so the order in which verdicts take effect is kept. Ranges may overlap where the
+    second verdict on an ordinal is no different from the first: a TOUCH, unless `twice` is False.
+    """
+    if len(rows) == 1:
+        return rows
+    found: list[Row] = []
+    verdict, first, last, arg = rows[0]
+    repeatable = Verdict.TOUCH if twice else None
+    for row in islice(rows, 1, None):
+        kind, start, end, argument = row
+        if start > last + 1 or kind != verdict or argument != arg:
+            joins = False
+        else:
+            joins = start == last + 1 or (kind == repeatable and end >= first - 1)
+        if joins:
+            first, last = min(first, start), max(last, end)
+        else:
+            found.append((verdict, first, last, arg))
+            verdict, first, last, arg = row
+    found.append((verdict, first, last, arg))
+    return found
+
+
+def require_few(count: int) -> None:
+    """Refuse an ACK or TXN with more rows than one frame may make the hub apply."""
+    if count > ROWS_MAX:
+        raise ProtocolError(
+            Code.TOO_LARGE,
+            f"{count} rows remain after those that follow each other were merged; at most {ROWS_MAX} are taken: "
+            "send the others in a frame of their own",
+        )
