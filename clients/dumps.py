@@ -1,6 +1,7 @@
-"""The hex dumps in PROTOCOL.md, made from the code so that they cannot go stale.
+"""The hex dumps and the table of numbers in PROTOCOL.md, made from the code so that they cannot go stale.
 
-A dump stands in PROTOCOL.md below a line `<!-- bytes: NAME -->`. Run `python clients/dumps.py` to write them anew.
+A dump stands in PROTOCOL.md below a line `<!-- bytes: NAME -->`, the table below `<!-- numbers -->`. Run
+`python clients/dumps.py` to write them anew.
 """
 
 import re
@@ -14,10 +15,12 @@ import msgpack
 from fabric import block as b
 from fabric import messages as m
 from fabric import wire
+from fabric.bounds import NUMBER_MAX, TABLE
 
 PROTOCOL: Final = Path(__file__).parent / "PROTOCOL.md"
 PER_LINE: Final = 8
 SLOT: Final = re.compile(r"<!-- bytes: ([a-z-]+) -->\n```text\n(.*?)```\n", re.DOTALL)
+NUMBERS: Final = re.compile(r"<!-- numbers -->\n.*?\n\n", re.DOTALL)
 
 Part = tuple[bytes, str]  # some bytes, and what they say
 
@@ -105,9 +108,25 @@ def dumps() -> dict[str, str]:
     }
 
 
+def numbers() -> str:
+    """The table of all numbers that clients send. Commands and fields with the same range share a row."""
+    fields: dict[tuple[str, int, int, str], list[str]] = {}
+    for bound in TABLE:
+        fields.setdefault((bound.verb, bound.least, bound.most, bound.code.name), []).append(bound.field)
+    verbs: dict[tuple[str, int, int, str], list[str]] = {}
+    for (verb, least, most, code), names in fields.items():
+        verbs.setdefault((", ".join(names), least, most, code), []).append(verb)
+    lines = ["| command | field | least | most | otherwise |", "|---|---|---:|---:|---|"]
+    for (shown, least, most, code), commands in verbs.items():
+        highest = "2^63-1" if most == NUMBER_MAX else f"{most:,}"
+        lines.append(f"| {', '.join(commands)} | {shown} | {least:,} | {highest} | `{code}` |")
+    return "\n".join(lines)
+
+
 def renewed(text: str) -> str:
-    """PROTOCOL.md with every dump as the code makes it."""
+    """PROTOCOL.md with every dump and the table of numbers as the code makes them."""
     made = dumps()
+    text = NUMBERS.sub(lambda _: f"<!-- numbers -->\n{numbers()}\n\n", text)
     return SLOT.sub(lambda slot: f"<!-- bytes: {slot[1]} -->\n```text\n{made[slot[1]]}```\n", text)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgpack
 
+from fabric.bounds import NUMBER_MAX
 from fabric.errors import Code, ProtocolError
 from fabric.messages import META_BYTES_MAX
 
@@ -50,11 +51,11 @@ def request_id(data: bytes) -> tuple[int, int]:
         _, chan, rid = (unpacker.unpack() for _ in range(3))
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException):
         return 0, 0
-    return (chan, rid) if is_uint64(chan) and is_uint64(rid) else (0, 0)
+    return chan if is_uint(chan) else 0, rid if is_uint(rid) else 0
 
 
-def is_uint64(value: object) -> bool:
-    return type(value) is int and 0 <= value < 1 << 64
+def is_uint(value: object) -> bool:
+    return type(value) is int and 0 <= value <= NUMBER_MAX
 
 
 def _require_size(data: bytes, bytes_max: int) -> None:

@@ -13,7 +13,7 @@ import msgpack
 from fabric import messages as m
 from fabric import meta as bounded
 from fabric.block import BLOCK_BYTES_MAX
-from fabric.bounds import HORIZON_MS
+from fabric.bounds import HORIZON_MS, NUMBER_MAX
 from fabric.errors import Code, ProtocolError
 
 VERDICTS_MAX: Final = bounded.ROWS_MAX
@@ -91,8 +91,8 @@ def _decode(frames: Sequence[bytes], unpack: Callable[[bytes], list[Any]]) -> m.
         needs = "needs a block" if with_block else "takes no block"
         raise ProtocolError(Code.BAD_FRAME, f"verb {Verb(verb).name} {needs}")
     chan, rid = meta[1], meta[2]
-    if not (bounded.is_uint64(chan) and bounded.is_uint64(rid)):
-        raise ProtocolError(Code.BAD_META, "chan and rid are unsigned integers")
+    if not (bounded.is_uint(chan) and bounded.is_uint(rid)):
+        raise ProtocolError(Code.BAD_META, "chan and rid are unsigned integers below 2^63")
     try:
         message: m.ToHub | m.ToClient = decoder(chan, rid, meta[3:], frames[-1])
     except IndexError:
@@ -108,7 +108,7 @@ def request_id(frames: Sequence[bytes]) -> tuple[int, int]:
 
 
 def _uint(value: object) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
+    if type(value) is not int or not 0 <= value <= NUMBER_MAX:
         raise ValueError(f"{_shown(value)} is not an unsigned integer below 2^63")
     return value
 
@@ -185,6 +185,12 @@ def _argument(value: object) -> Any:
     if value is None or isinstance(value, str):
         return value if value is None else _reason(value)
     return _wait(value)
+
+
+def _count(value: object) -> int:
+    if not _uint(value):
+        raise ValueError("a count is 1 or more")
+    return _uint(value)
 
 
 def _wait(value: object) -> int:
@@ -274,7 +280,7 @@ _DECODERS: Final[dict[int, tuple[Any, bool]]] = {
         True,
     ),
     Verb.ACK: (lambda c, r, a, f: m.Settle(c, r, _verdicts(a[0])), False),
-    Verb.FETCH: (lambda c, r, a, f: m.Fetch(c, r, _uint(a[0]), _uint(a[1])), False),
+    Verb.FETCH: (lambda c, r, a, f: m.Fetch(c, r, _count(a[0]), _wait(a[1])), False),
     Verb.END: (lambda c, r, a, f: m.End(c, r, _uint(a[0])), False),
     Verb.GAP: (lambda c, r, a, f: m.Gap(c, _uint(a[0]), _uint(a[1]), _text(a[2])), False),
     Verb.RESET: (lambda c, r, a, f: m.Reset(c, _map(a)), False),

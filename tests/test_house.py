@@ -37,7 +37,7 @@ SOCKETS: Final = ("socket", "select", "selectors", "asyncio")
 ROOMS: Final = {
     "fabric": Room(),
     "fabric.errors": Room(),
-    "fabric.bounds": Room(),
+    "fabric.bounds": Room(("fabric.errors",), (), CLOCKS_AND_THE_LIKE),
     "fabric.messages": Room(),
     "fabric.columns": Room(("fabric.errors",), (), CLOCKS_AND_THE_LIKE),
     "fabric.block": Room(("fabric.errors", "fabric.columns"), (), CLOCKS_AND_THE_LIKE),

@@ -11,6 +11,7 @@ from fabric import messages as m
 from fabric.errors import Code, ProtocolError
 from fabric.router import admin_groups, admin_letters
 from fabric.router.ledger import Out
+from fabric.router.options import is_number
 from fabric.router.sessions import Session
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def update_hub(router: "Router", fields: Fields, now: float, out: Out) -> dict[s
 def kick(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
     """End sessions, by their number or by the name of their client. They may come back: this is no ban."""
     number, client = fields.get("session"), fields.get("client")
-    if (number is None) == (client is None) or type(number) is bool:
+    if (number is None) == (client is None) or not (number is None or is_number(number)):
         raise ProtocolError(Code.BAD_OPTION, "session.kick takes session (a number from INFO) or client (a name)")
     found = [
         session

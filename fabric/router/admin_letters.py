@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fabric.block import Block
+from fabric.bounds import LETTERS_N, NUMBER_MAX
 from fabric.errors import BlockError, Code, ProtocolError
 from fabric.names import DEAD, canonical, dead_letter_group, unaliased
 from fabric.router import letters as lt
@@ -16,7 +17,7 @@ from fabric.router.admin_groups import find
 from fabric.router.deadletters import Box
 from fabric.router.intake import PENDING_BYTES_MAX, RETRY_MS
 from fabric.router.ledger import Out
-from fabric.router.options import bounded
+from fabric.router.options import bounded, is_number
 from fabric.router.reading import View, as_runs
 from fabric.router.shelf import Shelf
 
@@ -26,13 +27,12 @@ if TYPE_CHECKING:
 Fields = Mapping[str, Any]
 
 # What one command does at most, so that the others are served in between.
-LETTERS_MAX: Final = 1_000  # listed or redriven; and named by their seqs
+LETTERS_MAX: Final = LETTERS_N[2]  # listed or redriven; and named by their seqs
 LOOKED_MAX: Final = 10_000
 READ_BYTES_MAX: Final = 16 << 20
 REDRIVE_BYTES_MAX: Final = 4 << 20
 RUNS_MAX: Final = 16_384  # discarded without a look at them
 ROWS_CHARS_MAX: Final = 200_000  # of a list; at most four times as many bytes, and an answer has one MiB
-COUNT_MAX: Final = 1 << 62
 
 
 class Letter(NamedTuple):
@@ -141,8 +141,8 @@ def box_of(router: "Router", fields: Fields, name: str = "group") -> Box:
 
 def listed(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
     box = box_of(router, fields)
-    after = bounded(fields, "after_seq", 0, 0, COUNT_MAX)
-    n = bounded(fields, "n", 1, 100, LETTERS_MAX)
+    after = bounded(fields, "after_seq", 0, 0, NUMBER_MAX)
+    n = bounded(fields, "n", *LETTERS_N)
     rows: list[dict[str, Any]] = []
     walk, chars, more = _Walk(router, box, after), 0, False
     following = after
@@ -217,11 +217,11 @@ def _choice(fields: Fields) -> Choice:
         raise ProtocolError(Code.BAD_OPTION, f"choose letters by one of seqs, filter and all, not by {ways or 'none'}")
     if fields.get("all") is not None and fields["all"] is not True:
         raise ProtocolError(Code.BAD_OPTION, f"all is true or absent, not {fields['all']!r}")
-    most, after = bounded(fields, "max", 1, COUNT_MAX, COUNT_MAX), bounded(fields, "after_seq", 0, 0, COUNT_MAX)
+    most, after = bounded(fields, "max", 1, NUMBER_MAX, NUMBER_MAX), bounded(fields, "after_seq", 0, 0, NUMBER_MAX)
     seqs = fields.get("seqs")
     if seqs is None:
         return Choice(None, _filter(fields["filter"]) if ways == ["filter"] else None, most, after)
-    if not isinstance(seqs, list) or not 1 <= len(seqs) <= LETTERS_MAX or not all(type(s) is int for s in seqs):
+    if not isinstance(seqs, list) or not 1 <= len(seqs) <= LETTERS_MAX or not all(map(is_number, seqs)):
         raise ProtocolError(Code.BAD_OPTION, f"seqs is a list of 1..{LETTERS_MAX} numbers")
     if fields.get("max") is not None or fields.get("after_seq") is not None:
         raise ProtocolError(Code.BAD_OPTION, "max and after_seq do not go together with seqs")
@@ -235,7 +235,7 @@ def _filter(value: Any) -> Filter:
     reason, topic = value.get("reason"), value.get("topic")
     if not all(one is None or isinstance(one, str) for one in (reason, topic)):
         raise ProtocolError(Code.BAD_OPTION, "reason and topic of a filter are texts")
-    before_us = bounded(value, "before_us", 0, COUNT_MAX, COUNT_MAX) if value.get("before_us") is not None else None
+    before_us = bounded(value, "before_us", 0, NUMBER_MAX, NUMBER_MAX) if value.get("before_us") is not None else None
     return Filter(reason, View((canonical(unaliased(topic)),)) if topic is not None else None, before_us)
 
 

@@ -1,21 +1,20 @@
 """What each command of a peer means: who in the router is asked, and what is answered at once."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from fabric import messages as m
+from fabric.bounds import CHANNEL_MAX, CONCURRENCY
 from fabric.errors import Code, ProtocolError
 from fabric.router import admin
 from fabric.router.handing import send_again
 from fabric.router.info import info
 from fabric.router.ledger import Out
 from fabric.router.members import Subscription
-from fabric.router.options import CONCURRENCY, bounded, group_settings
+from fabric.router.options import bounded, group_settings, is_number
 from fabric.router.sessions import CHANNELS_MAX, Session
 
 if TYPE_CHECKING:
     from fabric.router.core import Router
-
-CHANNEL_MAX: Final = 65_535
 
 
 def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, now: float, out: Out) -> None:
@@ -117,8 +116,8 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, out: Ou
     existing = router.groups.get(name) if isinstance(name, str) else None
     settings = group_settings(fields, existing.settings if existing else None, durable=name is not None)
     credit = fields.get("credit", [0, 0])
-    if not (isinstance(credit, list) and len(credit) == 2 and all(type(c) is int and c >= 0 for c in credit)):
-        raise ProtocolError(Code.BAD_OPTION, f"credit is [messages, bytes], not {credit!r}")
+    if not (isinstance(credit, list) and len(credit) == 2 and all(map(is_number, credit))):
+        raise ProtocolError(Code.BAD_OPTION, f"credit is [messages, bytes], not {credit!r:.60}")
     concurrency = bounded(fields, "concurrency", *CONCURRENCY)
     group = existing or router.dispatcher.create(name, settings, fields.get("start"))
     if existing is None and group.durable:

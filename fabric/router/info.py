@@ -7,12 +7,13 @@ are long; `more` says that there are others and `next` what to give as `after`.
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from fabric.bounds import INFO_N
 from fabric.errors import Code, ProtocolError
 from fabric.router.admin_groups import as_map, find
 from fabric.router.admin_letters import box_of
 from fabric.router.deadletters import Box
 from fabric.router.groups import Group
-from fabric.router.options import bounded
+from fabric.router.options import bounded, is_number
 
 if TYPE_CHECKING:
     from fabric.router.core import Router
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 Fields = Mapping[str, Any]
 Row = dict[str, Any]
 
-PAGE: Final = (1, 1_000, 1_000)  # rows: least, default, most
 PAGE_CHARS_MAX: Final = 200_000  # at most four times as many bytes
 MEMBERS_MAX: Final = 1_000  # described with one group
 
@@ -136,7 +136,7 @@ QUESTIONS: Final[dict[str, Callable[["Router", Fields], Row]]] = {
 
 def page(name: str, fields: Fields, keys: Iterable[Any], row_of: Callable[[Any], Row]) -> Row:
     """The rows of ascending keys, as many as one answer holds."""
-    n = bounded(fields, "n", *PAGE)
+    n = bounded(fields, "n", *INFO_N)
     rows: list[Row] = []
     last, chars = None, 0
     for key in keys:
@@ -149,6 +149,6 @@ def page(name: str, fields: Fields, keys: Iterable[Any], row_of: Callable[[Any],
 
 def _after(fields: Fields, kind: type, default: Any) -> Any:
     value = fields.get("after")
-    if value is not None and type(value) is not kind:
-        raise ProtocolError(Code.BAD_OPTION, f"after is what `next` of the page before was, not {value!r}")
+    if value is not None and (type(value) is not kind or (kind is int and not is_number(value))):
+        raise ProtocolError(Code.BAD_OPTION, f"after is what `next` of the page before was, not {value!r:.60}")
     return default if value is None else value

@@ -3,18 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from fabric.bounds import ATTEMPTS, BACKOFF_MAX_MS, BACKOFF_MS, JITTER_PCT, LEASE_MAX_MS, LEASE_MS, NUMBER_MAX
 from fabric.errors import Code, ProtocolError
 from fabric.messages import GroupSettings, Level
 from fabric.names import REDRIVE, canonical, check_topic, unaliased
-
-# Least, default, most.
-LEASE_MS: Final = (100, 30_000, 43_200_000)
-LEASE_MAX_MS: Final = (100, 3_600_000, 604_800_000)
-ATTEMPTS: Final = (0, 5, 1_000)
-BACKOFF_MS: Final = (0, 500, 86_400_000)
-BACKOFF_MAX_MS: Final = (0, 300_000, 604_800_000)
-JITTER_PCT: Final = (0, 10, 100)
-CONCURRENCY: Final = (1, 1, 65_536)
 
 CHOICES: Final = {
     "level": ("journaled", "received"),
@@ -35,8 +27,13 @@ def bounded(fields: Mapping[str, Any], name: str, least: int, default: int, most
     if value is None:
         return default
     if type(value) is not int or not least <= value <= most:
-        raise ProtocolError(Code.BAD_OPTION, f"{name} is {least}..{most}, not {value!r}")
+        raise ProtocolError(Code.BAD_OPTION, f"{name} is {least}..{most}, not {value!r:.60}")
     return value
+
+
+def is_number(value: object) -> bool:
+    """Whether a value from a peer is a whole number that the wire and the journal can hold."""
+    return type(value) is int and 0 <= value <= NUMBER_MAX
 
 
 def text(fields: Mapping[str, Any], name: str, default: str, chars_max: int) -> str:

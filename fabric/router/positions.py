@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fabric.errors import Code, ProtocolError
+from fabric.router.options import is_number
 from fabric.router.ranges import Ranges
 from fabric.router.shelf import Reader
 
@@ -39,9 +40,9 @@ def find_position(wish: Any, ends: Ends, wanted: Callable[[str], bool], reader: 
             for seq in sorted(seq for part in reader.latest_per_key(wanted) for seq in part):
                 latest.add(seq, seq)
             return Position(committed_seq + 1, tuple(latest))
-        case {"seq": int(seq)} if seq >= 0 and len(wish) == 1:
+        case {"seq": seq} if is_number(seq) and len(wish) == 1:
             return Position(min(max(seq, first_seq), next_seq))
-        case {"time_us": int(time_us)} if len(wish) == 1:
+        case {"time_us": time_us} if is_number(time_us) and len(wish) == 1:
             return Position(max(reader.seek_time(time_us), first_seq))
     raise ProtocolError(
         Code.BAD_OPTION,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from fabric.block import Block, pick
+from fabric.bounds import GET_N, NUMBER_MAX
 from fabric.errors import Code, ProtocolError
 from fabric.messages import Got
 from fabric.names import DEAD, canonical, check_topic, unaliased
@@ -16,7 +17,6 @@ from fabric.router.deadletters import DeadLetters
 from fabric.router.options import bounded
 from fabric.router.shelf import Shelf
 
-N_MAX: Final = 1_000
 BYTES_MAX: Final = 4 << 20  # of blocks in one answer; a larger message comes alone
 READ_BYTES_MAX: Final = 16 << 20  # looked at for one answer
 FINDS_MAX: Final = 64  # searches through the index for one answer
@@ -134,10 +134,10 @@ class Reading:
             raise ProtocolError(Code.BAD_OPTION, "seq, time_us and last exclude each other")
         if fields.get("last") and fields.get("by_key"):
             raise ProtocolError(Code.BAD_OPTION, "last and by_key exclude each other")
-        start = bounded(fields, "seq", 0, first_seq, 1 << 62)
+        start = bounded(fields, "seq", 0, first_seq, NUMBER_MAX)
         if fields.get("time_us") is not None:
-            start = self._shelf.reader.seek_time(bounded(fields, "time_us", 0, 0, 1 << 62))
-        n = bounded(fields, "n", 1, 1, N_MAX)
+            start = self._shelf.reader.seek_time(bounded(fields, "time_us", 0, 0, NUMBER_MAX))
+        n = bounded(fields, "n", *GET_N)
         return _Order(self._view(fields), max(start, first_seq), n, bool(fields.get("by_key")))
 
     def _view(self, fields: Mapping[str, Any]) -> View:
@@ -165,7 +165,7 @@ class Reading:
         """Blocks with wanted topics from the start on, and the seq at which each begins to count; a last pair without
         a block says how far there is nothing more, or how far one answer looks."""
         cursor, read = order.start, 0
-        for _ in range(N_MAX + FINDS_MAX):
+        for _ in range(GET_N[2] + FINDS_MAX):
             if cursor > horizon or read >= READ_BYTES_MAX:
                 break
             found = self._shelf.find(cursor, horizon, order.view)

@@ -6,17 +6,17 @@ from typing import Any, Final
 
 from fabric import messages as m
 from fabric.block import BLOCK_BYTES_MAX, COUNT_MAX, TOPIC_BYTES_MAX
+from fabric.bounds import EPOCH_MAX, HEARTBEAT_MS, TTL_MS
 from fabric.errors import Code, ProtocolError
 from fabric.router.intake import PENDING_BYTES_MAX, WINDOW_BYTES, WINDOW_BYTES_MIN, Intake
 from fabric.router.ledger import Out
-from fabric.router.options import bounded, text
+from fabric.router.options import bounded, is_number, text
 from fabric.router.producers import WINDOW_BLOCKS, Producer
-from fabric.router.sessions import CHANNELS_MAX, HEARTBEAT_MS, SILENT_BEATS, TTL_MS, Session
+from fabric.router.sessions import CHANNELS_MAX, SILENT_BEATS, Session
 
 SESSIONS_MAX: Final = 20_000  # a connection costs about 28 KB inside ZeroMQ
 NAME_CHARS_MAX: Final = 128
 EPOCH_JUMP_BYTES: Final = 4
-EPOCH_MAX: Final = 1 << 62  # so many jumps that nobody gets there honestly
 PRODUCERS_MAX: Final = 50_000  # remembered at once; each costs about half a kilobyte
 
 Resumed = list[tuple[int, int]]  # (channel, last ordinal seen)
@@ -46,9 +46,10 @@ class Reception:
         fields = hello.fields
         if peer in self._by_peer:
             raise ProtocolError(Code.SESSION_EXISTS, "this connection has said HELLO already")
-        if fields.get("proto") != m.PROTOCOL_VERSION:
+        proto = fields.get("proto")
+        if type(proto) is not int or proto != m.PROTOCOL_VERSION:
             raise ProtocolError(
-                Code.UNSUPPORTED_VERSION, f"protocol {fields.get('proto')!r} is not known; this hub speaks 1"
+                Code.UNSUPPORTED_VERSION, f"protocol {proto!r:.60} is not known; this hub speaks {m.PROTOCOL_VERSION}"
             )
         producer, epoch = self._producer(fields.get("producer"))
         resumed = self._resume(fields.get("resume"), peer, out)
@@ -76,7 +77,7 @@ class Reception:
             return None
         subs = resume.get("subs", []) if isinstance(resume, dict) else None
         if not isinstance(subs, list) or not all(
-            isinstance(row, list) and len(row) == 2 and all(type(n) is int for n in row) for row in subs
+            isinstance(row, list) and len(row) == 2 and all(map(is_number, row)) for row in subs
         ):
             raise ProtocolError(Code.BAD_OPTION, "resume is {session, subs: [[chan, last ordinal seen], …]}")
         secret = resume.get("session")
@@ -105,8 +106,8 @@ class Reception:
             # A jump at random, because a claim is on disk only with the first publish: if the hub crashes before, the
             # next claim must not get the same epoch, or one's messages would be taken for resends of the other's.
             return producer, producer.epoch + 1 + int.from_bytes(self._token()[-EPOCH_JUMP_BYTES:], "big")
-        if type(epoch) is not int or not 0 < epoch < EPOCH_MAX:
-            raise ProtocolError(Code.BAD_OPTION, f"producer.epoch is the one that WELCOME gave, not {epoch!r}")
+        if type(epoch) is not int or not 1 <= epoch <= EPOCH_MAX:
+            raise ProtocolError(Code.BAD_OPTION, f"producer.epoch is the one that WELCOME gave, not {epoch!r:.60}")
         if epoch < producer.epoch:
             raise ProtocolError(Code.FENCED, f"producer {name!r} has a newer session (epoch {producer.epoch})")
         return producer, epoch

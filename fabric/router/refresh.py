@@ -19,6 +19,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from fabric import messages as m
+from fabric.bounds import REFRESH_MS
 from fabric.errors import Code, ProtocolError
 from fabric.router.dispatcher import Dispatcher
 from fabric.router.groups import Group
@@ -27,7 +28,6 @@ from fabric.router.members import Subscription
 from fabric.router.options import bounded
 from fabric.router.timers import NEVER
 
-TIMEOUT_MS: Final = (1_000, 600_000, 86_400_000)  # least, default, most
 FEW: Final = 64  # so many running ones are looked at in every turn; when there are more,
 PAUSE_S: Final = 0.25  # all of them so often
 FIELDS: Final = ("op", "group", "from", "timeout_ms")
@@ -88,7 +88,7 @@ class Refreshes:
         for group in dispatcher.groups.values():
             if group.refresh[2] in (Phase.SYNCING, Phase.ENDED, Phase.DEGRADED):
                 start, has_ended = starts.pop(ROW + group.name, START), group.refresh[2] == Phase.ENDED
-                self._running[group] = _Refresh(group, start, TIMEOUT_MS[1] / 1000, has_ended=has_ended)
+                self._running[group] = _Refresh(group, start, REFRESH_MS[1] / 1000, has_ended=has_ended)
         for name in starts:  # of groups that are gone
             ledger.write(m.SaveSetting(name, None))
 
@@ -98,7 +98,7 @@ class Refreshes:
             raise ProtocolError(Code.BAD_OPTION, f"group.refresh knows {', '.join(FIELDS)}, not {unknown[0]!r}")
         if not group.durable:
             raise ProtocolError(Code.NOT_FOUND, "only a group with a name can be refreshed")
-        timeout_s = bounded(fields, "timeout_ms", *TIMEOUT_MS) / 1000
+        timeout_s = bounded(fields, "timeout_ms", *REFRESH_MS) / 1000
         dispatcher = self._dispatcher
         target = dispatcher.commons.committed_seq
         start = fields.get("from", START)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from fabric import messages as m
 from fabric.block import SPARSE, Block
+from fabric.bounds import REPLIES, REQUEST_MS
 from fabric.errors import Code, ProtocolError
 from fabric.names import check_topic
 from fabric.router.ledger import Out
@@ -19,8 +20,6 @@ from fabric.router.services import Responder, Service, Services
 from fabric.router.sessions import Session
 from fabric.router.timers import Timers
 
-TIMEOUT_MS: Final = (1, 10_000, 600_000)  # least, default, most
-REPLIES: Final = (1, 1, 65_536)
 OPEN_MAX: Final = 65_536  # requests in the hub; each costs about half a kilobyte
 OPEN_PER_SESSION_MAX: Final = 1_024
 WAITING_BYTES_MAX: Final = 64 << 20  # of requests that wait for busy services, together
@@ -33,13 +32,21 @@ class Inquiry:
 
     __slots__ = ("block", "deadline", "is_open", "number", "replies_left", "responder", "rid", "service", "session")
 
-    def __init__(self, number: int, session: Session, request: m.Request, service: Service, deadline: float) -> None:
+    def __init__(
+        self,
+        number: int,
+        session: Session,
+        request: m.Request,
+        service: Service,
+        deadline: float,
+        replies_max: int,
+    ) -> None:
         self.number = number  # the rid under which the responder knows it
         self.session: Session | None = session  # who asked; None: gone since
         self.rid = request.rid
         self.service = service
         self.deadline = deadline
-        self.replies_left = bounded(request.fields, "replies_max", *REPLIES)
+        self.replies_left = replies_max
         self.block = request.block  # empty once it was passed on
         self.responder: Responder | None = None  # None: it waits
         self.is_open = True
@@ -110,12 +117,13 @@ class Requests:
             raise ProtocolError(Code.BAD_OPTION, f"rid {request.rid}: use one that is not 0, nor of an open request")
         if len(asked) >= OPEN_PER_SESSION_MAX or len(self._open) >= OPEN_MAX:
             raise ProtocolError(Code.BUSY, _too_many(len(asked)), retry_ms=RETRY_MS)
-        timeout_s = bounded(request.fields, "timeout_ms", *TIMEOUT_MS) / 1000
+        timeout_s = bounded(request.fields, "timeout_ms", *REQUEST_MS) / 1000
+        replies_max = bounded(request.fields, "replies_max", *REPLIES)
         topic = _topic_of(request.block)
         service, responder = self._choose(topic)
         if responder is None and self._waiting_bytes + len(request.block) > WAITING_BYTES_MAX:
             raise ProtocolError(Code.BUSY, "too many bytes of requests wait", retry_ms=RETRY_MS)
-        inquiry = Inquiry(next(self._numbers), session, request, service, now + timeout_s)
+        inquiry = Inquiry(next(self._numbers), session, request, service, now + timeout_s, replies_max)
         self._open[inquiry.number] = inquiry
         self._asked.setdefault(session, {})[request.rid] = inquiry
         self._timers.set(inquiry.deadline, inquiry)

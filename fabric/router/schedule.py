@@ -14,11 +14,12 @@ from typing import Any, Final
 
 from fabric import messages as m
 from fabric.block import IDS, Block, expiring
+from fabric.bounds import NUMBER_MAX, SCHEDULES_N
 from fabric.errors import Code, ProtocolError
 from fabric.router.clock import Clock
 from fabric.router.intake import PENDING_BYTES_MAX, Intake
 from fabric.router.ledger import Ledger
-from fabric.router.options import bounded
+from fabric.router.options import bounded, is_number
 from fabric.router.producers import SCHEDULED
 from fabric.router.sessions import Session
 from fabric.router.timers import NEVER
@@ -32,7 +33,6 @@ FIRE_BYTES_MAX: Final = 4 << 20
 TURN_MAX: Final = 4_096  # in one transaction
 HOLD_S: Final = 0.1  # before what cannot be fired now is tried again
 ENDINGS_MAX: Final = 4_096  # schedules whose end is remembered, for the text of an error
-PAGE: Final = (1, 100, 500)  # schedules in one answer: least, default, most; so that it fits a frame
 PAGE_BYTES_MAX: Final = 8 << 20  # that are read for it
 TOPICS_MAX: Final = 500  # whose counts are told
 
@@ -130,7 +130,7 @@ class Schedules:
             raise ProtocolError(Code.BAD_OPTION, "CANCEL names a schedule by its id or by its name")
         if name is not None and not (isinstance(name, str) and 0 < len(name) <= NAME_CHARS_MAX):
             raise ProtocolError(Code.BAD_OPTION, f"name is text of 1..{NAME_CHARS_MAX} characters")
-        number = bounded(fields, "id", 1, 0, SCHEDULED - 1)
+        number = bounded(fields, "id", 1, 0, NUMBER_MAX)
         found = self._unwritten.find_name(name) if name is not None else self._unwritten.find(number)
         if isinstance(found, m.SaveSchedule):
             self._end(found, Block(found.block), "was cancelled")
@@ -155,13 +155,11 @@ class Schedules:
 
     def describe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """For INFO: how many wait, and some of them in the order in which they are due."""
-        limit = bounded(fields, "n", *PAGE)
+        limit = bounded(fields, "n", *SCHEDULES_N)
         after = fields.get("after")
         if after is None:
             after = [0, 0]
-        elif not (
-            isinstance(after, list) and len(after) == 2 and all(type(n) is int and 0 <= n < 1 << 63 for n in after)
-        ):
+        elif not (isinstance(after, list) and len(after) == 2 and all(map(is_number, after))):
             raise ProtocolError(Code.BAD_OPTION, f"after is what `next` was, [due_us, id], not {after!r:.80}")
         counts = self._stored.counts(TOPICS_MAX)
         if (name := fields.get("name")) is not None:

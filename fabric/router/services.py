@@ -6,6 +6,7 @@ Services are kept apart from groups: nothing of them is written down, and they e
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from fabric.bounds import CONCURRENCY
 from fabric.errors import Code, ProtocolError
 from fabric.names import canonical
 from fabric.router.options import GROUP_CHARS_MAX, PATTERNS_MAX, bounded, text
@@ -15,7 +16,6 @@ from fabric.router.topics import Trie
 if TYPE_CHECKING:
     from fabric.router.requests import Inquiry
 
-CONCURRENCY: Final = (1, 1, 65_536)  # least, default, most
 QUEUE_PER_HANDLER: Final = 64  # requests that wait for a busy service, for each handler it has,
 QUEUE_MAX: Final = 4_096  # and at most
 

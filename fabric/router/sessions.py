@@ -6,8 +6,6 @@ from fabric.messages import PeerId
 from fabric.router.members import Subscription
 from fabric.router.producers import Producer
 
-HEARTBEAT_MS: Final = (200, 5_000, 60_000)  # least, default, most
-TTL_MS: Final = (1_000, 30_000, 600_000)
 CHANNELS_MAX: Final = 1_024  # subscriptions of one session
 SILENT_BEATS: Final = 3  # so many heartbeats missed and the hub stops sending
 

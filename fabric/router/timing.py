@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from fabric.bounds import HORIZON_MS, TIME_US_MAX, YEAR_MS
+from fabric.bounds import EVERY_MS, HORIZON_MS, NUMBER_MAX, TIME_US_MAX, YEAR_MS
 from fabric.errors import Code, ProtocolError
 from fabric.messages import SaveSchedule
 from fabric.router.cron import CRON_CHARS_MAX, SEARCH_YEARS, Cron
 from fabric.router.options import bounded, text
 
 HORIZON_US: Final = HORIZON_MS * 1000
-EVERY_MS_MIN: Final = 100  # more often is a stream, not a schedule
 NAME_CHARS_MAX: Final = 128
 # Expiries are rounded up to this, so that messages that were given the same TTL moments apart still share a block.
 EXPIRY_GRAIN_US: Final = 10_000
@@ -37,8 +36,8 @@ class Timing(NamedTuple):
         timing = cls(
             ttl_ms=bounded(options, "ttl_ms", 1, 0, HORIZON_MS),
             delay_ms=_optional(options, "delay_ms", HORIZON_MS),
-            at_us=_optional(options, "at_us", 1 << 62),
-            every_ms=bounded(options, "every_ms", EVERY_MS_MIN, 0, HORIZON_MS),
+            at_us=_optional(options, "at_us", NUMBER_MAX),
+            every_ms=bounded(options, "every_ms", *EVERY_MS),
             cron=_text(options, "cron", CRON_CHARS_MAX),
             name=_text(options, "name", NAME_CHARS_MAX),
         )

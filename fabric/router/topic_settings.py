@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from fabric.bounds import HORIZON_MS, TOPIC_COUNT_MAX
 from fabric.errors import Code, ProtocolError
 from fabric.messages import TopicSettings
 from fabric.names import DEAD, check_topic, unaliased
@@ -10,12 +11,11 @@ from fabric.router.options import bounded
 
 Fields = Mapping[str, Any]
 
-YEARS_10_MS: Final = 10 * 366 * 24 * 3600 * 1000
 NUMBERS: Final = {
-    "max_age_ms": YEARS_10_MS,
-    "max_msgs": 1 << 53,
-    "max_bytes": 1 << 53,
-    "dedupe_ms": YEARS_10_MS,
+    "max_age_ms": HORIZON_MS,
+    "max_msgs": TOPIC_COUNT_MAX,
+    "max_bytes": TOPIC_COUNT_MAX,
+    "dedupe_ms": HORIZON_MS,
 }
 CHOICES: Final = {
     "on_full": ("refuse", "drop_old"),

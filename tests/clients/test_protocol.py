@@ -24,6 +24,7 @@ def rows(text: str) -> dict[int, str]:
 
 def test_the_hex_dumps_are_fresh() -> None:
     assert set(dumps.dumps()) == {slot[1] for slot in dumps.SLOT.finditer(TEXT)}
+    assert dumps.NUMBERS.search(TEXT)
     assert dumps.renewed(TEXT) == TEXT, "run python clients/dumps.py"
 
 

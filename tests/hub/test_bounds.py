@@ -1,5 +1,6 @@
 """Numbers that a peer sends, at the edges of their ranges and beyond, to a hub in a process of its own."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ import zmq
 
 from fabric import block as b
 from fabric import messages as m
-from fabric.bounds import HORIZON_MS, TIME_US_MAX
+from fabric.bounds import HORIZON_MS, TABLE, TIME_US_MAX, Bound
 from fabric.errors import Code
 from fabric.journal.store import Journal
+from tests import numbers
+from tests.hub.hostile import Canary
 from tests.hub.kit import Child, Talker, sockets, talker
 
 
@@ -93,3 +96,48 @@ def test_a_calendar_of_rare_days_and_its_resend(child: Child, peer: Talker) -> N
         other.send(m.Publish(rid, 0, 0, b.encode("t", [b"1"]), {"cron": "0 0 * * *", "at_us": 1 << 62}))
         assert other.refused(rid) == Code.BAD_OPTION
         other.publish("t", b"2")
+
+
+@pytest.mark.parametrize("verb", sorted({bound.verb for bound in TABLE}))
+def test_every_number_at_its_edges(child: Child, peer: Talker, verb: str) -> None:
+    """Answered as the table says, while another client is served; and the hub comes back after a kill."""
+    peer.subscribe("t", group="g", chan=numbers.CHAN)
+    peer.publish("t", b"1")
+    peer.take(1)
+    with zmq.Context() as context, Talker(context, child.url) as other:
+        canary = Canary(other)
+        for bound in (bound for bound in TABLE if bound.verb == verb):
+            for value in numbers.values(bound):
+                _try(context, child, peer, bound, value)
+            canary.sing()
+    assert child.process.poll() is None, child.errors()
+    child.kill()
+    child.start()
+    with zmq.Context() as context, talker(context, child.url) as other:
+        other.subscribe("t", group="new")
+        assert [body for _, body in other.take(1)] == [b"1"]
+    child.signal(signal.SIGTERM)
+    assert child.wait() == 0, child.errors()
+
+
+def _try(context: "zmq.Context[zmq.Socket[bytes]]", child: Child, peer: Talker, bound: Bound, value: Any) -> None:
+    """What is said before the answer to a later PING is said because of the command."""
+    rid, barrier = peer.next_rid(), peer.next_rid()
+    frames = numbers.command(bound, value, rid)
+    if frames is None:
+        return
+    if bound.verb == "HELLO":
+        with Talker(context, child.url) as new:
+            new.send_raw(frames)
+            heard = [new.receive()]
+    else:
+        peer.send_raw(frames)
+        peer.send(m.Ping(barrier))
+        heard = list(iter(peer.receive, m.Pong(barrier)))
+    errors = [message for message in heard if isinstance(message, m.Err)]
+    if numbers.is_within(bound, value):
+        refused = [error for error in errors if error.code == bound.code]
+        assert not refused or (bound.verb, bound.field) in numbers.REFUSED_ANYHOW, (bound, value, refused)
+    else:
+        nameless = bound.field == "rid" or bound.verb == "CREDIT"
+        assert [(e.rid, e.code) for e in errors] == [(0 if nameless else rid, bound.code)], (bound, value, heard)

@@ -7,12 +7,12 @@ import pytest
 
 from fabric import messages as m
 from fabric.block import Block, encode
-from fabric.bounds import HORIZON_MS
+from fabric.bounds import EVERY_MS, HORIZON_MS, SCHEDULES_N
 from fabric.errors import Code, ProtocolError
 from fabric.router import schedule, upcoming
 from fabric.router.cron import Cron
 from fabric.router.intake import Refusal
-from fabric.router.timing import EVERY_MS_MIN, EXPIRY_GRAIN_US, NAME_CHARS_MAX
+from fabric.router.timing import EXPIRY_GRAIN_US, NAME_CHARS_MAX
 from tests.router.world import World
 
 A, B = b"a", b"b"
@@ -697,11 +697,11 @@ def test_cancel_without_a_rid_is_not_answered(world: Later) -> None:
     [
         f"ttl_ms      1..{HORIZON_MS:,}",
         f"delay_ms    0..{HORIZON_MS:,}",
-        f"every_ms    {EVERY_MS_MIN}..{HORIZON_MS:,}",
+        f"every_ms    {EVERY_MS[0]}..{HORIZON_MS:,}",
         f"rounded up to {EXPIRY_GRAIN_US // 1000} ms",
         f"of the schedule, 1..{NAME_CHARS_MAX} characters",
         f"of up to {schedule.TOPICS_MAX} topics",
-        f"At most n of them, {schedule.PAGE[0]}..{schedule.PAGE[2]}, default {schedule.PAGE[1]}",
+        f"At most n of them, {SCHEDULES_N[0]}..{SCHEDULES_N[2]}, default {SCHEDULES_N[1]}",
     ],
 )
 def test_the_limits_are_as_in_the_protocol(said: str) -> None:

@@ -1,0 +1,101 @@
+"""Every number that a peer sends: accepted within its range, refused with its code beyond, and never an exception."""
+
+import ast
+from pathlib import Path
+from typing import Any, Final
+
+import msgpack
+import pytest
+
+import fabric
+from fabric import messages as m
+from fabric import wire
+from fabric.bounds import TABLE, Bound
+from fabric.errors import ProtocolError
+from fabric.journal.store import Journal
+from tests import numbers
+from tests.router.world import World
+
+A: Final = b"a"
+
+
+class Table(World):
+    """What arrives as frames is decoded as the hub does it; what is written also goes to a journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__()
+        self.journal = journal
+        self.hello(A, producer={"name": "p"}, ttl_ms=600_000)
+        self.sub(A, numbers.CHAN, "t", group="g")
+        self.pub(A, "t", "1")
+
+    def write(self, records: Any) -> None:
+        records = list(records)
+        if hasattr(self, "journal"):
+            self.journal.commit(records)
+        super().write(records)
+
+    def frames(self, peer: bytes, frames: list[bytes]) -> list[m.ToClient]:
+        """All that a peer hears at once because of some frames."""
+        out: list[tuple[bytes, m.ToClient]] = []
+        try:
+            self.router.step(wire.decode(frames), peer, self.now, out)
+        except ProtocolError as error:
+            self.router.refuse(error, peer, *wire.request_id(frames), out)
+        self.router.tick(self.now, out)
+        heard = [message for to, message in out if to == peer]
+        for message in heard:
+            wire.encode(message)
+        self.commit()
+        return heard
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Table:
+    return Table(Journal.open(tmp_path / "journal"))
+
+
+@pytest.mark.parametrize("bound", TABLE, ids=lambda bound: f"{bound.verb}-{bound.field}")
+def test_a_number_is_accepted_within_its_range_only(world: Table, bound: Bound) -> None:
+    """And each record that follows from it can be written."""
+    for n, value in enumerate(numbers.values(bound)):
+        rid = 1000 + n
+        frames = numbers.command(bound, value, rid)
+        if frames is None:
+            continue
+        peer = b"new %d" % n if bound.verb == "HELLO" else A
+        errors = [message for message in world.frames(peer, frames) if isinstance(message, m.Err)]
+        if numbers.is_within(bound, value):
+            refused = [error for error in errors if error.code == bound.code]
+            assert not refused or (bound.verb, bound.field) in numbers.REFUSED_ANYHOW, (value, refused)
+        else:
+            nameless = bound.field == "rid" or bound.verb == "CREDIT"
+            assert [(e.rid, e.code) for e in errors] == [(0 if nameless else rid, bound.code)], (value, errors)
+    assert world.say(A, m.Ping(7)) == [m.Pong(7)]
+
+
+def test_every_number_that_the_hub_reads_is_in_the_table() -> None:
+    """Positional fields in the decoder; fields of maps where the router asks for them by name."""
+    named = {bound.field.rpartition(".")[2].rpartition(": ")[2] for bound in TABLE}
+    found = set()
+    for path in sorted(Path(fabric.__file__).parent.glob("router/*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(ast.Name("bounded" | "_optional"), [_, ast.Constant(field), *_]):
+                    found.add(field)
+    assert len(found) > 20
+    assert found <= named, "a number without a row in fabric/bounds.py"
+
+
+@pytest.mark.parametrize("junk", [[], {}, None, b"1", [1], {"n": 1}])
+def test_what_is_no_number_is_refused_as_well(world: Table, junk: Any) -> None:
+    for bound in TABLE:
+        frames = numbers.command(bound, junk, 9) if not bound.field.startswith("block") else None
+        if frames is None:
+            continue
+        for message in world.frames(b"new" if bound.verb == "HELLO" else A, frames):
+            assert not isinstance(message, m.Welcome) or junk is None
+            if isinstance(message, m.Err):
+                msgpack.packb(message)
+        world.router.reception._by_peer.pop(b"new", None)
+    assert world.say(A, m.Ping(7)) == [m.Pong(7)]
