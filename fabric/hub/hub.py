@@ -26,6 +26,7 @@ import zmq
 import fabric
 from fabric import wire
 from fabric.errors import Code, FabricError, ProtocolError
+from fabric.hub.advisory_log import SLOW_COMMIT, AdvisoryLog
 from fabric.hub.log import event
 from fabric.hub.port import Port, check_address
 from fabric.hub.scribe import Committed, Failed, Scribe, Trimmed, TrimWanted
@@ -41,6 +42,7 @@ ARRIVAL_BYTES_MAX: Final = 8 << 20
 SPACE_EVERY_S: Final = 0.1  # a quota is overrun by what comes in meanwhile; the disk itself is asked less often
 OUTBOX_POLL_S: Final = 0.005  # a ROUTER does not say which peer can take more, so full ones are tried again
 SWITCH_S: Final = 0.0005  # two threads hand over to each other all the time; Python's 5 ms would be a commit's length
+SLOW_COMMIT_S: Final = 0.5  # a commit that takes longer is logged: the disk, or another program that uses it
 EXIT_STORAGE: Final = 70
 GC_OBJECTS: Final = 50_000  # new objects between two searches for garbage cycles
 
@@ -78,6 +80,8 @@ class Hub:
             undo.callback(self.journal.close)
             self._router = self._restored()
             self.counters = self._router.counters
+            self._log = AdvisoryLog()
+            self._router.advice.hear = self._log.hear
             self._port = Port(self.context, self.counters)
             undo.callback(self._port.close)
             self.binds = [self._port.bind(url) for url in options.binds]
@@ -235,6 +239,8 @@ class Hub:
         done, self._committing = self._committing, []
         self.counters["commits"] += 1
         self.counters["commit_us"] += int(seconds * 1e6)
+        if seconds > SLOW_COMMIT_S:
+            self._log.write(SLOW_COMMIT, {"ms": round(seconds * 1000), "turns": len(done)})
         self._hand_over(now, out)
         for turn in done:
             out += turn.sends
@@ -264,7 +270,10 @@ class Hub:
             self._router.peer_gone(peer)
 
     def _housekeeping(self, now: float) -> None:
-        if now < self._space_at or self._draining_until:
+        if now < self._space_at:
+            return
+        self._log.tick(now)
+        if self._draining_until:
             return
         self._space_at = now + SPACE_EVERY_S
         self.journal.hold_seq = self._router.topics.hold
@@ -309,6 +318,7 @@ class Hub:
         return True
 
     def _close(self) -> None:
+        self._log.close()
         self._scribe.stop()
         self._port.close()
         if self.failure is None:

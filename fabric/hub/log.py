@@ -23,8 +23,9 @@ class _Json(logging.Formatter):
 
 
 def _shown(value: Any) -> str:
-    text = str(value)
-    return json.dumps(text) if any(c.isspace() or c in '="' for c in text) or not text else text
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    plain = text and all(c.isprintable() and c not in ' ="' for c in text)  # what clients say cannot move the cursor
+    return text if plain else json.dumps(text)
 
 
 def set_up(style: str, level: str) -> None:

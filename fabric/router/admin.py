@@ -37,6 +37,9 @@ def handle(router: "Router", message: m.Admin, session: Session, now: float, out
     for row in router.dead_letters.take_rows():
         router.ledger.write(row)
     router.counters["admin"] += 1
+    if op != "dlq.list" and not fields.get("dry_run"):
+        told = {name: answer[name] for name in _TOLD if not isinstance(answer.get(name), dict | None)}
+        router.advice.say("$sys.admin", op=op, **told, **session.who)
     if message.rid:
         router.ledger.answer(session.peer, m.Ok(0, message.rid, answer))
 
@@ -79,6 +82,11 @@ def kick(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, An
 
 
 ALL: Final = ("*",)
+# Of an answer, what an advisory tells: what was changed, and how much of it.
+_TOLD: Final = (
+    *("group", "topic", "queue", "created", "before", "cursor", "again", "skipped"),
+    *("removed", "redriven", "discarded", "refresh", "kicked", "events", "advisories"),
+)
 _OF_TOPICS: Final = (
     *("topic.create", "topic.update", "topic.delete", "topic.purge"),
     *("queue.create", "queue.delete", "queue.purge"),

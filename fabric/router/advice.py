@@ -1,4 +1,4 @@
-"""Advisories: what happens inside the hub, told to whoever listens to `$sys.…` right now.
+"""Advisories: what happens inside the hub, told to whoever listens to `$sys.…` right now, and to the hub's log.
 
 They are messages without a seq: never journaled, never sent again, for subscriptions without a group. Who has no
 credit left misses them, and that is counted. What nobody listens to costs one look into the trie.
@@ -6,6 +6,7 @@ credit left misses them, and that is counted. What nobody listens to costs one l
 
 import json
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fabric.block import encode, stamp
@@ -23,6 +24,7 @@ class Advice:
         self._counters = counters
         self._pending: list[tuple[str, bytes]] = []
         self.enabled = True
+        self.hear: Callable[[str, Mapping[str, Any]], None] = _unheard  # the hub's log; it hears all, sent or not
 
     def __bool__(self) -> bool:
         return bool(self._pending)
@@ -32,6 +34,7 @@ class Advice:
 
     def say(self, topic: str, /, **fields: Any) -> None:
         """Let those know who listen. `topic` starts with $sys."""
+        self.hear(topic, fields)
         if not self.enabled or not self._trie.match(topic):
             return
         if len(self._pending) >= PENDING_MAX:
@@ -57,3 +60,7 @@ class Advice:
             sub.bytes_sent += len(raw)
             self._counters["advisories"] += 1
             out.append((sub.session.peer, Deliver(sub.chan, sub.sent, 1, (), raw)))
+
+
+def _unheard(topic: str, fields: Mapping[str, Any]) -> None:
+    pass

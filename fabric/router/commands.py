@@ -80,9 +80,11 @@ def hello(router: "Router", message: m.Hello, peer: m.PeerId, now: float, out: O
     welcome, session, resumed = router.reception.greet(message, peer, now, out)
     if resumed is None:
         router.counters["sessions_opened"] += 1
+        router.advice.say("$sys.session.opened", **session.who)
         out.append((peer, welcome))
         return
     router.counters["sessions_resumed"] += 1
+    router.advice.say("$sys.session.resumed", **session.who)
     seen = {chan: ordinal for chan, ordinal in resumed if chan in session.channels}
     router.requests.forsake(session, "has lost its connection")
     for sub in list(session.channels.values()):
@@ -121,7 +123,7 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, out: Ou
     concurrency = bounded(fields, "concurrency", *CONCURRENCY)
     group = existing or router.dispatcher.create(name, settings, fields.get("start"))
     if existing is None and group.durable:
-        router.advice.say("$sys.group.created", group=group.name)
+        router.advice.say("$sys.group.created", group=group.name, **session.who)
     sub = session.channels[chan] = Subscription(session, chan, group, credit[0], credit[1], concurrency)
     router.dispatcher.join(sub)
     answer = {

@@ -145,6 +145,8 @@ class Router:
     def refuse(self, error: ProtocolError, peer: m.PeerId, chan: int, rid: int, out: Out) -> None:
         """Answer a command that cannot be accepted."""
         self.counters[f"refused_{error.code.name.lower()}"] += 1
+        session = self.reception.find(peer)
+        self.advice.say("$sys.refused", code=error.code.name, why=str(error), **(session.who if session else {}))
         out.append((peer, m.Err(chan, rid, error.code, str(error), error.fields)))
 
     def tick(self, now: float, out: Out) -> None:
@@ -298,8 +300,7 @@ class Router:
         self.requests.end(session, "was lost" if lost else "said goodbye")
         self.reception.dismiss(session)
         self.counters["sessions_lost" if lost else "sessions_closed"] += 1
-        if lost:
-            self.advice.say("$sys.session.lost", session=session.number, client=session.client)
+        self.advice.say("$sys.session.lost" if lost else "$sys.session.closed", **session.who)
 
     def _removed(self, topic: str, floor: int, unsettled: int) -> None:
         """Retention has removed messages of a topic; so many were not settled by all groups."""

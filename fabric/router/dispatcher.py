@@ -348,8 +348,10 @@ class Dispatcher:
             if what.open and what.deadline > now:
                 self.timers.set(what.deadline, what)
             elif what.open:
-                self.counters["lapsed"] += what.open.size()
-                settling.lapse(what.sub.group, what, now)
+                sub, count = what.sub, what.open.size()
+                self.counters["lapsed"] += count
+                self.commons.say("$sys.lapsed", group=sub.group.name, count=count, **sub.session.who)
+                settling.lapse(sub.group, what, now)
                 self._follow_up(what.sub.group)
         elif isinstance(what, Group):
             what.alarm = NEVER

@@ -52,6 +52,11 @@ class Session:
     def fenced(self) -> bool:
         return self.producer is not None and self.producer.epoch != self.producer_epoch
 
+    @property
+    def who(self) -> dict[str, Any]:
+        """For advisories."""
+        return {"session": self.number, "client": self.client}
+
     def describe(self) -> dict[str, Any]:
         """For INFO."""
         return {

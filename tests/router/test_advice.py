@@ -60,7 +60,7 @@ def test_a_group_that_a_consumer_makes_is_told_too() -> None:
     w = world("$sys.group.created")
     w.sub(C, 1, "a", group="g")
     w.sub(C, 2, "a")
-    assert news(w) == [("$sys.group.created", {"group": "g"})]
+    assert news(w) == [("$sys.group.created", {"group": "g", "session": 2, "client": "C"})]
 
 
 def test_dead_letters_and_lost_sessions_are_told() -> None:
@@ -70,7 +70,49 @@ def test_dead_letters_and_lost_sessions_are_told() -> None:
     w.settle(C, 1, m.Verdict.REJECT, 1, 2)
     assert ("$sys.dlq", {"group": "g", "first_seq": 3, "count": 2}) in news(w)
     admin(w, "session.kick", client="C")
-    assert news(w)[-1] == ("$sys.session.lost", {"session": 2, "client": "C"})
+    assert news(w)[-2:] == [
+        ("$sys.session.lost", {"session": 2, "client": "C"}),
+        ("$sys.admin", {"op": "session.kick", "kicked": 1, "session": 3, "client": "A"}),
+    ]
+
+
+def test_sessions_are_told() -> None:
+    w = world("$sys.session.*")
+    w.hello(b"N", client="N")
+    w.say(b"N", m.Goodbye(1))
+    assert [topic for topic, _ in news(w)] == ["$sys.session.opened", "$sys.session.closed"]
+
+
+def test_lapsed_leases_are_told() -> None:
+    w = world("$sys.lapsed")
+    w.sub(C, 1, "a", group="g", lease_ms=1000)
+    w.pub(P, "a", "1", "2")
+    w.pass_time(2)
+    assert news(w) == [("$sys.lapsed", {"group": "g", "count": 2, "session": 2, "client": "C"})]
+
+
+def test_refusals_are_told() -> None:
+    w = world("$sys.refused")
+    admin(w, "group.pause", group="nope")
+    why = "there is no group 'nope'"
+    assert news(w) == [("$sys.refused", {"code": "NOT_FOUND", "why": why, "session": 3, "client": "A"})]
+
+
+def test_what_an_administrator_does_is_told_and_looking_is_not() -> None:
+    w = world("$sys.admin")
+    admin(w, "group.create", group="g", patterns=["a"])
+    admin(w, "group.seek", group="g", to="new", dry_run=True)
+    admin(w, "dlq.list", group="g")
+    admin(w, "topic.create", topic="t", max_msgs=2)
+    admin(w, "queue.create", queue="q")
+    admin(w, "hub.update", events=True)
+    who = {"session": 3, "client": "A"}
+    assert news(w) == [
+        ("$sys.admin", {"op": "group.create", "group": "g", "created": True, "cursor": 1, **who}),
+        ("$sys.admin", {"op": "topic.create", "topic": "t", "created": True, **who}),
+        ("$sys.admin", {"op": "queue.create", "queue": "q", "created": True, **who}),
+        ("$sys.admin", {"op": "hub.update", "events": True, "advisories": True, **who}),
+    ]
 
 
 def test_messages_that_a_group_will_not_get_are_told() -> None:
@@ -91,7 +133,7 @@ def test_a_full_topic_is_told() -> None:
 
 
 def test_advisories_and_messages_share_one_count_of_ordinals() -> None:
-    w = world("$sys.#", "a")
+    w = world("$sys.group.*", "a")
     for i in range(5):
         w.pub(P, "a", str(i))
         admin(w, "group.create", group=f"g{i}", patterns=["x"])
@@ -100,7 +142,7 @@ def test_advisories_and_messages_share_one_count_of_ordinals() -> None:
 
 
 def test_advisories_are_not_journaled_and_not_given_to_groups() -> None:
-    w = world("$sys.#")
+    w = world("$sys.group.*")
     w.sub(C, 1, "$sys.#", group="g")
     admin(w, "group.pause", group="g")
     assert len(news(w)) == 2
@@ -109,7 +151,7 @@ def test_advisories_are_not_journaled_and_not_given_to_groups() -> None:
 
 
 def test_who_has_no_credit_misses_them_and_that_is_counted() -> None:
-    w = world("$sys.#", credit=1)
+    w = world("$sys.group.*", credit=1)
     for i in range(3):
         admin(w, "group.create", group=f"g{i}", patterns=["x"])
     assert len(news(w)) == 1
@@ -128,7 +170,7 @@ def test_nothing_is_made_when_nobody_listens() -> None:
 
 
 def test_they_can_be_switched_off() -> None:
-    w = world("$sys.#")
+    w = world("$sys.group.*")
     admin(w, "hub.update", advisories=False)
     admin(w, "group.create", group="g", patterns=["x"])
     admin(w, "hub.update", advisories=True)
