@@ -190,6 +190,10 @@ class Hub:
         self.counters["turns"] += 1
         for peer, frames in arrivals:
             self._take(peer, frames, now, out)
+        if self._port.connections.fd in ready:
+            self._port.connections.read()
+        for peer in self._port.lost():
+            self._router.peer_gone(peer)
         if self._scribe.wake_fd in ready:
             self._journal_news(now, out)
         self._router.tick(now, out)
@@ -203,7 +207,7 @@ class Hub:
         if not self._committing:  # otherwise the journal thread wakes us, and nothing can be committed before
             deadline = min(deadline, self._router.commit_deadline())
         timeout_s = deadline - time.monotonic()
-        if self._port.has_outboxes:
+        if self._port.has_outboxes or self._port.is_losing:
             timeout_s = min(timeout_s, OUTBOX_POLL_S)
         return [source for source, _ in self._poller.poll(max(math.ceil(timeout_s * 1000), 0))]
 
@@ -258,16 +262,10 @@ class Hub:
 
     def _send(self, out: Out) -> None:
         if self._port.has_outboxes:
-            freed, gone = self._port.flush()
-            self._mark(freed, gone, blocked=False)
-        full, gone = self._port.send(out)
-        self._mark(full, gone, blocked=True)
-
-    def _mark(self, changed: list[PeerId], gone: list[PeerId], *, blocked: bool) -> None:
-        for peer in changed:
-            self._router.block_peer(peer, blocked)
-        for peer in gone:
-            self._router.peer_gone(peer)
+            for peer in self._port.flush():
+                self._router.block_peer(peer, blocked=False)
+        for peer in self._port.send(out):
+            self._router.block_peer(peer, blocked=True)
 
     def _housekeeping(self, now: float) -> None:
         if now < self._space_at:

@@ -8,6 +8,7 @@ import ipaddress
 import os
 import resource
 import socket
+import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final
@@ -17,7 +18,8 @@ import zmq
 
 from fabric import wire
 from fabric.errors import FabricError
-from fabric.messages import PeerId, ToClient
+from fabric.hub.connections import Connections
+from fabric.messages import PeerId, Pong, ToClient
 
 _EVENTS: Final = int(zmq.EVENTS)  # plain numbers: enum arithmetic is dear where every message passes
 _POLLIN: Final = int(zmq.POLLIN)
@@ -44,6 +46,8 @@ FAREWELL_MS: Final = 500
 HUB_MADE_ID: Final = 0x00  # routing ids that ZeroMQ assigns start with this byte; others were chosen by the client
 OUTBOX_FRAMES_MAX: Final = 4_096
 DESCRIPTORS_SPARE: Final = 256
+PROBE: Final = wire.encode(Pong(0))  # answers nothing, so clients ignore it
+PROBE_S: Final = 5.0  # a closed connection that takes frames for longer than this was not that peer's
 
 
 class Port:
@@ -57,6 +61,10 @@ class Port:
                 raise FabricError(f"socket option {option} did not take the value {value}")
         self._counters = counters
         self._outboxes: dict[PeerId, deque[list[bytes]]] = {}
+        self.connections = Connections(context, self._socket)
+        self._closing: dict[PeerId, float] = {}  # closed connections that may still take frames, and how long to try
+        self._unreachable: dict[PeerId, None] = {}  # take no frames any more; frames of theirs may be unread
+        self._drained = False  # the last `receive` has read all there was
         self.binds: list[str] = []
 
     def bind(self, url: str) -> str:
@@ -75,11 +83,13 @@ class Port:
 
     def register(self, poller: zmq.Poller) -> None:
         poller.register(self._socket, zmq.POLLIN)
+        poller.register(self.connections.fd, zmq.POLLIN)
 
     def receive(self, frames_max: int, bytes_max: int) -> list[tuple[PeerId, list[bytes]]]:
         """What has arrived, without waiting, up to a bound."""
         arrivals: list[tuple[PeerId, list[bytes]]] = []
-        receive, size = self._socket.recv, 0
+        receive, size, known = self._socket.recv, 0, self.connections.descriptors
+        self._drained = False
         try:
             while len(arrivals) < frames_max and size < bytes_max and is_readable(self._socket):
                 # Frames know whether another one follows; asking the socket, as recv_multipart does, costs more.
@@ -92,15 +102,18 @@ class Port:
                     self._counters["dropped_chosen_id"] += 1
                     continue
                 size += len(frames[-1]) if frames else 0
-                arrivals.append((peer.bytes, frames))
+                name = peer.bytes
+                if name not in known:
+                    self.connections.enter(name, peer)
+                arrivals.append((name, frames))
+            self._drained = len(arrivals) < frames_max and size < bytes_max
         except zmq.ZMQError as error:
             raise FabricError(f"the socket failed: {error.strerror}") from error
         return arrivals
 
-    def send(self, sends: Iterable[tuple[PeerId, ToClient]]) -> tuple[list[PeerId], list[PeerId]]:
-        """Send without blocking. Returns peers that are full now, and peers that are gone."""
+    def send(self, sends: Iterable[tuple[PeerId, ToClient]]) -> list[PeerId]:
+        """Send without blocking. Returns peers that are full now; those that are gone are for `lost`."""
         full: list[PeerId] = []
-        gone: list[PeerId] = []
         for peer, message in sends:
             frames = [peer, *wire.encode(message)]
             outbox = self._outboxes.get(peer)
@@ -118,13 +131,12 @@ class Port:
                 full.append(peer)
             except zmq.ZMQError:
                 self._counters["send_unreachable"] += 1
-                gone.append(peer)
-        return full, gone
+                self._unreachable[peer] = None
+        return full
 
-    def flush(self) -> tuple[list[PeerId], list[PeerId]]:
-        """Try the outboxes again. Returns peers that can take more now, and peers that are gone."""
+    def flush(self) -> list[PeerId]:
+        """Try the outboxes again. Returns peers that can take more now, or that are gone."""
         freed: list[PeerId] = []
-        gone: list[PeerId] = []
         for peer, outbox in list(self._outboxes.items()):
             try:
                 while outbox:
@@ -133,16 +145,55 @@ class Port:
             except zmq.Again:
                 continue
             except zmq.ZMQError:
-                gone.append(peer)
+                self._unreachable[peer] = None
             del self._outboxes[peer]
             freed.append(peer)
-        return freed, gone
+        return freed
+
+    def lost(self) -> list[PeerId]:
+        """Peers that are surely gone, and of whose frames none is unread. To be called after each `receive`.
+
+        A peer that takes no more frames may have said something before it went; all of it can be read by then, so it
+        is read when a later `receive` finds nothing more.
+        """
+        if not (self.connections.closed or self.is_losing):
+            return []
+        lost = list(self._unreachable) if self._drained else []
+        for peer in lost:
+            del self._unreachable[peer]
+            self.connections.forget(peer)
+        if self.connections.closed:
+            until = time.monotonic() + PROBE_S
+            self._closing |= dict.fromkeys(self.connections.closed, until)
+            self.connections.closed = []
+        for peer, until in list(self._closing.items()):
+            unreachable = self._is_unreachable(peer)
+            if unreachable or time.monotonic() > until:
+                del self._closing[peer]
+            if unreachable:
+                self._unreachable[peer] = None
+        return lost
+
+    def _is_unreachable(self, peer: PeerId) -> bool:
+        try:
+            self._socket.send_multipart([peer, *PROBE], _DONTWAIT)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError:
+            return True
+        return False
+
+    @property
+    def is_losing(self) -> bool:
+        """Whether `lost` should be asked again soon."""
+        return bool(self._unreachable or self._closing)
 
     @property
     def has_outboxes(self) -> bool:
         return bool(self._outboxes)
 
     def close(self) -> None:
+        self.connections.close()
         self._socket.close(linger=FAREWELL_MS)
         for url in self.binds:
             if url.startswith("ipc://") and os.path.exists(url[6:]):

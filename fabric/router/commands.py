@@ -94,7 +94,7 @@ def hello(router: "Router", message: m.Hello, peer: m.PeerId, now: float, out: O
     out.append((peer, m.Welcome(welcome.rid, fields)))
     for sub in session.channels.values():
         _resend(sub, seen[sub.chan], out)
-    router.dispatcher.stir_all(session)
+    router.dispatcher.reattach(session)  # after what is sent again, because some of that may have been taken back
 
 
 def _resend(sub: Subscription, seen: int, out: Out) -> None:

@@ -38,7 +38,7 @@ from fabric.router.reception import Reception
 from fabric.router.refresh import Refreshes
 from fabric.router.requests import Requests
 from fabric.router.schedule import Schedules
-from fabric.router.sessions import Session
+from fabric.router.sessions import GRACE_S, Session
 from fabric.router.settings import HubSettings
 from fabric.router.shelf import Reader, Shelf
 from fabric.router.topicbook import TopicBook
@@ -135,9 +135,7 @@ class Router:
             session = self.reception.session_of(peer)
             session.last_seen = now
             if session.suspect:
-                session.suspect = False
-                self.dispatcher.stir_all(session)
-                self.requests.stir(session)
+                self._is_back(session)
             commands.handle(self, message, session, now, out)
         except ProtocolError as error:
             self.refuse(error, peer, chan, rid, out)
@@ -153,8 +151,8 @@ class Router:
         """Let time pass: leases lapse, silent sessions end, groups hand out."""
         self.clock.now = now
         if now >= self._sweep_at:  # first, so that nothing is said to those who are gone
-            self._sweep_at = now + SWEEP_S
             self._sweep(now, out)
+            self._sweep_at = min([now + SWEEP_S, *(session.grace_until for session in self.dispatcher.away)])
         self.dispatcher.tick(now, out)
         self.requests.tick(now, out)
         if now >= self.schedules.look_at or self.clock.jumps != self.schedules.jumps:
@@ -258,11 +256,15 @@ class Router:
                 self.requests.stir(session)
 
     def peer_gone(self, peer: m.PeerId) -> None:
-        """The connection is gone. The session stays for its time to live, so that the client can resume it."""
+        """The connection is gone. The session stays for its time to live, so that the client can resume it; its
+        subscriptions stay for a short grace, with what they can have begun. The rest is for others at once."""
         session = self.reception.find(peer)
-        if session is not None:
+        if session is not None and session not in self.dispatcher.away:
             session.suspect = True
+            session.grace_until = self.clock.now + min(GRACE_S, session.ttl_s)
+            self._sweep_at = min(self._sweep_at, session.grace_until)
             self.requests.disconnect(session)
+            self.dispatcher.detach(session)
 
     def set_events(self, enabled: bool) -> None:
         """Note what happens to deliveries from now on, or no more."""
@@ -299,8 +301,15 @@ class Router:
             self.leave(sub, lost=lost)
         self.requests.end(session, "was lost" if lost else "said goodbye")
         self.reception.dismiss(session)
+        self.dispatcher.away.pop(session, None)
         self.counters["sessions_lost" if lost else "sessions_closed"] += 1
         self.advice.say("$sys.session.lost" if lost else "$sys.session.closed", **session.who)
+
+    def _is_back(self, session: Session) -> None:
+        """A session is heard of again."""
+        session.suspect = False
+        self.dispatcher.reattach(session)
+        self.requests.stir(session)
 
     def _removed(self, topic: str, floor: int, unsettled: int) -> None:
         """Retention has removed messages of a topic; so many were not settled by all groups."""
@@ -317,6 +326,10 @@ class Router:
     def _sweep(self, now: float, out: Out) -> None:
         for session in self.reception.silent(now):
             self.end(session, lost=True)
+        for session in [session for session in self.dispatcher.away if now >= session.grace_until]:
+            for sub in list(session.channels.values()):
+                self.leave(sub, lost=True)
+            del self.dispatcher.away[session]
         self.reception.forget_producers()
         self.ids.sweep()
         self.dispatcher.sweep(now, out)

@@ -48,6 +48,7 @@ class Dispatcher:
         self.hasty_groups = 0  # how many are of level `received`
         self.timers: Timers[_Timed] = Timers(_is_pending)
         self.priorities: dict[int, None] = {}  # those that were ever used, besides the default
+        self.away: dict[Session, None] = {}  # sessions whose connection was closed, and whose grace is not over
         self._intake = intake
         self._ledger = ledger
         self._stirred: dict[Group, None] = {}
@@ -133,6 +134,8 @@ class Dispatcher:
     def join(self, sub: Subscription) -> None:
         sub.group.members.append(sub)
         sub.group.tell_gaps(sub)
+        if self.away:
+            self._pass_on(sub.group)
         self.stir(sub.group)
 
     def leave(self, sub: Subscription, *, lost: bool) -> None:
@@ -143,6 +146,30 @@ class Dispatcher:
             self._follow_up(sub.group)
         elif sub.group.name in self.groups:
             self._strike(sub.group)
+
+    def detach(self, session: Session) -> None:
+        """The connection of a session was closed."""
+        self.away[session] = None
+        for sub in session.channels.values():
+            self._pass_on(sub.group)
+
+    def reattach(self, session: Session) -> None:
+        """The client of a session is back."""
+        self.away.pop(session, None)
+        for sub in session.channels.values():
+            if sub.away:
+                settling.reattach(sub.group, sub)
+            if self.away:
+                self._pass_on(sub.group)
+            self.stir(sub.group)
+
+    def _pass_on(self, group: Group) -> None:
+        """What members without a connection cannot have begun is for the others, if there are any."""
+        away = [member for member in group.members if member.session in self.away]
+        if away and len(away) < len(group.members):
+            for member in away:
+                settling.detach(group, member)
+            self._follow_up(group)
 
     def use_priority(self, priority: int, seq: int) -> None:
         """A priority is used for the first time, by the block at seq: every group counts it apart from here on."""

@@ -5,6 +5,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fabric.router.delivery import Parcel
+from fabric.router.ranges import Ranges
 
 if TYPE_CHECKING:
     from fabric.router.groups import Group
@@ -28,6 +29,7 @@ class Subscription:
 
     __slots__ = (
         "alone",
+        "away",
         "bytes_max",
         "bytes_sent",
         "chan",
@@ -63,6 +65,7 @@ class Subscription:
         self.concurrency = concurrency  # handlers that can be at work at once
         self.stuck: set[int] = set()  # ordinals that were begun, have lapsed, and were not spoken of since
         self.alone: Parcel | None = None  # a suspect; nothing else is sent until it is settled
+        self.away = Ranges()  # ordinals that were taken back while the client was not connected
         self.fetch: FetchOrder | None = None
 
     def room(self) -> int:

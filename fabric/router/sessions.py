@@ -8,6 +8,7 @@ from fabric.router.producers import Producer
 
 CHANNELS_MAX: Final = 1_024  # subscriptions of one session
 SILENT_BEATS: Final = 3  # so many heartbeats missed and the hub stops sending
+GRACE_S: Final = 2.0  # how long a client whose connection was closed keeps what it has begun
 
 
 class Session:
@@ -15,6 +16,7 @@ class Session:
         "blocked",
         "channels",
         "client",
+        "grace_until",
         "hb_s",
         "id",
         "inflight_blocks",
@@ -36,7 +38,8 @@ class Session:
         self.hb_s = hb_s
         self.ttl_s = ttl_s
         self.last_seen = now
-        self.suspect = False  # silent for SILENT_BEATS heartbeats
+        self.suspect = False  # silent for SILENT_BEATS heartbeats, or its connection was closed
+        self.grace_until = 0.0  # when its connection was closed: until then its subscriptions are kept
         self.blocked = False  # the connection's send queue is full
         self.channels: dict[int, Subscription] = {}
         self.producer: Producer | None = None

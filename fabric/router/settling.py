@@ -22,6 +22,7 @@ from fabric.router.ranges import Ranges
 RETRIES_SPENT: Final = "retries spent"
 LEASE_LAPSED: Final = "lease lapsed"
 CONSUMER_LOST: Final = "consumer lost"
+CONNECTION_LOST: Final = "the connection was lost"
 REJECTED: Final = "rejected"
 
 Span = tuple[int, int]
@@ -122,6 +123,27 @@ def leave(group: Group, sub: Subscription, now: float, *, lost: bool) -> None:
         group.keys.movable.pop(sub, None)
     if group.reserved is sub:
         group.reserved = None
+
+
+def detach(group: Group, sub: Subscription) -> None:
+    """The connection of a member was closed: what it cannot have begun is ready again, the rest is its own for now."""
+    started = sub.started()
+    for parcel in list(sub.parcels):
+        taken = parcel.open.remove(max(started + 1, parcel.first), parcel.last)
+        sub.outstanding -= sum(b - a + 1 for a, b in taken)
+        note(group, Happening.LOST, sub, parcel.attempt, [pair for span in taken for pair in parcel.seqs(*span)])
+        _come_back(group, parcel, taken, parcel.attempt + 1)
+        _finish(group, parcel)
+        for a, b in taken:
+            sub.away.add(a, b)
+    if group.strict and len(group.members) > 1 and group.members[0] is sub:
+        group.members.append(group.members.pop(0))  # the next one is first when this one holds nothing any more
+
+
+def reattach(group: Group, sub: Subscription) -> None:
+    """The client is back: tell it what was taken from its buffer meanwhile."""
+    _tell_lost(group, sub, sub.away, CONNECTION_LOST)
+    sub.away = Ranges()
 
 
 def take_back_all(group: Group, why: str) -> None:

@@ -114,11 +114,11 @@ def test_channels_are_bounded_and_checked() -> None:
 # Resume.
 
 
-def resumable(**fields: Any) -> tuple[World, bytes]:
+def resumable(lease_ms: int = 30_000, **fields: Any) -> tuple[World, bytes]:
     w = World()
     w.hello(P)
     token = welcome(w.hello(A, **fields))["session"]
-    w.sub(A, 3, "#", group="g")
+    w.sub(A, 3, "#", group="g", lease_ms=lease_ms)
     for body in ("1", "2", "3"):
         w.pub(P, "a", body)
     return w, token
@@ -165,9 +165,9 @@ def test_subscription_that_the_client_does_not_name_is_given_up() -> None:
 
 
 def test_what_lapsed_meanwhile_is_not_sent_again_under_its_old_ordinal() -> None:
-    w, token = resumable(ttl_ms=600_000)
+    w, token = resumable(lease_ms=1000)
     w.router.peer_gone(A)
-    w.pass_time(30)
+    w.pass_time(1.5)
     w.hello(B, resume={"session": token, "subs": [[3, 0]]})
     assert [row[:3] for row in w.delivered(B)] == [(4, 2, 2), (5, 3, 2)]
     w.pass_time(0.6)  # what can have been begun has failed, and waits

@@ -87,7 +87,7 @@ def disconnect(world: World, client: Client, n: int) -> bool:
     wire.cut(drops=bool(n & 1))
     if n & 2:
         world.router.peer_gone(wire.peer)
-        world.observer.gone(wire.peer)
+        world.observer.gone(wire.peer, world.router.clock.now)
     return True
 
 

@@ -62,7 +62,18 @@ class Judge:
             return Code.GROUP_MISMATCH
         sub = session.subs[chan] = Sub(session, chan, group, fields)
         group.subs.append(sub)
+        self.pass_on(group)
         return 0
+
+    def pass_on(self, group: GroupBook) -> None:
+        """What members without a connection cannot have begun is for the others, if there are any."""
+        away = [sub for sub in group.subs if sub.session.grace_until]
+        for sub in away if len(away) < len(group.subs) else ():
+            started = sub.started()
+            for ordinal, held in list(sub.open.items()):
+                if ordinal > started:
+                    self._take(sub, ordinal, held)
+                    self.counts["passed on"] += 1
 
     def create(self, name: str | None, settings: m.GroupSettings) -> GroupBook:
         if name is None:

@@ -111,6 +111,7 @@ class Session:
             "answers",
             "blocked",
             "epoch",
+            "grace_until",
             "hb_s",
             "last_seen",
             "peer",
@@ -131,6 +132,7 @@ class Session:
         self.resumed = False
         self.blocked = False
         self.suspect = False
+        self.grace_until = 0.0  # 0: its connection is not known to be closed
         self.last_seen = 0.0
         self.producer: Producer | None = None
         self.epoch: int | None = None

@@ -23,6 +23,7 @@ from fabric import messages as m
 from fabric.block import verify_stamp
 from fabric.errors import Code
 from fabric.router.core import Turn
+from fabric.router.sessions import GRACE_S
 from tests.simulation.blocks import IDENTS, idents_of
 from tests.simulation.disk import Disk, stamp_of
 from tests.simulation.judge import Undo
@@ -66,7 +67,7 @@ class Observer(Publishing):
         if session is None:
             return Code.NO_SESSION
         session.last_seen = now
-        session.suspect = False
+        self._is_back(session)
         match message:
             case m.Publish():
                 return self.publish(session, message)
@@ -140,7 +141,8 @@ class Observer(Publishing):
                 else:
                     sub.resume(seen[sub.chan])
             self._resumed = session
-        session.last_seen, session.suspect = now, False
+            self._is_back(session)
+        session.last_seen = now
         session.producer, session.epoch = producer, epoch
         self.sessions[peer] = session
         return 0
@@ -167,9 +169,21 @@ class Observer(Publishing):
                 assert not missing, f"what was on its way on channel {sub.chan} is not sent again"
             self._resumed = None
 
-    def gone(self, peer: bytes) -> None:
-        if peer in self.sessions:
-            self.sessions[peer].suspect = True
+    def gone(self, peer: bytes, now: float) -> None:
+        """The hub has seen that a connection was closed."""
+        session = self.sessions.get(peer)
+        if session is not None and not session.grace_until:
+            session.suspect = True
+            session.grace_until = now + min(GRACE_S, session.ttl_s)
+            for sub in session.subs.values():
+                self.pass_on(sub.group)
+
+    def _is_back(self, session: Session) -> None:
+        session.suspect = False
+        if session.grace_until:
+            session.grace_until = 0.0
+            for sub in session.subs.values():
+                self.pass_on(sub.group)
 
     def blocked(self, peer: bytes, blocked: bool) -> None:
         if peer in self.sessions:
@@ -457,6 +471,11 @@ class Observer(Publishing):
             for session in silent:
                 self._end(session, now, lost=True)
             self._lost = sessions_lost
+        for session in self.secrets.values():
+            if session.grace_until and now >= session.grace_until:
+                session.grace_until = 0.0
+                for sub in list(session.subs.values()):
+                    self.leave(sub, now, lost=True)
         alarms = self._alarms
         while alarms and alarms[0][0] <= now:
             what = heappop(alarms)[2]

@@ -16,11 +16,13 @@ from fabric.errors import FabricError
 from fabric_client.aio_ask import AsyncAsking
 from fabric_client.aio_consume import AsyncConsuming
 from fabric_client.aio_publish import AsyncPublishing
+from fabric_client.liveness import SESSION_TTL_S, liveness
 from fabric_client.mailbox import Mailbox
 from fabric_client.options import ANSWER_S, CLOSE_S, GOODBYE_S, default_url, random_name
 from fabric_client.reactor import Reactor
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
+from fabric_client.verdicts import Seconds
 
 
 def aconnect(
@@ -30,9 +32,21 @@ def aconnect(
     producer: str | None = None,
     context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
     timeout: float = ANSWER_S,
+    session_ttl: Seconds = SESSION_TTL_S,
+    heartbeat: Seconds | None = None,
 ) -> "Connecting":
     """An asyncio client of the hub at `url`: `fab = await aconnect()`, or `async with aconnect() as fab`."""
-    return Connecting(AsyncClient(url, name=name, producer=producer, context=context, timeout=timeout))
+    return Connecting(
+        AsyncClient(
+            url,
+            name=name,
+            producer=producer,
+            context=context,
+            timeout=timeout,
+            session_ttl=session_ttl,
+            heartbeat=heartbeat,
+        )
+    )
 
 
 class Connecting:
@@ -64,6 +78,8 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         producer: str | None = None,
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
         timeout: float = ANSWER_S,
+        session_ttl: Seconds = SESSION_TTL_S,
+        heartbeat: Seconds | None = None,
     ) -> None:
         self._closed = True
         self._asked = (
@@ -71,6 +87,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
             name or random_name("client"),
             producer or random_name("producer"),
             context,
+            liveness(session_ttl, heartbeat),
         )
         self._timeout = timeout
         self._is_named = name is not None

@@ -18,6 +18,7 @@ from fabric import wire
 from fabric.errors import FabricError, ProtocolError
 from fabric_client.errors import Closed, ConnectionLost, Forked, Timeout
 from fabric_client.link import Link
+from fabric_client.liveness import Liveness
 from fabric_client.outgoing import CLOSED_LANE
 from fabric_client.session import Session, State
 from fabric_client.subscription import Subscription
@@ -30,9 +31,16 @@ LEARN_S: Final = 5.0  # how long a consumer waits to learn its group's order
 
 
 class Engine:
-    def __init__(self, url: str, name: str, producer: str, context: "zmq.Context[zmq.Socket[bytes]] | None") -> None:
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        producer: str,
+        context: "zmq.Context[zmq.Socket[bytes]] | None",
+        liveness: Liveness,
+    ) -> None:
         self.url = url
-        self.session = Session(name, producer, random.random)
+        self.session = Session(name, producer, random.random, liveness)
         self._context = context or zmq.Context.instance()
         self._dropped: deque[Subscription] = deque()  # subscriptions whose iterators are gone
         self._stopped = False

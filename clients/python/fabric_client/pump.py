@@ -24,6 +24,7 @@ from fabric import messages as m
 from fabric.errors import FabricError
 from fabric_client.batch import VERDICTS_PER_FRAME, Batch
 from fabric_client.engine import COMMIT_S, LEARN_S, Engine
+from fabric_client.liveness import Liveness
 from fabric_client.receipt import Receipt
 from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
@@ -66,8 +67,15 @@ class Waker:
 class Pump(Engine):
     """The engine of the blocking client. Methods named `*_locked` want the lock held."""
 
-    def __init__(self, url: str, name: str, producer: str, context: "zmq.Context[zmq.Socket[bytes]] | None") -> None:
-        super().__init__(url, name, producer, context)
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        producer: str,
+        context: "zmq.Context[zmq.Socket[bytes]] | None",
+        liveness: Liveness,
+    ) -> None:
+        super().__init__(url, name, producer, context, liveness)
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
         self._leading = False  # a caller polls the socket

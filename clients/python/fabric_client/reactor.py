@@ -14,6 +14,7 @@ import zmq
 from fabric import messages as m
 from fabric_client.batch import VERDICTS_PER_FRAME, Batch
 from fabric_client.engine import COMMIT_S, LEARN_S, Engine
+from fabric_client.liveness import Liveness
 from fabric_client.receipt import Receipt
 from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
@@ -24,12 +25,19 @@ from fabric_client.transaction import Transaction, send
 
 
 class Reactor(Engine):
-    def __init__(self, url: str, name: str, producer: str, context: "zmq.Context[zmq.Socket[bytes]] | None") -> None:
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        producer: str,
+        context: "zmq.Context[zmq.Socket[bytes]] | None",
+        liveness: Liveness,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = FOREVER
         self._waiting: dict[asyncio.Future[None], Callable[[], object]] = {}
-        super().__init__(url, name, producer, context)
+        super().__init__(url, name, producer, context, liveness)
         self._linked()
 
     async def start(self, timeout: float) -> None:

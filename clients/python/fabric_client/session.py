@@ -23,6 +23,7 @@ from fabric.errors import BlockError, Code, FabricError
 from fabric.messages import PROTOCOL_VERSION
 from fabric_client.calls import Call, Calls
 from fabric_client.errors import Closed, NotFound, from_wire
+from fabric_client.liveness import DEFAULT_LIVENESS, Liveness
 from fabric_client.publisher import Publisher
 from fabric_client.requests import Responder
 from fabric_client.subscription import FOREVER, Subscription
@@ -30,8 +31,6 @@ from fabric_client.ticket import Ticket
 
 log = logging.getLogger("fabric_client")
 
-HEARTBEAT_S: Final = 5.0
-SESSION_TTL_S: Final = 30.0
 SILENCE_MAX: Final = 3  # heartbeats without a word from the hub
 BACKOFF_S: Final = (0.05, 2.0)  # first and longest pause before a new socket; each is jittered
 CHANNEL_MAX: Final = 65_535
@@ -46,7 +45,9 @@ class State(Enum):
 
 
 class Session:
-    def __init__(self, name: str, producer: str, random: Callable[[], float]) -> None:
+    def __init__(
+        self, name: str, producer: str, random: Callable[[], float], liveness: Liveness = DEFAULT_LIVENESS
+    ) -> None:
         self.name = name
         self.producer = producer
         self.state = State.LOST
@@ -65,7 +66,7 @@ class Session:
         self._producer_epoch: int | None = None
         self._calls = Calls(self._say)
         self._hello_rid = 0
-        self._heartbeat_s = HEARTBEAT_S
+        self._heartbeat_s, self._ttl_s = liveness
         self._heard_at = 0.0
         self._said_at = 0.0
         self._pinged_at = 0.0
@@ -86,8 +87,8 @@ class Session:
         fields: dict[str, Any] = {
             "proto": PROTOCOL_VERSION,
             "client": self.name,
-            "hb_ms": round(HEARTBEAT_S * 1000),
-            "ttl_ms": round(SESSION_TTL_S * 1000),
+            "hb_ms": round(self._heartbeat_s * 1000),
+            "ttl_ms": round(self._ttl_s * 1000),
             "producer": {"name": self.producer},
         }
         if self._producer_epoch is not None:
@@ -270,7 +271,7 @@ class Session:
         if before:
             log.warning("connected to the hub again (%s)", "resumed" if fields.get("resumed") else "new session")
         self.hub, self._token, self.state, self._attempt = fields, fields["session"], State.LIVE, 0
-        self._heartbeat_s = fields.get("hb_ms", HEARTBEAT_S * 1000) / 1000
+        self._heartbeat_s = fields.get("hb_ms", self._heartbeat_s * 1000) / 1000
         producer = fields.get("producer") or {}
         self._producer_epoch = producer.get("epoch", self._producer_epoch)
         blocks, size = fields.get("flow", (1, 1 << 20))

@@ -13,6 +13,7 @@ from typing import Any
 import zmq
 
 from fabric.errors import FabricError
+from fabric_client.liveness import SESSION_TTL_S, liveness
 from fabric_client.mailbox import Mailbox
 from fabric_client.options import ANSWER_S, CLOSE_S, GOODBYE_S, default_url, random_name
 from fabric_client.pump import Pump
@@ -21,6 +22,7 @@ from fabric_client.sync_ask import Asking
 from fabric_client.sync_consume import Consuming
 from fabric_client.sync_publish import Publishing
 from fabric_client.ticket import Ticket
+from fabric_client.verdicts import Seconds
 
 
 def connect(
@@ -30,13 +32,26 @@ def connect(
     producer: str | None = None,
     context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
     timeout: float = ANSWER_S,
+    session_ttl: Seconds = SESSION_TTL_S,
+    heartbeat: Seconds | None = None,
 ) -> "Client":
     """A client of the hub at `url` (default: FABRIC_URL, then tcp://127.0.0.1:7171), connected.
 
     `name` is how the hub lists this client. `producer` names the publisher across restarts of the program: the hub
     keeps its count, and fences an older program of that name. `context` lets inproc:// share the hub's.
+
+    `session_ttl` (seconds, 1..600) is how long the hub keeps the session of a client that is silent or has lost its
+    connection; `heartbeat` (0.2..60, by default a sixth of it, 5 s at most) is how often both give a sign of life.
     """
-    return Client(url, name=name, producer=producer, context=context, timeout=timeout)
+    return Client(
+        url,
+        name=name,
+        producer=producer,
+        context=context,
+        timeout=timeout,
+        session_ttl=session_ttl,
+        heartbeat=heartbeat,
+    )
 
 
 class Client(Publishing, Consuming, Asking):
@@ -50,6 +65,8 @@ class Client(Publishing, Consuming, Asking):
         producer: str | None = None,
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
         timeout: float = ANSWER_S,
+        session_ttl: Seconds = SESSION_TTL_S,
+        heartbeat: Seconds | None = None,
     ) -> None:
         self._closed = True
         self._fetchers: dict[object, list[Subscription]] = {}
@@ -57,7 +74,8 @@ class Client(Publishing, Consuming, Asking):
         self._mailbox: Mailbox | None = None
         self._mailbox_lock = threading.Lock()
         name = name or random_name("client")
-        self._pump = Pump(url or default_url(), name, producer or random_name("producer"), context)
+        alive = liveness(session_ttl, heartbeat)
+        self._pump = Pump(url or default_url(), name, producer or random_name("producer"), context, alive)
         self._session = self._pump.session
         self._publisher = self._session.publisher
         try:

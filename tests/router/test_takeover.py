@@ -1,0 +1,174 @@
+"""A connection that is closed: what goes to others at once, what stays for the grace, and what a resume finds."""
+
+from typing import Any
+
+import pytest
+
+from fabric import messages as m
+from fabric.block import encode
+from fabric.messages import Verdict
+from fabric.router.sessions import GRACE_S
+from tests.router.world import World
+
+P, A, B, C = b"\0p", b"\0a", b"\0b", b"\0c"
+
+
+def world(*peers: bytes, **fields: Any) -> tuple[World, list[bytes]]:
+    """Peers in one group, and the secrets of their sessions."""
+    w, secrets = World(), []
+    w.hello(P, ttl_ms=600_000)
+    for peer in peers:
+        welcome = w.hello(peer, ttl_ms=600_000, hb_ms=60_000)
+        assert isinstance(welcome, m.Welcome)
+        secrets.append(welcome.fields["session"])
+        w.sub(peer, 1, "job", group="g", jitter_pct=0, **fields)
+    return w, secrets
+
+
+def pub(w: World, *bodies: str, keyed: bool = False) -> None:
+    keys = [body[0].encode() for body in bodies] if keyed else None
+    w.say(P, m.Publish(9, 0, m.Level.JOURNALED, encode("job", [body.encode() for body in bodies], keys=keys)))
+
+
+def gone(w: World, peer: bytes) -> None:
+    w.router.peer_gone(peer)
+    w.pass_time(0)
+
+
+def back(w: World, peer: bytes, secret: bytes, seen: int) -> dict[str, Any]:
+    welcome = w.hello(peer, resume={"session": secret, "subs": [[1, seen]]})
+    assert isinstance(welcome, m.Welcome)
+    return dict(welcome.fields)
+
+
+def taken_back(w: World, peer: bytes) -> list[list[int]]:
+    notices = [said for said in w.said[peer] if isinstance(said, m.Notice) and said.kind == "lease_lost"]
+    return [span for notice in notices for span in notice.fields["ordinals"]]
+
+
+def test_what_was_not_begun_goes_to_others_at_once_and_what_was_begun_after_the_grace() -> None:
+    w, _ = world(A, concurrency=2, backoff_ms=0)
+    pub(w, *"12345")
+    w.hello(B, ttl_ms=600_000)
+    w.sub(B, 1, group="g")
+    assert w.bodies(B) == []
+    gone(w, A)
+    assert sorted(w.bodies(B)) == ["3", "4", "5"]
+    assert not w.failures, "what was not begun is not counted"
+    w.pass_time(GRACE_S - 0.1)
+    assert sorted(w.bodies(B)) == ["3", "4", "5"]
+    w.pass_time(0.1)
+    assert sorted(w.bodies(B)) == ["1", "2", "3", "4", "5"]
+    assert [(row.first, row.last, row.failures) for row in w.failures.values()] == [(1, 2, 1)]
+
+
+def test_what_was_begun_is_a_dead_letter_after_the_grace_when_attempts_are_spent() -> None:
+    w, _ = world(A, B, attempts_max=1)
+    pub(w, "1", "2")
+    gone(w, A)
+    w.pass_time(GRACE_S)
+    (letter,) = [block for block in w.reader.blocks if block.topics == ("$dlq.g",)]
+    assert letter.headers()[0]["fabric-reason"] == "consumer lost"
+    assert [body.decode() for body in letter.payloads()] == w.bodies(A)[:1]
+
+
+@pytest.mark.parametrize("seen", [0, 3])
+def test_the_only_consumer_keeps_everything_if_it_is_back_in_time(seen: int) -> None:
+    w, secrets = world(A)
+    pub(w, "1", "2", "3")
+    gone(w, A)
+    w.pass_time(GRACE_S - 0.1)
+    assert back(w, C, secrets[0], seen)["subs"] == [1]
+    assert w.delivered(C) == ([] if seen else [(n, n, 1, str(n)) for n in (1, 2, 3)])
+    assert w.settle(C, 1, Verdict.ACK, 1, 3) == [m.Ok(1, 7, {"applied": 3, "stale": []})]
+    w.pass_time(GRACE_S)
+    pub(w, "4")
+    assert w.bodies(C)[-1] == "4", "the grace is forgotten"
+
+
+def test_who_comes_during_the_grace_gets_what_was_not_begun() -> None:
+    w, _ = world(A)
+    pub(w, "1", "2", "3")
+    gone(w, A)
+    w.pass_time(1)
+    w.hello(B, ttl_ms=600_000)
+    w.sub(B, 1, group="g")
+    assert [row[1:] for row in w.delivered(B)] == [(2, 2, "2"), (3, 2, "3")]
+
+
+def test_who_comes_back_hears_what_was_taken_from_its_buffer() -> None:
+    w, secrets = world(A)
+    pub(w, "1", "2", "3")
+    w.hello(B, ttl_ms=600_000)
+    w.sub(B, 1, group="g")
+    gone(w, A)
+    assert w.bodies(B) == ["2", "3"]
+    assert back(w, C, secrets[0], 3)["subs"] == [1]
+    assert taken_back(w, C) == [[2, 3]]
+    assert w.settle(C, 1, Verdict.ACK, 1, 3) == [m.Ok(1, 7, {"applied": 1, "stale": [[2, 3]]})]
+    assert w.settle(B, 1, Verdict.ACK, 1, 2) == [m.Ok(1, 7, {"applied": 2, "stale": []})]
+    assert not w.router.groups["g"].open
+
+
+def test_after_the_grace_the_session_goes_on_without_its_subscriptions() -> None:
+    w, secrets = world(A)
+    pub(w, "1")
+    gone(w, A)
+    w.pass_time(GRACE_S)
+    fields = back(w, C, secrets[0], 1)
+    assert (fields["resumed"], fields["subs"]) == (True, [])
+    w.sub(C, 1, group="g")
+    w.pass_time(1)
+    assert w.delivered(C) == [(1, 1, 2, "1")]
+
+
+def test_a_short_session_has_no_longer_grace() -> None:
+    w = World()
+    w.hello(P)
+    w.hello(A, ttl_ms=1000, hb_ms=200)
+    w.sub(A, 1, "job", group="g")
+    gone(w, A)
+    w.pass_time(1)
+    assert not w.router.groups["g"].members
+
+
+def test_in_strict_order_the_next_one_waits_for_what_was_begun() -> None:
+    w, _ = world(A, B, order="strict", backoff_ms=0)
+    pub(w, "1", "2", "3")
+    w.settle(A, 1, Verdict.ACK, 1, 1)
+    gone(w, A)
+    assert w.bodies(B) == []
+    w.pass_time(GRACE_S)
+    assert w.bodies(B) == ["2", "3"]
+
+
+def test_in_strict_order_the_next_one_takes_over_at_once_from_an_idle_one() -> None:
+    w, _ = world(A, B, order="strict")
+    gone(w, A)
+    pub(w, "1")
+    assert w.bodies(B) == ["1"]
+
+
+def test_in_strict_order_who_comes_back_does_not_overtake() -> None:
+    w, secrets = world(A, B, order="strict", backoff_ms=0)
+    pub(w, "1", "2", "3")
+    gone(w, A)
+    assert back(w, C, secrets[0], 3)["subs"] == [1]
+    assert taken_back(w, C) == [[2, 3]]
+    assert w.bodies(B) == [], "the first one is still at work on 1"
+    w.settle(C, 1, Verdict.ACK, 1, 1)
+    assert w.bodies(B) + w.bodies(C) == ["2", "3"]
+
+
+def test_a_key_that_was_begun_stays_and_other_keys_go_on() -> None:
+    w, _ = world(A, order="key", backoff_ms=0)
+    pub(w, "a1", "a2", "b1", "b2", keyed=True)
+    w.hello(B, ttl_ms=600_000)
+    w.sub(B, 1, group="g")
+    gone(w, A)
+    assert w.bodies(B) == ["b1", "b2"]
+    w.pass_time(GRACE_S)
+    assert w.bodies(B) == ["b1", "b2", "a1"], "after a failure a key goes one by one"
+    ordinal = w.delivered(B)[-1][0]
+    w.settle(B, 1, Verdict.ACK, ordinal, ordinal)
+    assert w.bodies(B)[-1] == "a2"
