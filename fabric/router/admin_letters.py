@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from fabric.block import Block
 from fabric.bounds import LETTERS_N, NUMBER_MAX
 from fabric.errors import BlockError, Code, ProtocolError
-from fabric.names import DEAD, canonical, dead_letter_group, unaliased
+from fabric.names import canonical, dead_letter_group, unaliased
 from fabric.router import letters as lt
 from fabric.router.admin_groups import find
 from fabric.router.deadletters import Box
@@ -130,9 +130,6 @@ def box_of(router: "Router", fields: Fields, name: str = "group") -> Box:
         if group not in router.groups:
             raise ProtocolError(Code.NOT_FOUND, f"there is no group {group!r}, and there are no dead letters of one")
         return Box(group)
-    floor = router.shelf.removed.get(DEAD + group, 0)
-    if floor:
-        router.dead_letters.lowered(box, floor)
     return box
 
 

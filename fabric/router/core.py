@@ -107,6 +107,8 @@ class Router:
         self.intake.tracked, self.intake.require_room = self.topics.tracked, self.topics.require_room
         self.intake.count = self.topics.take
         self.topics.keeper.told = self._removed
+        for topic, floor in self.shelf.removed.items():
+            self._removed(topic, floor, 0)
         self.ids = self.intake.ids = Ids(reader, self.clock, self.topics.settings_of, self._is_over, saved)
         self.topics.keeper.emptied = self.ids.forget
         self.place: dict[str, Any] = {}  # which journal this is and where: INFO tells, for those on the same machine

@@ -33,6 +33,10 @@ class Backlog(NamedTuple):
     attempt: int  # number of the next delivery, 2 and up
     failures: int  # how many of the earlier ones count towards attempts_max
 
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
+
 
 class DeadLetter(NamedTuple):
     """Messages first..last that a group gives up."""

@@ -268,6 +268,8 @@ class Group:
     def describe(self) -> dict[str, Any]:
         """For INFO."""
         position, pending, keys = self.position(), self.pending, self.keys
+        held = list(keys.held()) if keys is not None else []
+        first = sum(one.size for one in pending if one.attempt == 1) + sum(one.attempt == 1 for one in held)
         return {
             "group": self.name,
             **self.settings._asdict(),
@@ -278,11 +280,11 @@ class Group:
             "members": len(self.members),
             "cursor": position,
             "floor": self.floor,
-            "behind": max(self.commons.committed_seq + 1 - position, 0),
+            "behind": max(self.commons.committed_seq + 1 - position, 0) + first,
             "outstanding": sum(member.outstanding for member in self.members),
-            "redelivering": len(pending),
-            "waiting": len(pending.waiting),
-            "suspects": len(pending.suspects),
+            "redelivering": sum(one.size for one in pending) + len(held) - first,
+            "waiting": sum(one.size for _, one in pending.waiting) + sum(one.due > 0 for one in held),
+            "suspects": sum(one.size for one in pending.suspects),
             "failed": len(self.failures),
             "parked": keys.parked if keys is not None else 0,
             "expired": self.expired,

@@ -7,7 +7,7 @@ that key goes one by one.
 """
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -150,6 +150,11 @@ class Keys:
                 self.parked -= 1
                 del lock.parked[0]
             self.sort_out(lock)
+
+    def held(self) -> Iterator[Held]:
+        """What waits behind locks, without what waits among the suspects."""
+        for lock in self.locks.values():
+            yield from lock.parked[lock.suspected :]
 
     def next_due(self) -> float:
         return self._alarms[0][0] if self._alarms else NEVER

@@ -89,7 +89,7 @@ def changed_settings(fields: Mapping[str, Any], existing: GroupSettings) -> Grou
 
 def _asked(fields: Mapping[str, Any], base: GroupSettings, *, durable: bool) -> GroupSettings:
     asked = GroupSettings(
-        patterns=_patterns(fields.get("patterns")) or base.patterns,
+        patterns=patterns_of(fields) or base.patterns,
         lease_ms=bounded(fields, "lease_ms", LEASE_MS[0], base.lease_ms, LEASE_MS[2]),
         attempts_max=bounded(fields, "attempts_max", ATTEMPTS[0], base.attempts_max, ATTEMPTS[2]),
         level=Level[choice(fields, "level", Level(base.level).name.lower()).upper()],
@@ -127,7 +127,9 @@ def _require_same(name: str, existing: GroupSettings, asked: GroupSettings) -> N
             )
 
 
-def _patterns(value: Any) -> tuple[str, ...]:
+def patterns_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The patterns that a group or a service asks for, as they are matched; none when the field is absent."""
+    value = fields.get("patterns")
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) > PATTERNS_MAX or not all(isinstance(p, str) for p in value):

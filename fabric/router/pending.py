@@ -5,6 +5,7 @@
 takes down with it is known to be its victim, and no innocent message is counted along with it.
 """
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -24,6 +25,12 @@ class Pending:
 
     def __len__(self) -> int:
         return len(self.ready) + len(self.waiting) + len(self.suspects)
+
+    def __iter__(self) -> Iterator[Backlog]:
+        yield from self.ready
+        yield from self.suspects
+        for _, backlog in self.waiting:
+            yield backlog
 
     def put(self, backlog: Backlog, due: float = 0.0) -> None:
         """To be delivered again, not before `due`."""

@@ -13,7 +13,7 @@ from fabric import messages as m
 from fabric.block import SPARSE, Block
 from fabric.bounds import REPLIES, REQUEST_MS
 from fabric.errors import Code, ProtocolError
-from fabric.names import check_topic
+from fabric.names import check_topic, unaliased
 from fabric.router.ledger import Out
 from fabric.router.options import bounded, text
 from fabric.router.services import Responder, Service, Services
@@ -275,6 +275,6 @@ def _topic_of(raw: bytes) -> str:
         raise ProtocolError(Code.BAD_OPTION, f"a request is one message, not {block.count}")
     (topic,) = block.topics
     check_topic(topic)
-    if topic.startswith("$"):
+    if unaliased(topic).startswith("$"):
         raise ProtocolError(Code.FORBIDDEN, f"topic {topic!r} is the hub's own")
     return topic

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fabric.bounds import CONCURRENCY
 from fabric.errors import Code, ProtocolError
-from fabric.names import canonical
-from fabric.router.options import GROUP_CHARS_MAX, PATTERNS_MAX, bounded, text
+from fabric.router.options import GROUP_CHARS_MAX, bounded, patterns_of, text
 from fabric.router.sessions import Session
 from fabric.router.topics import Trie
 
@@ -114,7 +113,7 @@ class Services:
 
     def join(self, session: Session, chan: int, fields: Mapping[str, Any]) -> tuple[Responder, bool]:
         """A new responder, as SUB asks for it; and whether its service is new."""
-        name, patterns = self._name(fields), _patterns(fields.get("patterns"))
+        name, patterns = self._name(fields), patterns_of(fields)
         concurrency = bounded(fields, "concurrency", *CONCURRENCY)
         service = self._by_name.get(name)
         created = service is None
@@ -158,11 +157,3 @@ class Services:
         if not name or name.startswith("$"):
             raise ProtocolError(Code.BAD_OPTION, f"group {name!r}: a name is not empty and does not start with $")
         return name
-
-
-def _patterns(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list) or len(value) > PATTERNS_MAX or not all(isinstance(p, str) for p in value):
-        raise ProtocolError(Code.BAD_OPTION, f"patterns is a list of at most {PATTERNS_MAX} texts")
-    return tuple(dict.fromkeys(canonical(pattern) for pattern in value))

@@ -75,6 +75,7 @@ class TopicBook:
         topic.last_taken = max(topic.last_taken, self._intake.next_seq - 1)
         if topic.floor > self.keeper.first_seq:
             self._commons.shelf.removed[topic.name] = topic.floor
+            self.keeper.told(topic.name, topic.floor, 0)
         if not topic.deleted:
             self.tracked.add(topic.name)
             if self.hold == UNHELD:

@@ -309,8 +309,22 @@ def test_letters_that_retention_took_are_counted_no_more() -> None:
 def test_letters_of_a_purged_topic_are_gone() -> None:
     w = world()
     seqs = die(w, "1", "2", "3")
-    w.router.shelf.removed["$dlq.g"] = seqs[2]
+    admin(w, "topic.create", topic="$dlq.g", max_msgs=1, on_full="drop_old")
     assert listed(w) == seqs[2:]
+    w.restart()
+    w.hello(A)
+    assert listed(w) == seqs[2:]
+
+
+def test_info_changes_nothing() -> None:
+    w = world()
+    seqs = die(w, "1", "2", "3")
+    w.router.shelf.removed["$dlq.g"] = seqs[2]
+    for _ in range(2):
+        w.say(A, m.Info(4, {"what": "dlq", "group": "g"}), commit=False)
+    out: list[tuple[bytes, m.ToClient]] = []
+    assert w.router.seal(w.wall_us(), w.now, out).records == []
+    assert w.router.dead_letters.boxes["g"].size == 3
 
 
 def test_a_letter_beside_a_publish_of_the_same_turn_stays_one() -> None:

@@ -234,3 +234,34 @@ def test_after_a_restart_nothing_overtakes_an_earlier_message_of_its_key() -> No
     w.hello(A)
     w.sub(A, 1, group="g")
     assert w.bodies(A) == ["a1"] or w.bodies(A) == ["a1", "a2"]
+
+
+def counts(w: World) -> dict[str, int]:
+    answer = w.say(P, m.Info(3, {"what": "group", "group": "g"}))[-1]
+    assert isinstance(answer, m.Ok), answer
+    names = ("behind", "outstanding", "redelivering", "waiting", "suspects", "parked")
+    return {name: answer.fields[name] for name in names if answer.fields[name]}
+
+
+def test_info_counts_what_waits_behind_a_failed_message() -> None:
+    w = world(A, backoff_ms=1_000, jitter_pct=0)
+    pub(w, *[f"a{n}" for n in range(68)])
+    assert counts(w) == {"outstanding": 16, "behind": 52, "parked": 52}
+    ack(w, A, "a0", verdict=Verdict.RETRY)
+    assert counts(w) == {"redelivering": 16, "waiting": 1, "behind": 52, "parked": 68}
+    w.pass_time(1)
+    assert counts(w) == {"outstanding": 1, "redelivering": 15, "behind": 52, "parked": 67}
+    ack(w, A, "a0", verdict=Verdict.RETRY)
+    w.pass_time(2)
+    assert counts(w) == {"outstanding": 1, "redelivering": 15, "behind": 52, "parked": 67}
+    w.say(A, m.Unsubscribe(1, 6))
+    assert counts(w) == {"redelivering": 16, "behind": 52, "suspects": 1, "parked": 68}
+
+
+def test_info_counts_messages_and_not_ranges() -> None:
+    w = world(A, order="none", backoff_ms=1_000)
+    pub(w, *[f"-{n}" for n in range(10)])
+    w.settle(A, 1, Verdict.RETRY, 1, 7)
+    assert counts(w) == {"outstanding": 3, "redelivering": 7, "waiting": 7}
+    w.say(A, m.Unsubscribe(1, 6))
+    assert counts(w) == {"redelivering": 7, "waiting": 7, "behind": 3}

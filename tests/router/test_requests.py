@@ -483,3 +483,14 @@ def test_nobody_overtakes_those_who_wait() -> None:
     office.router.tick(office.now, out)
     (request,) = [message for peer, message in out if peer == b"adder" and isinstance(message, m.Request)]
     assert Block(request.block).payloads() == [b"second"]
+
+
+def test_dead_letters_are_not_asked_by_their_other_name() -> None:
+    office = Office()
+    answer = office.respond("bob", "g.DLQ", "sum")
+    assert isinstance(answer, m.Ok), answer
+    (service,) = office.router.requests.services
+    assert service.patterns == ("$dlq.g", "sum")
+    assert isinstance(office.respond("eve", "$dlq.g", "sum", group=None), m.Ok)
+    rid = office.ask("g.DLQ")
+    assert office.heard(rid)[0][0] == Code.FORBIDDEN
