@@ -51,14 +51,14 @@ def create(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, 
 
 
 def update(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
-    """Other settings from now on; a pattern that is added does not bring old messages."""
+    """Other settings from now on; a pattern that is added does not bring what the group has passed."""
     group = find(router, fields)
     changes = {name: value for name, value in fields.items() if name != "group"}
     if not changes:
         raise ProtocolError(Code.BAD_OPTION, "group.update names no setting to change")
     settings = options.changed_settings(changes, group.settings)
     if settings != group.settings:
-        router.dispatcher.update(group, settings)
+        router.dispatcher.update(group, settings, now, out)
         router.topics.groups_changed()
         router.advice.say("$sys.group.updated", group=group.name, changed=sorted(changes))
     return {**_place(router, group), "settings": as_map(group.settings)}
@@ -71,6 +71,7 @@ def delete(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, 
         notice = {"chan": sub.chan, "group": group.name, "why": "the group was deleted"}
         out.append((sub.session.peer, m.Notice("unsubscribed", notice)))
         router.leave(sub, lost=False)
+    router.refreshes.forget(group)
     router.dispatcher.delete(group)
     router.topics.groups_changed()
     router.advice.say("$sys.group.deleted", group=group.name)

@@ -24,6 +24,7 @@ from fabric.router.lanes import advance
 from fabric.router.ledger import Ledger, Out
 from fabric.router.letters import letters
 from fabric.router.members import UNLIMITED, FetchOrder, Subscription
+from fabric.router.pattern_change import before_change
 from fabric.router.positions import Ends, Position, find_position
 from fabric.router.sessions import Session
 from fabric.router.timers import NEVER, Timers
@@ -108,17 +109,17 @@ class Dispatcher:
         self._note(group)
         self.stir(group)
 
-    def update(self, group: Group, settings: m.GroupSettings) -> None:
-        """Other settings from now on. New patterns apply to whatever was not delivered yet."""
+    def update(self, group: Group, settings: m.GroupSettings, now: float, out: Out) -> None:
+        """Other settings from now on. New patterns hold from the oldest message on that waits for the group."""
+        self.stir(group)  # also when it has to be asked for again
+        if settings.patterns != group.settings.patterns:
+            before_change(group, self.commons.clock.wall_us(now), out)
         self._strike(group)
         group.settle_on(settings)
         group.dirty = True
         self._enrol(group)
         self.commons.shelf.reader.forget(group.wants)
-        for lane in group.lanes:
-            lane.move(lane.position(group.horizon))
-        self._note(group)
-        self.stir(group)
+        self._follow_up(group)
 
     def delete(self, group: Group) -> None:
         """The group is no more; its consumers have been told before."""

@@ -63,7 +63,7 @@ def next_work(group: "Group", horizon: int, wall_us: int, out: Out) -> tuple[Wor
             work = backlog and redelivery(group, backlog, wall_us, out)
             if work or group.ordered:  # where something is gone, a suspect may come next: look again from the top
                 return work, work is None
-        return _search(group, group.base, horizon, wall_us, out) if group.has_room_for_new else (None, False)
+        return search(group, group.base, horizon, wall_us, out) if group.has_room_for_new else (None, False)
     starving = group.streak >= STREAK_MAX
     for lane in reversed(group.lanes) if starving else group.lanes:
         rank = -lane.priority
@@ -71,7 +71,7 @@ def next_work(group: "Group", horizon: int, wall_us: int, out: Out) -> tuple[Wor
             if (work := redelivery(group, backlog, wall_us, out)) is not None:
                 return work, False
         if not lane.live and group.has_room_for_new:
-            work, searching = _search(group, lane, horizon, wall_us, out)
+            work, searching = search(group, lane, horizon, wall_us, out)
             if work is not None or searching:
                 return work, searching
     return None, False
@@ -82,11 +82,11 @@ def advance(group: "Group", wall_us: int, out: Out) -> bool:
     searching, horizon = False, group.horizon
     for lane in group.lanes:
         if not (lane.live or lane.waits):
-            searching |= _search(group, lane, horizon, wall_us, out)[1]
+            searching |= search(group, lane, horizon, wall_us, out)[1]
     return searching
 
 
-def _search(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) -> tuple[Work | None, bool]:
+def search(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) -> tuple[Work | None, bool]:
     """The next block for a lane."""
     lane.waits = False
     shelf = group.commons.shelf
@@ -108,7 +108,7 @@ def _search(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) ->
         if len(group.lanes) == 1 or group.takes(lane, block.priority):
             runs = fit(group, block, lane.cursor, block.last_seq, wall_us, out)
             if runs:
-                lane.waits = True
+                lane.cursor, lane.waits = block.base_seq + runs[0][0], True
                 return Work(block, runs, 1, 0, lane, None), False
         lane.cursor = block.last_seq + 1
     else:

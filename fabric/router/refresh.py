@@ -107,7 +107,7 @@ class Refreshes:
         for sub in group.members:  # before anything is delivered again
             out.append((sub.session.peer, _reset(sub, number, "begin", target)))
         dispatcher.seek(group, to)
-        self._forget(group)
+        self.forget(group)
         refresh = self._running[group] = _Refresh(group, start, timeout_s, has_ended=False)
         refresh.deadline = now + timeout_s
         if start != START:
@@ -168,9 +168,6 @@ class Refreshes:
 
     def _advance(self, refresh: _Refresh, now: float, out: Out) -> None:
         group = refresh.group
-        if self._dispatcher.groups.get(group.name) is not group:
-            self._forget(group)
-            return
         if not refresh.has_ended and refresh.is_at_target:
             self._end(refresh, out)
         self._look(refresh)
@@ -191,10 +188,11 @@ class Refreshes:
     def _look(self, refresh: _Refresh) -> None:
         """Whether everyone is ready by now; members come and go."""
         if refresh.has_ended and refresh.is_ready:
-            self._forget(refresh.group)
+            self.forget(refresh.group)
             self._move(refresh.group, (refresh.number, refresh.target, Phase.READY))
 
-    def _forget(self, group: Group) -> None:
+    def forget(self, group: Group) -> None:
+        """It is over, or its group is deleted; at once, as another group may get the name and a row with it."""
         refresh = self._running.pop(group, None)
         if refresh is not None and refresh.start != START:
             self._ledger.write(m.SaveSetting(ROW + group.name, None))

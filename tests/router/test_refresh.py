@@ -379,3 +379,33 @@ def test_many_at_once_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch
             mirror.settle(b"c", sub.chan, ACK, first, last)
     mirror.pass_time(0.25)
     assert [phase for _, phase, _ in mirror.resets(b"c")].count("end") == 5
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_group_deleted_made_again_and_refreshed_in_one_turn_keeps_its_refresh(restarts: bool) -> None:
+    w = Mirror(b"ann")
+    for body in "12345":
+        w.pub(b"op", "a", body)
+    w.refresh(**{"from": {"seq": 2}})
+    for op, fields in (
+        ("group.delete", {}),
+        ("group.create", {"patterns": ["a"]}),
+        ("group.refresh", {"from": {"seq": 4}}),
+    ):
+        w.router.step(m.Admin(9, {"op": op, "group": "g", **fields}), b"op", w.now, [])
+    w.pass_time(0)
+    assert w.settings["refresh:g"].value == {"seq": 4}
+    if restarts:
+        w.restart()
+        w.hello(b"op")
+    w.join(b"bob")
+    assert w.bodies(b"bob") == ["4", "5"]
+
+
+def test_a_deleted_group_leaves_no_row_of_its_refresh() -> None:
+    w = Mirror(b"ann")
+    w.pub(b"op", "a", "1")
+    w.refresh(**{"from": {"seq": 1}})
+    assert "refresh:g" in w.settings
+    w.admin("group.delete", group="g")
+    assert "refresh:g" not in w.settings

@@ -182,7 +182,7 @@ def test_lowering_the_limit_takes_effect_with_the_next_failure() -> None:
     w.pub(P, "job.x", "1")
     w.settle(A, 1, Verdict.RETRY, 1, 1)
     group = w.router.groups["g"]
-    w.router.dispatcher.update(group, group.settings._replace(attempts_max=2))
+    w.say(P, m.Admin(3, {"op": "group.update", "group": "g", "attempts_max": 2}))
     w.settle(A, 1, Verdict.RETRY, 2, 2)
     assert w.reader.blocks[-1].topics == ("$dlq.g",)
     assert not group.open
