@@ -40,16 +40,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 PAGE: Final = 1_000
 LETTERS: Final = (
     Column("SEQ", "seq"),
-    Column("TOPIC", "topic", folds=True),
+    Column("TOPIC", "topic", folds=True, rank=0),
     Column("ATTEMPTS", "attempts"),
     Column("DIED", "time_us", ago),
-    Column("REASON", "reason"),
-    Column("ERROR", "error", short, folds=True),
-    Column("WAS SEQ", "origin_seq"),
-    Column("REDRIVEN", "redriven", usual=0),
-    Column("PARKED", "parked", usual=False),
+    Column("REASON", "reason", rank=1),
+    Column("ERROR", "error", short, folds=True, rank=1),
+    Column("WAS SEQ", "origin_seq", rank=3),
+    Column("REDRIVEN", "redriven", usual=0, rank=4),
+    Column("PARKED", "parked", usual=False, rank=3),
 )
-COLUMNS: Final = (Column("GROUP", "group"), Column("DEAD LETTERS", "count"), Column("FIRST SEQ", "first_seq"))
+COLUMNS: Final = (
+    Column("GROUP", "group", folds=True),
+    Column("DEAD LETTERS", "count", rank=0),
+    Column("FIRST SEQ", "first_seq"),
+)
 
 
 class Choice(NamedTuple):

@@ -33,13 +33,13 @@ PHASES: Final = ("none", "syncing", "ended", "ready", "degraded")  # of a refres
 POLL_S: Final = 0.1  # between looks at a refresh
 COLUMNS: Final = (
     Column("GROUP", "group", folds=True),
-    Column("PATTERNS", "patterns", some, folds=True),
+    Column("PATTERNS", "patterns", some, folds=True, rank=3),
     Column("CONSUMERS", "members"),
-    Column("BEHIND", "behind"),
-    Column("IN FLIGHT", "outstanding"),
-    Column("RETRYING", "redelivering"),
-    Column("DEAD", "dead_letters"),
-    Column("STATE", "state"),
+    Column("BEHIND", "behind", rank=0),
+    Column("IN FLIGHT", "outstanding", rank=3),
+    Column("RETRYING", "redelivering", rank=4),
+    Column("DEAD", "dead_letters", rank=1),
+    Column("STATE", "state", rank=1),
 )
 _FIELDS: Final = (
     Column("group", "group"),
@@ -70,7 +70,7 @@ _FIELDS: Final = (
     Column("consumers", "members"),
 )
 _CONSUMERS: Final = (
-    Column("CONSUMER", "client"),
+    Column("CONSUMER", "client", folds=True),
     Column("SESSION", "session"),
     Column("CHANNEL", "chan"),
     Column("IN FLIGHT", "outstanding"),

@@ -14,13 +14,13 @@ from fabric.cli_values import shown_bytes
 
 COLUMNS: Final = (
     Column("QUEUE", "queue", folds=True),
-    Column("MESSAGES", "msgs", counted),
-    Column("BYTES", "bytes", shown_bytes),
+    Column("MESSAGES", "msgs", counted, rank=0),
+    Column("BYTES", "bytes", shown_bytes, rank=3),
     Column("CONSUMERS", "members"),
     Column("IN FLIGHT", "outstanding"),
-    Column("RETRYING", "redelivering"),
-    Column("DEAD", "dead_letters"),
-    Column("MAX MESSAGES", "max_msgs", limit(), usual=0),
+    Column("RETRYING", "redelivering", rank=4),
+    Column("DEAD", "dead_letters", rank=1),
+    Column("MAX MESSAGES", "max_msgs", limit(), usual=0, rank=5),
 )
 
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = (
     Column("ID", "id"),
-    Column("NAME", "name", folds=True, usual=None),
-    Column("DUE", "due_us", ago),
-    Column("TOPIC", "topic", folds=True),
-    Column("MESSAGES", "count", usual=1),
-    Column("BYTES", "bytes", shown_bytes),
+    Column("NAME", "name", folds=True, usual=None, rank=1),
+    Column("DUE", "due_us", ago, rank=0),
+    Column("TOPIC", "topic", folds=True, rank=0),
+    Column("MESSAGES", "count", usual=1, rank=3),
+    Column("BYTES", "bytes", shown_bytes, rank=3),
     Column("EVERY", "every_ms", span, usual=None),
     Column("CRON", "cron", usual=None),
-    Column("TTL", "ttl_ms", span, usual=None),
+    Column("TTL", "ttl_ms", span, usual=None, rank=3),
 )
 
 

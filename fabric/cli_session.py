@@ -10,7 +10,7 @@ from fabric.cli_show import Column, confirm, output_options, plural, say, show_r
 
 COLUMNS: Final = (
     Column("SESSION", "session"),
-    Column("CLIENT", "client", folds=True),
+    Column("CLIENT", "client", folds=True, rank=0),
     Column("CHANNELS", "channels"),
     Column("IN FLIGHT", "outstanding"),
 )

@@ -8,7 +8,7 @@ from fabric.cli_client import connect, hub_options
 from fabric.cli_noun import Noun
 from fabric.cli_show import Column, output_options, say, show_rows
 
-COLUMNS: Final = (Column("SETTING", "setting"), Column("VALUE", "value"))
+COLUMNS: Final = (Column("SETTING", "setting"), Column("VALUE", "value", rank=0))
 _WORDS: Final = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
 

@@ -22,18 +22,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]
 FOLDED_MIN: Final = 16  # characters that a folding column keeps
 MOMENTS: Final = ("created_us", "due_us", "time_us")  # other fields of microseconds are lengths
-PIPE_WIDTH: Final = 200  # of a table that is not written to a terminal
+GAP: Final = 2  # spaces between columns
+NARROWEST: Final = 4  # of a column on a terminal that is too narrow for all that must be shown
+PIPE_WIDTH: Final = 100_000  # of a table that is not written to a terminal: as wide as it must be
 
 
 class Column(NamedTuple):
-    """`key` is what the value is called in JSON. On a narrow terminal the columns that `fold` give way. A column where
-    every row has the `usual` value says nothing, and is left out."""
+    """`key` is what the value is called in JSON. On a narrow terminal the columns that `fold` take several lines, and
+    those of the highest `rank` are left out first; rank 0 stays. A column where every row has the `usual` value says
+    nothing, and is left out."""
 
     title: str
     key: str
     shown: Callable[[Any], str] | None = None
     folds: bool = False
     usual: Any = ...
+    rank: int = 2
 
 
 class Unconfirmed(click.ClickException):
@@ -108,7 +112,7 @@ def show_fields(schema: str, fields: Row, columns: Sequence[Column], as_json: bo
     from rich.table import Table
 
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="dim")
+    table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for column in columns:
         if column.key in fields:
@@ -117,39 +121,53 @@ def show_fields(schema: str, fields: Row, columns: Sequence[Column], as_json: bo
 
 
 def print_table(rows: Iterable[Row], columns: Sequence[Column]) -> None:
+    """A table as wide as the terminal, at most. In a pipe it is as wide as it must be, and nothing is left out."""
     from rich.table import Table
 
     rows, console = list(rows), _console()
-    columns = _fitting(rows, columns, console.width)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
+    telling = [column for column in columns if any(row.get(column.key) != column.usual for row in rows)]
+    chosen = _fitting(rows, telling, console.width)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column, width in chosen.items():
         numbers = all(type(row.get(column.key)) in (int, float, type(None)) for row in rows) and column.shown is None
-        table.add_column(
-            column.title,
-            justify="right" if numbers else "left",
-            overflow="fold",
-            no_wrap=not column.folds,
-            min_width=_width(column, rows),
-        )
+        table.add_column(column.title, justify="right" if numbers else "left", overflow="fold", width=width)
     for row in rows:
-        table.add_row(*(_cell(column, row) for column in columns))
+        table.add_row(*(_cell(column, row) for column in chosen))
     console.print(table)
+    if missing := [column.title for column in telling if column not in chosen]:
+        click.echo(f"not shown: {', '.join(missing)}; a wider terminal or --json has them", err=True)
 
 
-def _fitting(rows: Sequence[Row], columns: Sequence[Column], width: int) -> list[Column]:
-    """The columns that say something. Where there are too many, the last ones give way that often say nothing: a table
-    without its last column is better than one without its first letters."""
-    chosen = [column for column in columns if any(row.get(column.key) != column.usual for row in rows)]
-    spare = [column for column in chosen if column.usual is not ...]
-    while spare and sum(_width(column, rows) + 2 for column in chosen) > width + 2:
-        chosen.remove(spare.pop())
-    return chosen
+def _fitting(rows: Sequence[Row], columns: Sequence[Column], width: int) -> dict[Column, int]:
+    """The columns for which there is room, with the width of each. The least important ones give way, the first one
+    never: a table must say what its rows are about."""
+    wanted = {column: _width(column, rows) for column in columns}
+    least = {column: _least(column, wanted[column]) for column in columns}
+    while _total(least) > width and (spare := [column for column in least if column.rank and column != columns[0]]):
+        del least[max(reversed(spare), key=lambda column: column.rank)]
+    room = width - _total(least)
+    fitting = {}
+    for column, narrow in least.items():
+        more = max(min(wanted[column] - narrow, room), 0)
+        fitting[column], room = narrow + more, room - more
+    while room < 0 and (widest := max(fitting, key=lambda column: fitting[column])) and fitting[widest] > NARROWEST:
+        fitting[widest], room = fitting[widest] - 1, room + 1
+    return fitting
+
+
+def _total(widths: Mapping[Column, int]) -> int:
+    return sum(widths.values()) + GAP * (len(widths) - 1)
 
 
 def _width(column: Column, rows: Sequence[Row]) -> int:
-    """What a column needs at least."""
-    widest = max(len(_cell(column, row)) for row in rows)
-    return max(len(column.title), min(widest, FOLDED_MIN) if column.folds else widest)
+    """What a column needs when it is not folded."""
+    from rich.cells import cell_len
+
+    return max(len(column.title), *(cell_len(_cell(column, row)) for row in rows))
+
+
+def _least(column: Column, width: int) -> int:
+    return max(len(column.title), min(width, FOLDED_MIN)) if column.folds else width
 
 
 def document(schema: str, fields: Row) -> str:

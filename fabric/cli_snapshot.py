@@ -250,14 +250,14 @@ def push_command(path: Path, destination: str, no_progress: bool, as_json: bool)
 # Asking and telling.
 
 _LISTED: Final = [
-    Column("SNAPSHOT", "name"),
+    Column("SNAPSHOT", "name", folds=True),
     Column("CREATED", "created_us", ago),
     Column("FIRST SEQ", "first_seq"),
     Column("LAST SEQ", "last_seq"),
-    Column("MESSAGES", "messages"),
+    Column("MESSAGES", "messages", rank=1),
     Column("SIZE", "bytes", shown_bytes),
     Column("SHARDS", "shards"),
-    Column("PROBLEM", "problem", folds=True),
+    Column("PROBLEM", "problem", folds=True, usual="", rank=1),
 ]
 _MADE: Final = [
     Column("snapshot", "path"),
@@ -284,10 +284,10 @@ _VERIFIED: Final = [
     Column("seconds", "seconds"),
 ]
 _FOUND: Final = [
-    Column("FILE", "file"),
+    Column("FILE", "file", folds=True),
     Column("FIRST SEQ", "first_seq"),
     Column("LAST SEQ", "last_seq"),
-    Column("WHY", "why", folds=True),
+    Column("WHY", "why", folds=True, rank=0),
 ]
 
 

@@ -52,13 +52,17 @@ def jobs_command(name: str | None, as_json: bool) -> None:
     registry = _jobs_package().registry
     if name is None:
         rows = [{"job": job.name, "about": job.about} for job in registry.jobs()]
-        columns = (Column("JOB", "job"), Column("WHAT IT TELLS", "about", folds=True))
+        columns = (Column("JOB", "job"), Column("WHAT IT TELLS", "about", folds=True, rank=0))
         show_rows("fabric.spark.jobs.v1", "jobs", rows, columns, as_json, "there are none")
         return
     with _hints_apart():
         job = registry.find(name)
     rows = [{"parameter": p.name, "default": _shown_default(p.default), "help": p.help} for p in job.parameters]
-    shown = (Column("PARAMETER", "parameter"), Column("DEFAULT", "default"), Column("MEANING", "help", folds=True))
+    shown = (
+        Column("PARAMETER", "parameter"),
+        Column("DEFAULT", "default"),
+        Column("MEANING", "help", folds=True, rank=0),
+    )
     show_rows("fabric.spark.job.v1", "parameters", rows, shown, as_json, "it has none", job=job.name, about=job.about)
 
 

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = (
     Column("TOPIC", "topic", folds=True),
-    Column("MESSAGES", "msgs", counted),
+    Column("MESSAGES", "msgs", counted, rank=0),
     Column("BYTES", "bytes", shown_bytes),
     Column("KEEP", "keep"),
-    Column("MAX AGE", "max_age_ms", limit(span), usual=0),
-    Column("MAX MESSAGES", "max_msgs", limit(), usual=0),
-    Column("MAX BYTES", "max_bytes", limit(shown_bytes), usual=0),
-    Column("ON FULL", "on_full", usual="refuse"),
-    Column("DEDUPE", "dedupe", usual="window"),
+    Column("MAX AGE", "max_age_ms", limit(span), usual=0, rank=3),
+    Column("MAX MESSAGES", "max_msgs", limit(), usual=0, rank=3),
+    Column("MAX BYTES", "max_bytes", limit(shown_bytes), usual=0, rank=3),
+    Column("ON FULL", "on_full", usual="refuse", rank=3),
+    Column("DEDUPE", "dedupe", usual="window", rank=4),
 )
 FIELDS: Final = (
     Column("topic", "topic"),

@@ -103,7 +103,9 @@ def test_a_queue_keeps_what_is_not_done(talk: Fabric) -> None:
 
 
 def test_a_narrow_terminal_shows_the_first_columns(talk: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fabric.cli_show.PIPE_WIDTH", 80)
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
     talk("topic", "create", "logs.of.the.whole.company", "--max-age", "10d", "--max-messages", "1000000", "--on-full",
          "drop_old", "--dedupe", "slide", "--max-bytes", "10GB")  # fmt: skip
     wide = talk("topic", "show", "logs.of.the.whole.company", "-o", "table").stdout

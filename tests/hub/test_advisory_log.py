@@ -64,7 +64,9 @@ def test_the_work_of_a_day_is_in_the_log(hub: HubWithLog) -> None:
             hub.find("group created", group="billing", **who)
             next(iter(consumer)).reject("out of paper")
             hub.find("dead letters", level="warning", group="billing", count=1)
-        fab.admin.dead_letters("billing").redrive()
+        letters = fab.admin.dead_letters("billing")
+        wait_until(lambda: letters.list()["count"] == 1)  # on disk
+        letters.redrive()
         hub.find("changed", op="dlq.redrive", group="billing", redriven=1, **who)
         with pytest.raises(fabric_client.NotFound):
             fab.admin.groups.pause("nope")
