@@ -228,7 +228,7 @@ class Block:
     """
 
     __slots__ = (
-        *("_sections", "base_seq", "count", "expires_us", "flags"),
+        *("_sections", "base_seq", "body_crc", "count", "expires_us", "flags"),
         *("n_topics", "priority", "raw", "topics", "ts_us"),
     )
 
@@ -238,9 +238,8 @@ class Block:
             raise BlockError(f"a block has a head of {HEAD_BYTES} bytes; this has {size} in all")
         if size > BLOCK_BYTES_MAX:
             raise BlockError(f"a block is at most {BLOCK_BYTES_MAX} bytes, not {size}", Code.TOO_LARGE)
-        magic, version, flags, priority, _, count, n_topics, _, seq, ts, expires, body_len, _, _, _ = HEAD.unpack_from(
-            raw
-        )
+        head = HEAD.unpack_from(raw)
+        magic, version, flags, priority, _, count, n_topics, _, seq, ts, expires, body_len, body_crc, _, _ = head
         if magic != MAGIC:
             raise BlockError("not a block: the magic is missing")
         if version != VERSION:
@@ -265,6 +264,7 @@ class Block:
         self.base_seq: int = seq
         self.ts_us: int = ts
         self.expires_us: int = expires
+        self.body_crc: int = body_crc
         self.topics, self._sections = self._outline()
 
     @property
@@ -282,7 +282,7 @@ class Block:
         block.raw = stamp(self.raw, base_seq, ts_us)
         block.base_seq, block.ts_us = base_seq, ts_us
         block.flags, block.priority, block.count = self.flags, self.priority, self.count
-        block.n_topics, block.expires_us = self.n_topics, self.expires_us
+        block.n_topics, block.expires_us, block.body_crc = self.n_topics, self.expires_us, self.body_crc
         block.topics, block._sections = self.topics, self._sections
         return block
 
@@ -307,7 +307,7 @@ class Block:
     def verify_body(self) -> None:
         """Check the body's CRC alone: enough for bytes whose offsets were checked when they came in."""
         raw = self.raw
-        if zlib.crc32(memoryview(raw)[HEAD_BYTES:]) != _U32.unpack_from(raw, _BODY_CRC_AT)[0]:
+        if zlib.crc32(memoryview(raw)[HEAD_BYTES:]) != self.body_crc:
             raise BlockError("the body does not match its CRC")
 
     def verify_stamp(self) -> None:

@@ -32,6 +32,7 @@ class Code(IntEnum):
     OVERRUN = 305
     SEQUENCE_GAP = 306
     FENCED = 307
+    PSEQ_TAKEN = 308
     BAD_OPTION = 310
     # 4xx: consuming
     BAD_PATTERN = 401

@@ -408,6 +408,8 @@ class SaveProducer(NamedTuple):
     last_pseq: int
     recent: tuple[int, ...]  # flat (count, first seq) runs, oldest first; the last run ends with last_pseq
     seen_us: int
+    since_pseq: int = 0  # the first number of this epoch; 0: not known, as in rows of older programs
+    blocks: bytes = b""  # flat (count, CRC of the body), u32 each, of the latest blocks; the last ends with last_pseq
 
 
 _Groups = SaveGroup | DropGroup | SaveFailure | DropFailure

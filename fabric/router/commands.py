@@ -77,15 +77,18 @@ def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, no
 
 def hello(router: "Router", message: m.Hello, peer: m.PeerId, now: float, out: Out) -> None:
     """Open a session, or go on with one: what the client has not seen is sent again."""
-    welcome, session, resumed = router.reception.greet(message, peer, now, out)
-    if resumed is None:
+    welcome, session, last_seen, is_claim = router.reception.greet(message, peer, now, out)
+    if last_seen is None:
         router.counters["sessions_opened"] += 1
         router.advice.say("$sys.session.opened", **session.who)
-        out.append((peer, welcome))
+        if is_claim:
+            router.ledger.answer(peer, welcome)
+        else:
+            out.append((peer, welcome))
         return
     router.counters["sessions_resumed"] += 1
     router.advice.say("$sys.session.resumed", **session.who)
-    seen = {chan: ordinal for chan, ordinal in resumed if chan in session.channels}
+    seen = {chan: ordinal for chan, ordinal in last_seen if chan in session.channels}
     router.requests.forsake(session, "has lost its connection")
     for sub in list(session.channels.values()):
         if sub.chan not in seen or not sub.group.durable:

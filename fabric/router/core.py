@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from fabric import messages as m
 from fabric.block import PRIORITY_DEFAULT
-from fabric.errors import ProtocolError
+from fabric.errors import Code, ProtocolError
 from fabric.names import DEAD
 from fabric.router import commands, topic_queues
 from fabric.router.advice import Advice
@@ -147,7 +147,11 @@ class Router:
         self.counters[f"refused_{error.code.name.lower()}"] += 1
         session = self.reception.find(peer)
         self.advice.say("$sys.refused", code=error.code.name, why=str(error), **(session.who if session else {}))
-        out.append((peer, m.Err(chan, rid, error.code, str(error), error.fields)))
+        answer = m.Err(chan, rid, error.code, str(error), error.fields)
+        if error.code == Code.FENCED:  # true only when the claim that fences is on disk
+            self.ledger.answer(peer, answer)
+        else:
+            out.append((peer, answer))
 
     def tick(self, now: float, out: Out) -> None:
         """Let time pass: leases lapse, silent sessions end, groups hand out."""

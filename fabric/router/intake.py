@@ -76,7 +76,8 @@ class Intake:
         self.ids: Ids | None = None  # whoever made the intake sets it; without it, ids are stored and not looked at
 
     def __bool__(self) -> bool:
-        return bool(self._entries or self._confirms or self._held or (self.ids is not None and self.ids.is_due))
+        waiting = self._entries or self._confirms or self._held or self._dirty
+        return bool(waiting or (self.ids is not None and self.ids.is_due))
 
     def accept(
         self,
@@ -89,7 +90,10 @@ class Intake:
         block, first = examined or self.examine(session, publish, window)
         if first is not None:
             if first >= SCHEDULED:
-                raise ProtocolError(Code.BAD_OPTION, f"pseq {publish.pseq} was a delayed publish; resend it as it was")
+                raise ProtocolError(
+                    Code.BAD_OPTION,
+                    f"pseq {publish.pseq} was accepted as a delayed publish; resend it with the same options",
+                )
             repeats = self.ids.resent(block, first) if block.flags & IDS and self.ids is not None else ()
             self._confirm(session, publish, _row(publish.rid, first, 0, block.count, repeats))
             return None
@@ -143,19 +147,23 @@ class Intake:
             return block, None
         if session.producer is None:
             raise ProtocolError(Code.BAD_OPTION, "a numbered publish needs a producer in HELLO")
-        return block, session.producer.duplicate_of(publish.pseq, block.count)
+        return block, session.producer.duplicate_of(publish.pseq, block.count, block.body_crc)
 
     def take(self, session: Session, publish: Publish, block: Block, place: int) -> None:
         """Count an examined publish as stored at a place: its first seq, or SCHEDULED + the number of its schedule."""
         if publish.pseq:
             assert session.producer is not None
-            session.producer.stored(publish.pseq, block.count, place)
+            session.producer.stored(publish.pseq, block.count, block.body_crc, place)
             self._dirty[session.producer] = None
         size = len(publish.block)
         session.inflight_blocks += 1
         session.inflight_bytes += size
         blocks, taken = self._taken.get(session, (0, 0))
         self._taken[session] = (blocks + 1, taken + size)
+
+    def save(self, producer: Producer) -> None:
+        """Write the producer's row with this turn."""
+        self._dirty[producer] = None
 
     def hold(self, size: int) -> None:
         """So many bytes that are not blocks of this turn wait for the disk with it."""

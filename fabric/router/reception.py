@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fabric import messages as m
 from fabric.block import BLOCK_BYTES_MAX, COUNT_MAX, TOPIC_BYTES_MAX
@@ -19,7 +19,22 @@ NAME_CHARS_MAX: Final = 128
 EPOCH_JUMP_BYTES: Final = 4
 PRODUCERS_MAX: Final = 50_000  # remembered at once; each costs about half a kilobyte
 
-Resumed = list[tuple[int, int]]  # (channel, last ordinal seen)
+Seen = list[tuple[int, int]]  # (channel, last ordinal seen)
+
+
+class Greeting(NamedTuple):
+    """The answer to a HELLO."""
+
+    welcome: m.Welcome
+    session: Session
+    seen: Seen | None  # what a resumed client has seen; None for a new session
+    is_claim: bool  # it starts a new epoch of a producer: WELCOME leaves when that is on disk
+
+
+class _Claim(NamedTuple):
+    producer: Producer
+    epoch: int
+    is_new: bool  # fences whatever has the name, so it must be on disk before it has any effect
 
 
 class Reception:
@@ -41,8 +56,8 @@ class Reception:
         except KeyError:
             raise ProtocolError(Code.NO_SESSION, "say HELLO first; what you sent was not processed") from None
 
-    def greet(self, hello: m.Hello, peer: m.PeerId, now: float, out: Out) -> tuple[m.Welcome, Session, Resumed | None]:
-        """Open or resume a session. The third value is what a resumed client has seen, None for a new session."""
+    def greet(self, hello: m.Hello, peer: m.PeerId, now: float, out: Out) -> Greeting:
+        """Open or resume a session."""
         fields = hello.fields
         if peer in self._by_peer:
             raise ProtocolError(Code.SESSION_EXISTS, "this connection has said HELLO already")
@@ -51,15 +66,18 @@ class Reception:
             raise ProtocolError(
                 Code.UNSUPPORTED_VERSION, f"protocol {proto!r:.60} is not known; this hub speaks {m.PROTOCOL_VERSION}"
             )
-        producer, epoch = self._producer(fields.get("producer"))
-        resumed = self._resume(fields.get("resume"), peer, out)
-        session = self._open(fields, peer, now) if resumed is None else resumed[0]
+        old, seen = self._resumable(fields.get("resume"))
+        claim = self._claim(fields.get("producer"), old)
+        if old is None:
+            session = self._open(fields, peer, now)
+        else:
+            session = old
+            self._move(session, peer, out)
         session.last_seen = now
-        if producer is not None:
-            self._intake.producers[producer.name] = producer
-            producer.epoch = epoch
-            session.producer, session.producer_epoch = producer, epoch
-        return self._welcome(hello.rid, session, resumed is not None), session, None if resumed is None else resumed[1]
+        if claim is not None:
+            self._admit(session, claim)
+        welcome = self._welcome(hello.rid, session, old is not None)
+        return Greeting(welcome, session, None if old is None else seen, claim is not None and claim.is_new)
 
     def _open(self, fields: Any, peer: m.PeerId, now: float) -> Session:
         if len(self.sessions) >= SESSIONS_MAX:
@@ -72,9 +90,10 @@ class Reception:
         self.sessions[session.id] = self._by_peer[peer] = session
         return session
 
-    def _resume(self, resume: Any, peer: m.PeerId, out: Out) -> tuple[Session, Resumed] | None:
+    def _resumable(self, resume: Any) -> tuple[Session | None, Seen]:
+        """The session that HELLO goes on with, if the hub has it, and what its client has seen."""
         if resume is None:
-            return None
+            return None, []
         subs = resume.get("subs", []) if isinstance(resume, dict) else None
         if not isinstance(subs, list) or not all(
             isinstance(row, list) and len(row) == 2 and all(map(is_number, row)) for row in subs
@@ -82,35 +101,54 @@ class Reception:
             raise ProtocolError(Code.BAD_OPTION, "resume is {session, subs: [[chan, last ordinal seen], …]}")
         secret = resume.get("session")
         session = self.sessions.get(secret) if isinstance(secret, bytes) else None
-        if session is None:
-            return None
+        return session, [(chan, ordinal) for chan, ordinal in subs]
+
+    def _move(self, session: Session, peer: m.PeerId, out: Out) -> None:
+        """The session goes on at another connection."""
         if self._by_peer.pop(session.peer, None) is not None:
             out.append((session.peer, m.Notice("taken_over", {})))
         session.peer = peer
         session.suspect = session.blocked = False
         self._by_peer[peer] = session
-        return session, [(chan, ordinal) for chan, ordinal in subs]
 
-    def _producer(self, wish: Any) -> tuple[Producer | None, int]:
+    def _claim(self, wish: Any, resumed: Session | None) -> _Claim | None:
         """The producer that HELLO names and the epoch that it gets; nothing is changed yet."""
         if wish is None:
-            return None, 0
+            return None
         if not isinstance(wish, dict):
             raise ProtocolError(Code.BAD_OPTION, "producer is {name, epoch?}")
         name = text(wish, "name", "", NAME_CHARS_MAX)
         if not name:
             raise ProtocolError(Code.BAD_OPTION, "producer.name is missing")
-        producer = self._intake.producers.get(name) or Producer(name)
+        known = self._intake.producers.get(name)
+        producer = known or Producer(name)
         epoch = wish.get("epoch")
-        if epoch is None:
-            # A jump at random, because a claim is on disk only with the first publish: if the hub crashes before, the
-            # next claim must not get the same epoch, or one's messages would be taken for resends of the other's.
-            return producer, producer.epoch + 1 + int.from_bytes(self._token()[-EPOCH_JUMP_BYTES:], "big")
+        if resumed is not None:
+            if known is None or resumed.producer is not known:
+                raise ProtocolError(Code.BAD_OPTION, f"a resumed session keeps its producer, which is not {name!r}")
+            epoch = resumed.producer_epoch if epoch is None else epoch
+        elif epoch is None:
+            # A jump at random: a hub that was restored from a backup does not know the claims made after it, and must
+            # not give one of their epochs to another session.
+            jump = int.from_bytes(self._token()[-EPOCH_JUMP_BYTES:], "big")
+            return _Claim(producer, producer.epoch + 1 + jump, is_new=True)
         if type(epoch) is not int or not 1 <= epoch <= EPOCH_MAX:
             raise ProtocolError(Code.BAD_OPTION, f"producer.epoch is the one that WELCOME gave, not {epoch!r:.60}")
         if epoch < producer.epoch:
             raise ProtocolError(Code.FENCED, f"producer {name!r} has a newer session (epoch {producer.epoch})")
-        return producer, epoch
+        if resumed is not None and epoch != resumed.producer_epoch:
+            raise ProtocolError(Code.BAD_OPTION, f"producer.epoch of this session is {resumed.producer_epoch}")
+        # A name that the hub does not know fences nothing. Its row is written with its first publish.
+        return _Claim(producer, epoch, is_new=known is not None and epoch > known.epoch)
+
+    def _admit(self, session: Session, claim: _Claim) -> None:
+        producer = claim.producer
+        self._intake.producers[producer.name] = producer
+        if claim.epoch != producer.epoch:
+            producer.claim(claim.epoch)
+        if claim.is_new:
+            self._intake.save(producer)
+        session.producer, session.producer_epoch = producer, claim.epoch
 
     def _welcome(self, rid: int, session: Session, resumed: bool) -> m.Welcome:
         fields: dict[str, Any] = {

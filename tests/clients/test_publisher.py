@@ -307,15 +307,18 @@ def test_confirm_that_comes_twice_counts_once() -> None:
     assert desk.publisher.settled
 
 
-def test_stored_too_long_ago_to_look_up_is_still_a_success() -> None:
+@pytest.mark.parametrize("code", [Code.BAD_OPTION, Code.PSEQ_TAKEN])
+def test_a_resend_that_the_hub_does_not_recognise_is_not_called_stored(code: Code) -> None:
     desk = Desk()
     ticket = desk.put("a")
     desk.pump()
     later = desk.put("b")
     desk.welcome(last_pseq=1)
     (again,) = desk.pump()
-    desk.refuse(again, Code.BAD_OPTION)
-    assert ticket.result() == Receipt(0, 1, 1)
+    desk.refuse(again, code)
+    with pytest.raises(PublishRefused) as caught:
+        ticket.result()
+    assert caught.value.refusals[0].payloads == (b"a",)
     (b,) = desk.pump()
     assert (b.pseq, later.done) == (2, False)
 

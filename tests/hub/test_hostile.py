@@ -202,7 +202,7 @@ def test_numbers_of_a_producer_that_do_not_follow_are_refused(stage: Stage) -> N
         peer.send(m.Publish(3, 1, 0, block))
         assert peer.until(m.PubOk).confirms[0][::2] == (3, 2)
         peer.send(m.Publish(4, 2, 0, block))
-        assert peer.refused(4) is Code.BAD_OPTION, "2..3 overlaps what was stored and reaches beyond it"
+        assert peer.refused(4) is Code.PSEQ_TAKEN, "2..3 overlaps what was stored and reaches beyond it"
         with stage.peer() as newer:
             newer.hello(producer={"name": "hostile"})
             peer.send(m.Publish(5, 3, 0, block))

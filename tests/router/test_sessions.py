@@ -235,7 +235,6 @@ def test_numbers_are_confirmed_and_a_resend_is_answered_with_its_first_seq() -> 
     w.pub(Q, "other", "y")
     assert w.pub(P, "a", "3", pseq=3) == [m.PubOk(0, ((9, 5, 1, 0),))]
     assert w.pub(P, "a", "1", "2", pseq=1, rid=21) == [m.PubOk(0, ((21, 2, 0, 2),))]
-    assert w.pub(P, "a", "2", pseq=2, rid=22) == [m.PubOk(0, ((22, 3, 0, 1),))]
     assert w.pub(P, "a", "3", pseq=3, rid=23) == [m.PubOk(0, ((23, 5, 0, 1),))]
     assert sum(block.count for block in w.reader.blocks) == 5
 
@@ -287,7 +286,9 @@ def test_numbers_that_overlap_in_part_are_refused() -> None:
     w = World()
     w.hello(P, producer={"name": "p"})
     w.pub(P, "a", "1", "2", pseq=1)
-    assert error(w.pub(P, "a", "2", "3", pseq=2)).code == Code.BAD_OPTION
+    assert error(w.pub(P, "a", "2", "3", pseq=2)).code == Code.PSEQ_TAKEN
+    assert error(w.pub(P, "a", "2", pseq=2)).code == Code.PSEQ_TAKEN
+    assert error(w.pub(P, "a", "1", pseq=1)).code == Code.PSEQ_TAKEN
     assert sum(block.count for block in w.reader.blocks) == 2
 
 

@@ -17,7 +17,9 @@ class Factory(World):
 
     def __init__(self) -> None:
         super().__init__()
-        self.hello(b"worker", client="worker", ttl_ms=600_000, producer={"name": "worker"})
+        welcome = self.hello(b"worker", client="worker", ttl_ms=600_000, producer={"name": "worker"})
+        assert isinstance(welcome, m.Welcome)
+        self.epoch = welcome.fields["producer"]["epoch"]
         self.hello(b"boss")
         self.sub(b"worker", 1, "raw", group="work")
 
@@ -98,10 +100,13 @@ def test_a_resend_after_a_restart_is_recognised() -> None:
     factory.pub(b"boss", "raw", "1")
     factory.transact((ACK, 1, 1, None))
     factory.restart()
-    factory.hello(b"worker", producer={"name": "worker"})
+    factory.hello(b"worker", producer={"name": "worker", "epoch": factory.epoch})
     again = factory.transact((ACK, 1, 1, None))
     assert isinstance(again, m.Ok)
     assert again.fields == {"first_seq": 2, "stored": 0, "dups": 1, "applied": 0}, "though channel 1 is gone"
+    other = factory.transact((ACK, 1, 1, None), bodies="different")
+    assert isinstance(other, m.Err)
+    assert other.code == Code.PSEQ_TAKEN
 
 
 @pytest.mark.parametrize(

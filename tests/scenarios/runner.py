@@ -272,8 +272,9 @@ class Play:
     def _connects(self, name: str, words: list[str], options: dict[str, str], refusal: str) -> None:
         person = self.people.setdefault(name, Person())
         self.stage.connect(name)
+        producer = options.pop("producer", name)
         fields = {"proto": 1, "client": name, "hb_ms": 60_000, "ttl_ms": 600_000, **values(options)}
-        fields["producer"] = {"name": name, "epoch": person.epoch} if person.epoch else {"name": name}
+        fields["producer"] = {"name": producer, "epoch": person.epoch} if person.epoch else {"name": producer}
         if "again" in words and person.session:
             fields["resume"] = {"session": person.session, "subs": [[c, o] for c, o in person.seen.items()]}
         else:

@@ -46,12 +46,13 @@ def letters_in(raw: bytes) -> list[tuple[str, int]] | None:
 class Producer:
     """A producer's name, and the seq of each message that it numbered."""
 
-    __slots__ = ("epoch", "name", "proven", "seqs")
+    __slots__ = ("claimant", "epoch", "name", "proven", "seqs")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.epoch = 0
-        self.proven = 0  # the epoch of the latest publish
+        self.claimant: Session | None = None  # has claimed the name, and waits for its WELCOME
+        self.proven = 0  # the epoch of the latest publish or WELCOME
         self.seqs: list[int] = []  # by pseq - 1; 0: not sealed yet
 
     @property
@@ -110,6 +111,7 @@ class Session:
         *(
             "answers",
             "blocked",
+            "claimed_turn",
             "epoch",
             "grace_until",
             "hb_s",
@@ -136,6 +138,7 @@ class Session:
         self.last_seen = 0.0
         self.producer: Producer | None = None
         self.epoch: int | None = None
+        self.claimed_turn = 0  # in which it claimed its producer
         self.subs: dict[int, Sub] = {}
         self.unconfirmed: dict[int, list[Published]] = {}  # by rid
         self.answers: dict[

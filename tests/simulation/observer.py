@@ -103,6 +103,9 @@ class Observer(Publishing):
         for whom, message in out:
             if whom == peer and type(message) is m.Err:
                 code = message.code
+        if expected == Code.FENCED:
+            assert not code, "fencing: it is told when the claim is on disk, not before"
+            code = expected
         if expected != ANY:
             assert code == expected, f"answered with error {code}, not {expected}: {out}"
         if code:
@@ -122,7 +125,7 @@ class Observer(Publishing):
         if producer is None:
             producer = self.producers[wish["name"]] = Producer(wish["name"])
         epoch = wish.get("epoch")
-        if epoch is not None and epoch < producer.epoch:
+        if epoch is not None and (epoch < producer.epoch or producer.claimant is not None):
             return Code.FENCED
         resume = fields.get("resume")
         session = self.secrets.get(resume["session"]) if resume else None
@@ -144,6 +147,9 @@ class Observer(Publishing):
             self._is_back(session)
         session.last_seen = now
         session.producer, session.epoch = producer, epoch
+        if epoch is None:
+            producer.claimant = session
+            session.claimed_turn = self.turn
         self.sessions[peer] = session
         return 0
 
@@ -152,11 +158,16 @@ class Observer(Publishing):
         producer, told = session.producer, fields["producer"]
         assert producer is not None
         assert told["epoch"] > producer.epoch or told["epoch"] == session.epoch, "fencing: epochs go up"
+        if session.epoch is None:
+            assert session.claimed_turn < self.landed_turns, "C1: a claim is told before it is on disk"
+            producer.proven = told["epoch"]
+            if producer.claimant is session:
+                producer.claimant = None
         producer.epoch = session.epoch = told["epoch"]
         assert told["last_pseq"] == producer.last, "J5: how far a producer got"
         if session.resumed:
             assert fields["subs"] == sorted(session.subs)
-        else:
+        elif self.sessions.get(session.peer) is session:
             assert fields["session"] not in self.secrets
             session.secret = fields["session"]
             self.secrets[session.secret] = session
@@ -325,7 +336,7 @@ class Observer(Publishing):
                 group.due.clear()
         for name, producer in self.producers.items():
             row = disk.producers.get(name)
-            producer.epoch = row.epoch if row else 0
+            producer.epoch, producer.claimant = row.epoch if row else 0, None
             assert producer.epoch >= producer.proven, "fencing: an epoch outlives a crash"
 
     def _cut(self, length: int) -> None:
@@ -371,7 +382,7 @@ class Observer(Publishing):
         if session is None:
             if kind is m.Gap and peer in self._former:
                 return  # gone meanwhile
-            if kind is m.Ok or kind is m.PubOk:  # for a connection that was left meanwhile
+            if kind is m.Ok or kind is m.PubOk or kind is m.Welcome:  # for a connection that was left meanwhile
                 session = self._former.get(peer)
         assert session is not None, f"{message} is said to a peer without a session"
         if kind is m.Deliver:
@@ -466,7 +477,8 @@ class Observer(Publishing):
     def ticked(self, now: float, sessions_lost: int) -> None:
         """The hub has looked at the clock: leases lapse, fetches and sessions end."""
         if sessions_lost != self._lost:
-            silent = [s for s in self.secrets.values() if now - s.last_seen > s.ttl_s]
+            everyone = dict.fromkeys((*self.secrets.values(), *self.sessions.values()))  # some wait for a WELCOME
+            silent = [s for s in everyone if now - s.last_seen > s.ttl_s]
             assert len(silent) >= sessions_lost - self._lost, "a session lives as long as was said"
             for session in silent:
                 self._end(session, now, lost=True)

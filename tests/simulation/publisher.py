@@ -29,7 +29,7 @@ class Publishing(Judge):
     def publish(self, session: Session, message: m.Publish | m.Transact) -> int:
         producer = session.producer
         assert producer is not None
-        if session.epoch != producer.epoch:
+        if session.epoch != producer.epoch or producer.claimant is not None:
             return Code.FENCED
         if message.pseq > producer.last + 1:
             return Code.SEQUENCE_GAP

@@ -85,7 +85,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         self._asked = (
             url or default_url(),
             name or random_name("client"),
-            producer or random_name("producer"),
+            producer,
             context,
             liveness(session_ttl, heartbeat),
         )

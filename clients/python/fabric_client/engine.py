@@ -35,7 +35,7 @@ class Engine:
         self,
         url: str,
         name: str,
-        producer: str,
+        producer: str | None,
         context: "zmq.Context[zmq.Socket[bytes]] | None",
         liveness: Liveness,
     ) -> None:

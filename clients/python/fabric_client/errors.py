@@ -122,6 +122,7 @@ _HINTS: Final[dict[int, str]] = {
     Code.TOO_LARGE: "send it in smaller pieces, or keep it elsewhere and publish where it is",
     Code.FORBIDDEN: "topics that start with '$' belong to the hub",
     Code.FENCED: "two clients share one producer name; give each its own",
+    Code.PSEQ_TAKEN: "nothing of it was stored; two programs published under one producer name: give each its own name",
     Code.GROUP_MISMATCH: "leave the setting out to join the group as it is, or use another group name",
     Code.BAD_PATTERN: "'*' stands for one word, '#' for any number of words, '>' as the last word for one or more",
     Code.NOT_FOUND: "look at the name; info() lists what there is",

@@ -297,10 +297,6 @@ class Publisher:
             self._renumber_from(block)
             self.last_reason = answer.text
             self.hold_until = max(self.hold_until, now + (retry_ms / 1000 or RETRY_S))
-        elif block.pseq <= self._stored_pseq and answer.code == Code.BAD_OPTION:
-            # Sent again after a reconnect, and stored so long ago that the hub no longer knows where.
-            self._land(answer.rid)
-            self._receipts(block, 0, block.count, {})
         else:
             self._drop(block, answer)
         return True

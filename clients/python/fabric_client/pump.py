@@ -71,7 +71,7 @@ class Pump(Engine):
         self,
         url: str,
         name: str,
-        producer: str,
+        producer: str | None,
         context: "zmq.Context[zmq.Socket[bytes]] | None",
         liveness: Liveness,
     ) -> None:

@@ -29,7 +29,7 @@ class Reactor(Engine):
         self,
         url: str,
         name: str,
-        producer: str,
+        producer: str | None,
         context: "zmq.Context[zmq.Socket[bytes]] | None",
         liveness: Liveness,
     ) -> None:

@@ -15,8 +15,7 @@ def moment(time_us: int) -> datetime:
 class Receipt(NamedTuple):
     """What the hub said: `seq` of the (first) message, how many it covers, and how many of them it had already.
 
-    `seq` is 0 in two cases: the message is scheduled (then this is a `Scheduled`); or it is a repetition after a long
-    loss of connection, stored too long ago to be looked up.
+    `seq` is 0 when the message is scheduled: then this is a `Scheduled`.
     """
 
     seq: int

@@ -14,6 +14,7 @@ The one idea to hold while reading: everything that matters outlives a connectio
 """
 
 import logging
+import uuid
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final
@@ -46,10 +47,10 @@ class State(Enum):
 
 class Session:
     def __init__(
-        self, name: str, producer: str, random: Callable[[], float], liveness: Liveness = DEFAULT_LIVENESS
+        self, name: str, producer: str | None, random: Callable[[], float], liveness: Liveness = DEFAULT_LIVENESS
     ) -> None:
         self.name = name
-        self.producer = producer
+        self.producer = producer or f"producer-{uuid.uuid4().hex}"
         self.state = State.LOST
         self.out: list[m.ToHub] = []
         self.reopen_at = 0.0
@@ -63,7 +64,8 @@ class Session:
         self._chan = 0
         self._attempt = 0
         self._token = b""  # the hub's name for this session; a secret
-        self._producer_epoch: int | None = None
+        # A name of one's own must be claimed from an earlier program; a random name has no earlier epoch.
+        self._producer_epoch: int | None = None if producer else 1
         self._calls = Calls(self._say)
         self._hello_rid = 0
         self._heartbeat_s, self._ttl_s = liveness

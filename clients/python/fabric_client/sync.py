@@ -75,7 +75,7 @@ class Client(Publishing, Consuming, Asking):
         self._mailbox_lock = threading.Lock()
         name = name or random_name("client")
         alive = liveness(session_ttl, heartbeat)
-        self._pump = Pump(url or default_url(), name, producer or random_name("producer"), context, alive)
+        self._pump = Pump(url or default_url(), name, producer, context, alive)
         self._session = self._pump.session
         self._publisher = self._session.publisher
         try:
