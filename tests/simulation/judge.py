@@ -17,7 +17,23 @@ from tests.simulation.ledgers import GroupBook, Held, Published, Session, Sub, s
 STREAK_MAX: Final = 64  # so many of higher priorities in a row, then one of the lowest that waits
 SUSPECT: Final = 2  # failures after which a message is delivered alone
 GRAIN_US: Final = 10_000  # by so much a message may live longer than it was told
+VERDICT_NAMES: Final = {verdict.value: f"verdict {verdict.name}" for verdict in Verdict}
 Undo = tuple[Any, ...]
+
+
+def as_one(rows: Any) -> list[Any]:
+    """Rows that say the same of ordinals that follow each other count as one row; TOUCH may say it twice."""
+    found: list[Any] = []
+    for row in rows:
+        verdict, first, last, arg = row
+        if found and (found[-1][0], found[-1][3]) == (verdict, arg):
+            _, start, end, _ = found[-1]
+            touches = verdict == Verdict.TOUCH and start - 1 <= last and first <= end + 1
+            if touches or first == end + 1:
+                found[-1] = (verdict, min(start, first), max(end, last), arg)
+                continue
+        found.append(row)
+    return found
 
 
 class Judge:
@@ -322,7 +338,7 @@ class Judge:
 
     def apply(self, sub: Sub, verdicts: Any, now: float) -> tuple[int, set[int]]:
         applied, stale = 0, set[int]()
-        for verdict, first, last, arg in verdicts:
+        for verdict, first, last, arg in as_one(verdicts):
             back: list[int] = []
             for ordinal in range(first, last + 1):
                 held = sub.open.get(ordinal)
@@ -343,7 +359,7 @@ class Judge:
         return applied, stale
 
     def _judge(self, group: GroupBook, seq: int, verdict: int, arg: Any, now: float) -> None:
-        self.counts[f"verdict {Verdict(verdict).name}"] += 1
+        self.counts[VERDICT_NAMES[verdict]] += 1
         if verdict == Verdict.ACK:
             self.settled(group, seq)
         elif verdict == Verdict.REJECT:

@@ -258,7 +258,7 @@ WITH_IDS: Final = Bias(swarm={"templates": (False, False, True)}, weights={Act.C
 TRANSACTING: Final = Bias(weights={Act.TRANSACT: 24, Act.PASS: 10}, settings={"lease_ms": 500, "ack": "explicit"})
 ADMINISTERED: Final = Bias(weights={Act.ADMINISTER: 20, Act.CRASH: 4}, settings={"attempts_max": 2})
 LONG_AND_RANKED: Final = RANKED._replace(
-    settings={"order": "none", "ack": "auto", "patterns": ("#",)}, weights={Act.PUBLISH: 60, Act.CREDIT: 30}
+    settings={"order": "none", "ack": "auto", "patterns": ("#",)}, weights={Act.PUBLISH: 60, Act.CREDIT: 30}, acts=96
 )
 
 MUTANTS: Final = {

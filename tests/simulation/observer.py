@@ -17,13 +17,14 @@ undo entries for each turn that is not on disk yet.
 from collections import Counter
 from collections.abc import Iterable
 from heapq import heappop
+from math import inf
 from typing import Any, Final
 
 from fabric import messages as m
 from fabric.block import verify_stamp
 from fabric.errors import Code
 from fabric.router.core import Turn
-from fabric.router.sessions import GRACE_S
+from fabric.router.sessions import GRACE_S, SILENT_BEATS
 from tests.simulation.blocks import IDENTS, idents_of
 from tests.simulation.disk import Disk, stamp_of
 from tests.simulation.judge import Undo
@@ -32,6 +33,8 @@ from tests.simulation.publisher import ANY, Publishing
 
 # Refusals of a publish that is sent again under the same rid; the answer to an earlier one may still be on its way.
 AT_ONCE: Final = (Code.FENCED, Code.SEQUENCE_GAP, Code.NO_SESSION, Code.BUSY, Code.OVERRUN)
+REFUSALS: Final = {code.value: f"refused {code.name}" for code in Code}
+INSTANT_S: Final = 1 / 1024
 
 
 class Observer(Publishing):
@@ -109,7 +112,7 @@ class Observer(Publishing):
         if expected != ANY:
             assert code == expected, f"answered with error {code}, not {expected}: {out}"
         if code:
-            self.counts[f"refused {Code(code).name}"] += 1
+            self.counts[REFUSALS[code]] += 1
             self._hoped = None
         else:
             self.accepted_hoped(now)
@@ -498,6 +501,16 @@ class Observer(Publishing):
                     self.lapse(what, now)
             elif what.fetch is not None and what.fetch[2] <= now and what.session.subs.get(what.chan) is what:
                 self._overdue.append(what)
+
+    def next_silence(self, now: float) -> float:
+        """When a session will have been silent for long enough to be marked, or to be ended."""
+        found = inf
+        for session in self.secrets.values():
+            if session.grace_until:
+                found = min(found, session.grace_until)
+            silent = session.last_seen + SILENT_BEATS * session.hb_s
+            found = min(found, silent + INSTANT_S if silent >= now else session.last_seen + session.ttl_s + INSTANT_S)
+        return found
 
     def flushed(self) -> None:
         """All that follows from the time has been said."""

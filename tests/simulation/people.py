@@ -36,14 +36,14 @@ class Wire:
 
     def heal(self, world: "World") -> None:
         """What was held back goes on."""
-        from tests.simulation.world import DOWN, UP
+        from tests.simulation.world import UP
 
         up, down = self.held_up, self.held_down
         self.held_up = self.held_down = None
         for message in up or ():
             world.at(world.time + self.latency, UP, self, message)
         for answer in down or ():
-            world.at(world.time + self.latency, DOWN, self, answer)
+            world.give(self, answer)
 
 
 class Taken:

@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 from fabric.messages import GroupSettings, Level
 from tests.simulation.ledgers import fields_of
 
-ACTS_EACH: Final = 64
+# Acts of a life, of which one is drawn: long lives find what needs much to come together, short ones cost little.
+LENGTHS: Final = (24, 32, 32, 40, 40, 48, 64)
 # Time is counted in 1/1024 s: sums of such times, and of multiples of 125 ms, are exact in floating point.
 TICKS_S: Final = 1024
 
@@ -119,7 +120,7 @@ def _settings(rng: random.Random, orders: tuple[str, ...]) -> GroupSettings:
     order = rng.choice(orders)
     return GroupSettings(
         rng.choice(PATTERNS if order == "none" else PATTERNS[:-1]),
-        lease_ms=rng.choice((125, 500, 2000, 5000, 30_000)),
+        lease_ms=rng.choice((250, 500, 2000, 5000, 30_000)),
         attempts_max=rng.choice((1, 2, 3, 5)),
         level=Level.RECEIVED if rng.random() < 0.15 else Level.JOURNALED,
         lease_max_ms=rng.choice((30_000, 60_000)),
@@ -171,11 +172,13 @@ class Bias(NamedTuple):
     weights: Mapping[Act, int] = {}
     swarm: Mapping[str, Any] = {}
     settings: Mapping[str, Any] = {}  # of all groups
+    acts: int = 0
 
 
-def draw(seed: int, acts: int = ACTS_EACH, bias: Bias | None = None) -> Plan:
+def draw(seed: int, bias: Bias | None = None) -> Plan:
     """The life that a seed stands for."""
     rng = random.Random(seed)
+    acts = rng.choice(LENGTHS)
     swarm = swarm_of(rng)
     weights: dict[Act, int] = dict(ALWAYS)
     for kind, weight in SOMETIMES.items():
@@ -185,6 +188,7 @@ def draw(seed: int, acts: int = ACTS_EACH, bias: Bias | None = None) -> Plan:
     if swarm.templates[2]:
         weights[Act.CLOCK] = 0  # how long an id is remembered would be anybody's guess
     if bias is not None:
+        acts = bias.acts or acts
         weights |= bias.weights
         settings = [group.settings._replace(**bias.settings) for group in swarm.groups]
         groups = tuple(GroupPlan(f"g{i}", one, fields_of(one)) for i, one in enumerate(settings))

@@ -1,6 +1,7 @@
 """Many lives on all cores, or one of them in detail."""
 
 import argparse
+import gc
 import multiprocessing
 import os
 import random
@@ -12,11 +13,13 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from tests.simulation.acts import finish, live
-from tests.simulation.plan import ACTS_EACH, Act, Plan, draw
+from tests.simulation.plan import Act, Plan, draw
 from tests.simulation.shrink import shrink
+from tests.simulation.sizes import small
 from tests.simulation.world import World
 
-CHUNK: Final = 100  # lives that a core lives before it reports
+CHUNK: Final = 50  # lives that a core lives before it reports
+ACT_NAMES: Final = [f"act {kind.name.lower()}" for kind in Act]
 
 
 class Life(NamedTuple):
@@ -35,11 +38,12 @@ class Report(NamedTuple):
 
 def play(plan: Plan, trace: list[str] | None = None) -> Life:
     """Live a plan to its end; what is wrong raises."""
-    world = World(plan, trace)
-    live(world)
-    finish(world)
+    with small():
+        world = World(plan, trace)
+        live(world)
+        finish(world)
     world.counts["topics trimmed"] += sum(row.floor > 1 for row in world.disk.topics.values())
-    world.counts.update({f"act {kind.name.lower()}": world.acts[kind] for kind in Act})
+    world.counts.update(dict(zip(ACT_NAMES, world.acts, strict=True)))
     return Life(world.steps, world.counts)
 
 
@@ -52,9 +56,9 @@ def verdict_on(plan: Plan) -> str:
     return ""
 
 
-def explain(seed: int, acts: int = ACTS_EACH) -> str:
+def explain(seed: int) -> str:
     """A failing life, made short, with everything that was said in it."""
-    plan = draw(seed, acts)
+    plan = draw(seed)
     short = shrink(plan, verdict_on)
     trace: list[str] = []
     try:
@@ -72,6 +76,16 @@ def world_of(plan: Plan) -> list[str]:
 
 
 def chunk(seeds: range) -> Report:
+    """Some lives. What they leave behind is collected between chunks: to look for it within a life takes longer."""
+    gc.collect()
+    gc.disable()
+    try:
+        return _chunk(seeds)
+    finally:
+        gc.enable()
+
+
+def _chunk(seeds: range) -> Report:
     steps, counts = 0, Counter[str]()
     for lives, seed in enumerate(seeds):
         try:

@@ -26,6 +26,7 @@ from tests.simulation.plan import TICKS_S, Act, Plan
 START: Final = 1000 * TICKS_S
 WALL_US: Final = 1_700_000_000_000_000
 GOES_MAX: Final = 100  # ticks in a row that a busy router may ask for
+QUIET_MIN: Final = 2  # sweeps without any effect after which the hub sweeps less often
 
 # What can be due. At one moment the hub's own timers come first, then whatever was put there first.
 WAKE, UP, DOWN, LAND, HEAL = range(5)
@@ -59,6 +60,9 @@ class World:
         self._committing: list[Turn] = []
         self._taken = 0  # commands in this turn of the hub
         self._out: list[tuple[bytes, m.ToClient]] = []
+        self._looked_at = -1  # when the clock was looked at
+        self._quiet = 0  # sweeps in a row without any effect
+        self._sweep_at = 0.0  # when the next sweep is due, while a quiet hub leaves some out
         self.router = self._start()
 
     # Time.
@@ -75,17 +79,11 @@ class World:
                 self.steps += 1
                 self._arrive(about, frame)
             elif what == DOWN:
-                self.steps += 1
-                if about.alive:
-                    about.client.hears(about, frame)
-                    if about.client.to_resend:
-                        self._resend(about.client)
-                    elif about.client.eager:
-                        self._ack_all(about.client)
+                self._reach(about, frame)
             elif what == WAKE:
                 if time == self._wake_at:
                     self._wake_at = 0
-                    self.hub_turn()
+                    self.hub_turn(woken=True)
             elif what == LAND:
                 if about is self._committing:
                     self.steps += 1
@@ -116,6 +114,17 @@ class World:
         else:
             self.at(self.time + wire.latency, UP, wire, message)
 
+    def _reach(self, wire: Wire, message: m.ToClient) -> None:
+        """Something reaches a client."""
+        self.steps += 1
+        if wire.alive:
+            client = wire.client
+            client.hears(wire, message)
+            if client.to_resend:
+                self._resend(client)
+            elif client.eager:
+                self._ack_all(client)
+
     def _resend(self, client: Client) -> None:
         """A producer is back, and sends what was not confirmed."""
         rids, client.to_resend = client.to_resend, []
@@ -135,14 +144,16 @@ class World:
         """Something reaches the hub."""
         if not wire.alive and wire.drops:
             return
-        self.note(lambda: f"{wire.client.name}@{wire.peer[-1]} -> {_brief(message)}")
-        out = self._out
+        if self.trace is not None:
+            self.note(lambda: f"{wire.client.name}@{wire.peer[-1]} -> {_brief(message)}")
+        out, observer, now = self._out, self.observer, self.now
         self._look_at_the_clock()
-        expected = self.observer.told(wire.peer, message, self.now)
-        self.router.step(message, wire.peer, self.now, out)
-        self.observer.answered(expected, wire.peer, out, self.now)
-        self._flush()
-        self.observer.welcomed()
+        expected = observer.told(wire.peer, message, now)
+        self.router.step(message, wire.peer, now, out)
+        observer.answered(expected, wire.peer, out, now)
+        if out:
+            self._flush()
+        observer.welcomed()
         self._taken += 1
         head = self._heap
         if self._taken < self.swarm.turn_max and head and head[0][0] == self.time and head[0][3] == UP:
@@ -154,13 +165,21 @@ class World:
         heard, now = self.observer.heard, self.now
         for peer, message in out:
             wire = self.wires[peer]
-            self.note(lambda: f"{wire.client.name}@{wire.peer[-1]} <- {_brief(message)}")  # noqa: B023 - used at once
+            if self.trace is not None:
+                self.note(lambda: f"{wire.client.name}@{wire.peer[-1]} <- {_brief(message)}")  # noqa: B023 - used at once
             heard(peer, message, now)
             if wire.alive:
                 if wire.held_down is not None:
                     wire.held_down.append(message)
                 else:
-                    self.at(self.time + wire.latency, DOWN, wire, message)
+                    self.give(wire, message)
+
+    def give(self, wire: Wire, message: m.ToClient) -> None:
+        """Something goes to a client, and is there at once where the wire is short."""
+        if wire.latency:
+            self.at(self.time + wire.latency, DOWN, wire, message)
+        else:
+            self._reach(wire, message)
 
     # The hub's shell.
 
@@ -172,29 +191,62 @@ class World:
         return self._tokens.to_bytes(16, "big")
 
     def _look_at_the_clock(self) -> None:
-        wall_us = self.wall_offset_us + int(self.now * 1e6)
-        self.router.clock.set(wall_us, self.now)
-        self.observer.look(wall_us)
+        """Once in a moment is enough."""
+        if self.time != self._looked_at:
+            self._looked_at = self.time
+            wall_us = self.wall_offset_us + int(self.now * 1e6)
+            self.router.clock.set(wall_us, self.now)
+            self.observer.look(wall_us)
 
-    def hub_turn(self) -> None:
+    def set_clock(self, jump_s: int) -> None:
+        """A person sets the wall's clock."""
+        self.wall_offset_us += jump_s * 1_000_000
+        self.observer.clock_was_set = True
+        self.set_back_s -= min(jump_s, 0)
+        self._looked_at = -1
+
+    def hub_turn(self, *, woken: bool = False) -> None:
         """What the real hub does after it has taken what arrived."""
         self._taken = 0
-        router = self.router
+        router, observer, now = self.router, self.observer, self.now
+        if self._quiet and not woken:
+            self._stir()
+        before = observer.turn if woken and now >= router._sweep_at else -1
         self._look_at_the_clock()
-        router.tick(self.now, self._out)
-        self.observer.ticked(self.now, router.counters["sessions_lost"])
-        self._flush()
-        self.observer.flushed()
+        router.tick(now, self._out)
+        observer.ticked(now, router.dispatcher.counters.get("sessions_lost", 0))
+        if self._out:
+            before = -1
+            self._flush()
+        observer.flushed()
         self._hand_over()
         for _ in range(GOES_MAX):
             if not router.dispatcher.busy:
                 break
-            router.tick(self.now, self._out)
+            router.tick(now, self._out)
             self._flush()
         else:
             raise AssertionError("liveness: the router is busy forever")
-        self._flush()
+        if self._out:
+            self._flush()
+        if before == observer.turn:
+            self._doze()
         self._set_alarm()
+
+    def _doze(self) -> None:
+        """A sweep has found nothing to do: the next ones are left out, more and more of them, until something happens
+        or a session has been silent for long enough."""
+        self._quiet += 1
+        if self._quiet >= QUIET_MIN:
+            router, later = self.router, self.now + (1 << min(self._quiet, 8)) / 4
+            self._sweep_at = router._sweep_at
+            router._sweep_at = max(router._sweep_at, min(later, self.observer.next_silence(self.now)))
+
+    def _stir(self) -> None:
+        """Something happens: the sweeps that were left out are made up for."""
+        if self._quiet >= QUIET_MIN:
+            self.router._sweep_at = min(self.router._sweep_at, self._sweep_at)
+        self._quiet = 0
 
     def _flush(self) -> None:
         if self._out:
@@ -261,7 +313,8 @@ class World:
                 self.disk.write(turn.records)
                 self.observer.landed()
         self._committing, self._turns, self._out, self._taken = [], [], [], 0
-        self._wake_at = 0
+        self._wake_at = self._quiet = 0
+        self._looked_at = -1
         self.observer.crashed(self.disk)
         for wire in self.wires.values():
             wire.cut(drops=True)

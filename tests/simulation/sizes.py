@@ -1,0 +1,46 @@
+"""Sizes that are small in a simulated hub, so that what takes a million messages elsewhere takes a dozen here."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Final
+
+from fabric.router import id_era, id_span, ids
+
+BUCKETS: Final = 4
+WORDS: Final = 64
+ERA_KEYS: Final = 12
+SPAN_ERAS: Final = 2
+
+SMALL: Final[dict[ModuleType, dict[str, int]]] = {
+    id_era: {
+        "BUCKETS": BUCKETS,
+        "BUCKET_SHIFT": 62,
+        "ERA_KEYS": ERA_KEYS,
+        "PAGE_BYTES": 4 * id_era.KEY_BYTES,
+        "SLICE_BYTES": 4 * WORDS,
+        "SLICES": 2,
+        "_SLOT": WORDS - 1,
+        "WORDS": WORDS,
+    },
+    id_span: {
+        "BUCKETS": BUCKETS,
+        "SPAN_ERAS": SPAN_ERAS,
+        "SPAN_WORDS": SPAN_ERAS * WORDS,
+        "_SLOT": SPAN_ERAS * WORDS - 1,
+    },
+    ids: {"BUCKETS": BUCKETS, "ERA_KEYS": ERA_KEYS, "KEPT_ROWS": 3, "STEP_BUCKETS": 1, "STEP_ROWS": 3},
+}
+_USUAL: Final = {module: {name: getattr(module, name) for name in sizes} for module, sizes in SMALL.items()}
+
+
+@contextmanager
+def small() -> Iterator[None]:
+    """While a life is lived."""
+    for module, sizes in SMALL.items():
+        vars(module).update(sizes)
+    try:
+        yield
+    finally:
+        for module, sizes in _USUAL.items():
+            vars(module).update(sizes)
