@@ -71,7 +71,7 @@ class AsyncConsuming(AsyncBase):
         sub = self._begin(
             self._maker(
                 patterns, settings,
-                group=group, start=start, prefetch=prefetch, concurrency=batch_concurrency(prefetch),
+                group=group, start=start, prefetch=prefetch, concurrency=batch_concurrency(prefetch), batches=True,
                 on_error=on_error, count=count,
             ),
             Ticket(),

@@ -23,6 +23,7 @@ FETCH_GRACE_S: Final = 2.0  # the hub ends a fetch or a request by itself; so mu
 GOODBYE_S: Final = 1.0  # how long close() waits for the answer to its goodbye
 CONCURRENCY_MAX: Final = 65_536
 BATCH_MAX: Final = 2_048  # messages of a large block; more in a batch is rare
+BATCH_LEAST: Final = 32  # messages that the hub sends ahead, at first, to a consumer of batches
 
 Start = str | int | float | datetime | Mapping[str, int]
 Moment = float | datetime
@@ -190,6 +191,7 @@ def subscription_maker(
     start: Start | None = None,
     prefetch: int | None = None,
     concurrency: int = 1,
+    batches: bool = False,
     count: int | None = None,
     fetching: bool = False,
     on_error: str = "retry",
@@ -209,12 +211,16 @@ def subscription_maker(
     if start is not None:
         request["start"] = position(start)
     check_on_error(on_error)
+    least = None
+    if prefetch is None and group is not None and not fetching:
+        least = BATCH_LEAST if batches else 2 * concurrency
 
     def make(chan: int) -> Subscription:
         return Subscription(
             chan,
             request,
-            prefetch=prefetch or PREFETCH,
+            prefetch=prefetch or max(PREFETCH, least or 0),
+            least=least,
             count_max=count,
             fetching=fetching,
             on_error=on_error,

@@ -148,7 +148,7 @@ class Pump(Engine):
                 return sub.take()
             if not self._stopped:
                 if sub.wants_collect or sub.bars.by_key:  # what is barred goes back before it can be taken
-                    self.session.flush(sub)
+                    self.session.flush(sub, time.monotonic())
                 self.turn_locked()
                 self.hand_over_locked()
             item = sub.take()
@@ -303,7 +303,7 @@ class Pump(Engine):
         if urgent:
             with self.lock:
                 if not self._stopped:
-                    self.session.flush(sub)
+                    self.session.flush(sub, time.monotonic())
                     self.turn_locked()
             return
         self._acked = True

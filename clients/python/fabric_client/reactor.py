@@ -88,7 +88,7 @@ class Reactor(Engine):
             raise sub.refused.pop(0)
         if sub.taken >= VERDICTS_PER_FRAME or not sub.ready or sub.bars.by_key:
             if (sub.wants_collect or sub.bars.by_key) and not self._stopped:
-                self.session.flush(sub)  # what is barred goes back before it can be taken
+                self.session.flush(sub, time.monotonic())  # what is barred goes back before it can be taken
             self.pump()
         if not sub.ready:
             await self.wait(lambda: sub.awake or also(), timeout)
@@ -136,7 +136,7 @@ class Reactor(Engine):
     def verdicts(self, sub: Subscription, urgent: bool) -> None:
         """A subscription's hook."""
         if urgent and not self._stopped:
-            self.session.flush(sub)
+            self.session.flush(sub, time.monotonic())
             self.pump()
         elif sub.flush_at == FOREVER:
             sub.flush_at = time.monotonic() + VERDICT_DELAY_S

@@ -125,7 +125,7 @@ class Responder(Subscription):
         self._answers.append(m.Reply(self.chan, rid, fields, raw))
         self.hook(self, True)
 
-    def collect(self, next_rid: Callable[[], int]) -> list[m.ToHub]:
+    def collect(self, next_rid: Callable[[], int], now: float | None = None) -> list[m.ToHub]:
         return [self._answers.popleft() for _ in range(len(self._answers))]
 
     def resumed(self) -> Iterable[m.ToHub]:

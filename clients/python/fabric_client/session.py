@@ -171,9 +171,10 @@ class Session:
         self.flush(sub)  # what it acked counts as well
         self.ask(lambda rid: m.Ready(sub.chan, rid, refresh), ticket)
 
-    def flush(self, sub: Subscription) -> None:
-        """Send a subscription's verdicts and credit now; without a connection they wait for a resume."""
-        messages = sub.collect(self._next_rid)
+    def flush(self, sub: Subscription, now: float | None = None) -> None:
+        """Send a subscription's verdicts and credit now; without a connection they wait for a resume. With the time
+        its credit follows its pace."""
+        messages = sub.collect(self._next_rid, now)
         if self.state is State.LIVE:
             self.out.extend(messages)
         for refresh in sub.readies():
@@ -199,7 +200,7 @@ class Session:
             return
         for sub in self.subscriptions.values():
             if now >= sub.flush_at:
-                self.flush(sub)
+                self.flush(sub, now)
             if now >= sub.touch_at:
                 touches = sub.renew(now)
                 if touches is not None:

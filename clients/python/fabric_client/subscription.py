@@ -49,6 +49,7 @@ class Subscription:
         request: Mapping[str, Any],
         *,
         prefetch: int = PREFETCH,
+        least: int | None = None,
         count_max: int | None = None,
         fetching: bool = False,
         on_error: str = "retry",
@@ -85,7 +86,7 @@ class Subscription:
         self._held: dict[int, Batch] = {}  # deliveries not settled yet, by first ordinal
         self._readies: deque[int] = deque()  # refreshes that the application is through with
         self._adopt(request)
-        self._window = Window(prefetch, count_max, fetching)
+        self._window = Window(prefetch, count_max, fetching, least)
         self.last_ordinal = 0  # last <= credit
         self.jump_allowed = False  # on a resumed connection ordinals may be missing
 
@@ -168,6 +169,8 @@ class Subscription:
         if block.base_seq:  # an advisory of the hub has none
             self._next_seq = batch.last_seq + 1
         if self.settles:
+            if not self._held:
+                self._window.began(now)
             self._held[message.first_ordinal] = batch
             self.touch_at = min(self.touch_at, now + self.lease_s / 4)
         if self.unwanted:
@@ -281,7 +284,7 @@ class Subscription:
         self._touches.append((Verdict.TOUCH, batch.first_ordinal + first, batch.first_ordinal + last, lease_ms))
         self.hook(self, False)
 
-    def collect(self, next_rid: Callable[[], int]) -> list[m.ToHub]:
+    def collect(self, next_rid: Callable[[], int], now: float | None = None) -> list[m.ToHub]:
         """Everything that this subscription has to say: verdicts as ranges, and credit at half the window."""
         self.flush_at = FOREVER
         self.taken = 0
@@ -296,6 +299,8 @@ class Subscription:
             self.unconfirmed[settle.rid] = settle
             out.append(settle)
             self.bars.sent(settle.rid)
+        if now is not None:
+            self._window.measure(now, not self._held)
         if self._window.rise():
             out.append(m.Credit(self.chan, self._window.ordinal_max, self._window.bytes_max))
         return out

@@ -45,8 +45,8 @@ class Consuming(Base):
         (`with msg:`); without one, everything from now on is seen and nothing is remembered.
 
         Ends after `count` messages, or when none came for `timeout` seconds. `prefetch` is how many unsettled messages
-        the hub may send ahead (default 8192, for speed): for slow jobs choose about twice what you work on at once,
-        so that the rest stays with the hub for other workers; 1 is fairest. `concurrency` is how many messages you
+        the hub may send ahead: unless told about a tenth of a second of your work (8192 at most), so that slow jobs
+        stay with the hub for other workers; 1 is fairest. `concurrency` is how many messages you
         work on at once; `on_error` what an exception in `with msg:` means: "retry", "reject", "release" or "ack".
         `on_refresh` hears of data refreshes. `GroupOptions` lists the settings of a group, fixed when it is created.
         """
@@ -72,8 +72,8 @@ class Consuming(Base):
         whole batch counts as begun."""
         sub = self._subscribe(
             patterns, settings,
-            group=group, start=start, prefetch=prefetch, concurrency=batch_concurrency(prefetch), on_error=on_error,
-            count=count,
+            group=group, start=start, prefetch=prefetch, concurrency=batch_concurrency(prefetch), batches=True,
+            on_error=on_error, count=count,
         )  # fmt: skip
         return Consumer(self, self._pump, sub, consumer.batches(self, self._pump, sub, count, timeout, on_refresh))
 

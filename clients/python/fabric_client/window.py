@@ -1,20 +1,33 @@
-"""Credit: how much the hub may send ahead, as cumulative limits, so that a repeated or lost CREDIT does no harm."""
+"""Credit: how much the hub may send ahead, as cumulative limits, so that a repeated or lost CREDIT does no harm.
+
+Unless the program has said how much, the window follows the pace of the consumer: it holds about a tenth of a second of
+work. So slow jobs stay with the hub for other consumers, and fast ones fill the line: the window reaches its full size
+a few round trips after the first message.
+"""
 
 from typing import Final
 
 # Not below the largest block, so that bytes alone can never stall a subscription.
 PREFETCH_BYTES: Final = 16 << 20
+WORK_AHEAD_S: Final = 0.1  # so long takes what the window holds
+GROWTH_MAX: Final = 4  # times, from one measurement to the next
 
 
 class Window:
     """The credit of one generation of a subscription. What is settled, or is not ours any more, makes room."""
 
     __slots__ = (
-        "_count_max", "_fetching", "arrived_bytes", "bytes_max", "ordinal_max", "prefetch", "settled", "settled_bytes",
+        "_busy_s", "_busy_since", "_count_max", "_fetching", "_least", "_measured", "_most", "arrived_bytes",
+        "bytes_max", "ordinal_max", "prefetch", "settled", "settled_bytes",
     )  # fmt: skip
 
-    def __init__(self, prefetch: int, count_max: int | None, fetching: bool) -> None:
-        self.prefetch = prefetch
+    def __init__(self, prefetch: int, count_max: int | None, fetching: bool, least: int | None = None) -> None:
+        """With `least` the window is between that and `prefetch`, otherwise it is `prefetch`."""
+        self._least, self._most = prefetch if least is None else least, prefetch
+        self.prefetch = self._least  # messages
+        self._busy_since: float | None = None  # when the consumer was given something to do, while it has
+        self._busy_s = 0.0  # since the last measurement
+        self._measured = 0  # messages that were settled by then
         self._count_max = count_max
         self._fetching = fetching  # credit is given by FETCH, not by us
         self.settled = 0  # messages
@@ -26,13 +39,29 @@ class Window:
     def renewed(self) -> "Window":
         """The window of the next generation, which counts from zero again."""
         left = None if self._count_max is None else self._count_max - self.settled
-        return Window(self.prefetch, left, self._fetching)
+        return Window(self._most, left, self._fetching, self._least)
 
     def lost(self, count: int) -> None:
         """So many deliveries are not ours any more: they make room, and do not count as messages that were had."""
         self.settled += count
         if self._count_max is not None:
             self._count_max += count
+
+    def began(self, now: float) -> None:
+        """The consumer, which had nothing, has something to do."""
+        self._busy_since = now
+
+    def measure(self, now: float, idle: bool) -> None:
+        """Follow the pace of the consumer, once it has settled half a window."""
+        if self._busy_since is not None:
+            self._busy_s += now - self._busy_since
+            self._busy_since = None if idle else now
+        count = self.settled - self._measured
+        if self._least < self._most and count >= max(1, self.prefetch // 2):
+            size = 1 << (int(count * WORK_AHEAD_S / max(self._busy_s, 1e-6)) - 1).bit_length()  # blocks have such sizes
+            size = min(max(size, self.prefetch // 2), self.prefetch * GROWTH_MAX)
+            self.prefetch = min(max(size, self._least), self._most)
+            self._measured, self._busy_s = self.settled, 0.0
 
     def _target(self) -> int:
         if self._fetching:
