@@ -292,6 +292,7 @@ class SaveGroup(NamedTuple):
     lanes: tuple[tuple[int, int], ...] = ()  # (priority, cursor)
     paused: bool = False
     refresh: tuple[int, int, int] = (0, 0, 0)  # number of the latest refresh, its target seq, its phase
+    untold: tuple[tuple[int, int, str], ...] = ()  # gaps that no consumer has heard of: first seq, last seq, reason
 
 
 class DropGroup(NamedTuple):

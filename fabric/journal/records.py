@@ -97,8 +97,8 @@ def decode_meta(row: bytes | memoryview) -> Meta:
 
 def encode_group(group: SaveGroup) -> tuple[bytes, bytes]:
     key = name_key(group.name)
-    name, settings, cursor, ranges, lanes, paused, refresh = group
-    row = [FORMAT, name, list(settings), cursor, _flat(ranges), _flat(lanes), paused, list(refresh)]
+    name, settings, cursor, ranges, lanes, paused, refresh, untold = group
+    row = [FORMAT, name, list(settings), cursor, _flat(ranges), _flat(lanes), paused, list(refresh), untold]
     return key, seal(key, pack(row))
 
 
@@ -107,9 +107,10 @@ def decode_group(key: bytes | memoryview, raw: bytes | memoryview) -> SaveGroup:
     if isinstance(row[0], str):  # format 1 had no number in front
         name, patterns, lease_ms, attempts_max, level, cursor, ranges = row
         return SaveGroup(name, GroupSettings(tuple(patterns), lease_ms, attempts_max, level), cursor, _pairs(ranges))
-    _, name, settings, cursor, ranges, lanes, paused, refresh = row
+    _, name, settings, cursor, ranges, lanes, paused, refresh, *later = row
     settings = GroupSettings(tuple(settings[0]), *settings[1:])
-    return SaveGroup(name, settings, cursor, _pairs(ranges), _pairs(lanes), paused, tuple(refresh))
+    untold = tuple((first, last, why) for first, last, why in later[0]) if later else ()
+    return SaveGroup(name, settings, cursor, _pairs(ranges), _pairs(lanes), paused, tuple(refresh), untold)
 
 
 def encode_producer(producer: SaveProducer) -> tuple[bytes, bytes]:

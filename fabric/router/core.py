@@ -106,7 +106,7 @@ class Router:
         self.topics.queues = partial(topic_queues.admin, self)
         self.intake.tracked, self.intake.require_room = self.topics.tracked, self.topics.require_room
         self.intake.count = self.topics.take
-        self.topics.keeper.told = self._removed
+        self.topics.keeper.told, self.topics.keeper.changed = self._removed, self.dispatcher.note
         for topic, floor in self.shelf.removed.items():
             self._removed(topic, floor, 0)
         self.ids = self.intake.ids = Ids(reader, self.clock, self.topics.settings_of, self._is_over, saved)

@@ -72,7 +72,7 @@ class Dispatcher:
             self._enrol(group)
             group.trimmed(self.first_seq, [])
             self._idle[group] = None
-            self._note(group)
+            self.note(group)
             self._set_alarm(group)
 
     def create(self, name: str | None, settings: m.GroupSettings, start: Any) -> Group:
@@ -88,7 +88,7 @@ class Dispatcher:
         except ProtocolError:
             self._strike(group)
             raise
-        self._note(group)
+        self.note(group)
         self.stir(group)
         return group
 
@@ -101,12 +101,12 @@ class Dispatcher:
         """Begin again elsewhere: all leases end, all failures are forgotten."""
         settling.take_back_all(group, "the group was moved")
         group.move(to)
-        self._note(group)
+        self.note(group)
         self.stir(group)
 
     def pause(self, group: Group, paused: bool) -> None:
         group.paused, group.dirty = paused, group.durable
-        self._note(group)
+        self.note(group)
         self.stir(group)
 
     def update(self, group: Group, settings: m.GroupSettings, now: float, out: Out) -> None:
@@ -134,7 +134,6 @@ class Dispatcher:
 
     def join(self, sub: Subscription) -> None:
         sub.group.members.append(sub)
-        sub.group.tell_gaps(sub)
         if self.away:
             self._pass_on(sub.group)
         self.stir(sub.group)
@@ -223,6 +222,8 @@ class Dispatcher:
             self._stirred.clear()
         stirred, self._stirred = self._stirred, {}
         for group in stirred:
+            if group.untold:
+                group.tell_gaps()
             if group.mail:
                 out += group.mail
                 group.mail = []
@@ -237,7 +238,7 @@ class Dispatcher:
                 more = self._advance(group, now, out)
             if group.dead or group.dirty:
                 self._bury(group)
-                self._note(group)
+                self.note(group)
             for parcel in leased:
                 self.timers.set(parcel.deadline, parcel)
             if more:
@@ -264,7 +265,7 @@ class Dispatcher:
             if self._advance(group, now, out):
                 self.stir(group)
             self._bury(group)
-            self._note(group)
+            self.note(group)
 
     def fetch(self, sub: Subscription, message: m.Fetch, now: float) -> None:
         if sub.fetch is not None or message.count < 1:
@@ -310,7 +311,7 @@ class Dispatcher:
         """Something was settled or came back: bury the dead, remember the row, look at the group again."""
         if group.dead:
             self._bury(group)
-        self._note(group)
+        self.note(group)
         self.stir(group)
         self._set_alarm(group)
 
@@ -334,11 +335,11 @@ class Dispatcher:
             group.trimmed(first_seq, out)
             if group.is_searching():
                 self.stir(group)
-            self._note(group)
+            self.note(group)
 
     # Rows on disk.
 
-    def _note(self, group: Group) -> None:
+    def note(self, group: Group) -> None:
         """Remember a group whose row on disk is out of date. Its commit can wait a little for company."""
         if group.dirty:
             self._dirty[group] = None

@@ -55,7 +55,7 @@ class Group:
         self.expired = 0  # messages that were too old to be delivered
         self.dead: list[DeadLetter] = []  # to be written in the turn that settles them
         self.mail: Out = []  # to be said with what is handed out next
-        self._untold: list[tuple[int, int, str]] = []  # gaps that no consumer was there to hear of
+        self.untold: list[tuple[int, int, str]] = []  # gaps that no consumer was there to hear of
 
     def settle_on(self, settings: GroupSettings) -> None:
         """These settings hold from now on."""
@@ -169,7 +169,7 @@ class Group:
     @classmethod
     def restore(cls, saved: SaveGroup, failures: Iterable[SaveFailure], commons: Commons, now: float) -> "Group":
         group = cls(saved.name, saved.settings, saved.cursor, commons, durable=True)
-        group.paused, group.refresh = saved.paused, saved.refresh
+        group.paused, group.refresh, group.untold = saved.paused, saved.refresh, list(saved.untold)
         for priority, cursor in saved.lanes:
             group.add_lane(priority, 0)
             group.lane_of(priority).cursor = cursor
@@ -200,7 +200,8 @@ class Group:
         if len(self.lanes) > 1:
             lanes = tuple((lane.priority, lane.position(horizon)) for lane in self.lanes if lane is not self.base)
         self._recorded = min(cursor, *(cursor for _, cursor in lanes)) if lanes else cursor
-        return SaveGroup(self.name, self.settings, cursor, tuple(self.open), lanes, self.paused, self.refresh)
+        row = SaveGroup(self.name, self.settings, cursor, tuple(self.open), lanes, self.paused, self.refresh)
+        return row._replace(untold=tuple(self.untold)) if self.untold else row
 
     # What becomes of messages.
 
@@ -212,21 +213,26 @@ class Group:
                 self.failures.forget(first, last)
 
     def lost(self, first: int, last: int, why: str, out: Out) -> None:
-        """Say loudly that messages cannot be delivered; to whoever comes next, if nobody is here."""
+        """Say loudly that messages cannot be delivered; to the next consumer that comes, if none can hear it now."""
         self.close(first, last)
         if self.durable:
             self.commons.say("$sys.gap", group=self.name, first_seq=first, last_seq=last, why=why)
-        if not self.members:
-            if len(self._untold) >= UNTOLD_MAX:
-                first, why = self._untold[0][0], f"{why} (not every message between was)"
-                self._untold.clear()
-            self._untold.append((first, last, why))
         out += [(member.session.peer, Gap(member.chan, first, last, why)) for member in self.members]
+        if not any(member.session.reachable for member in self.members):
+            if len(self.untold) >= UNTOLD_MAX:
+                first, last = min(first, *(gap[0] for gap in self.untold)), max(last, *(gap[1] for gap in self.untold))
+                self.untold, why = [], f"{why} (not every message between was)"
+            self.untold.append((first, last, why))
+            self.dirty = self.durable
 
-    def tell_gaps(self, sub: Subscription) -> None:
-        """What was lost while nobody was here."""
-        self.mail += [(sub.session.peer, Gap(sub.chan, *gap)) for gap in self._untold]
-        self._untold.clear()
+    def tell_gaps(self) -> None:
+        """Tell a consumer what was lost while none could hear it. On disk it is untold until the next commit: after a
+        crash it may be told twice."""
+        for member in self.members:
+            if member.session.reachable:
+                self.mail += [(member.session.peer, Gap(member.chan, *gap)) for gap in self.untold]
+                self.untold, self.dirty = [], self.durable
+                return
 
     def trimmed(self, first_seq: int, out: Out) -> None:
         """The journal now starts at first_seq."""

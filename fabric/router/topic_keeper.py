@@ -40,6 +40,7 @@ class Keeper:
         self.moved: dict[Topic, None] = {}  # rows on disk are out of date
         self.gone: list[Topic] = []  # deleted, and nothing is left of them
         self.told: Callable[[str, int, int], None] = _ignore  # (topic, floor, messages not settled by all) on removal
+        self.changed: Callable[[Group], None] = _ignore_group  # a group whose row is out of date
         self.emptied: Callable[[str, int], None] = _ignore_empty  # (topic, floor) when all was removed on purpose
         self._commons = commons
         self._ledger = ledger
@@ -263,6 +264,7 @@ class Keeper:
         for group in dict.fromkeys(behind):
             for a, b in self._removed_runs(group, block):
                 group.lost(block.base_seq + a, block.base_seq + b - 1, REMOVED, out)
+            self.changed(group)  # on disk with the discarded block, or nobody would ever hear of it
         self._bases.append(block.base_seq)
 
     def _removed_runs(self, group: "Group", block: Block) -> list[tuple[int, int]]:
@@ -291,6 +293,10 @@ def _has_alarm(topic: Topic) -> bool:
 
 def _ignore_empty(topic: str, floor: int) -> None:
     """When nobody asks."""
+
+
+def _ignore_group(group: "Group") -> None:
+    """When groups are not kept."""
 
 
 def _ignore(topic: str, floor: int, unsettled: int) -> None:

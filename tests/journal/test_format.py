@@ -5,6 +5,7 @@ producer, closed in good order.
 """
 
 import lzma
+from array import array
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +14,16 @@ import pytest
 from fabric.errors import JournalError
 from fabric.journal.backup import backup, compact, restore
 from fabric.journal.environment import Tables, existing, open_environment, open_tables
-from fabric.journal.records import FORMAT, FORMAT_KEY, decode_format, seal
+from fabric.journal.records import (
+    FORMAT,
+    FORMAT_KEY,
+    decode_format,
+    decode_group,
+    encode_group,
+    name_key,
+    pack,
+    seal,
+)
 from fabric.journal.stats import Stats, collect
 from fabric.journal.store import Journal
 from fabric.journal.verify import verify, verify_in_child
@@ -48,6 +58,29 @@ def test_the_fixture_is_of_format_1(old: Path) -> None:
     with closing(open_environment(old, readonly=True)) as environment:
         assert NEW_TABLES.isdisjoint(existing(open_tables(environment)))
     assert format_of(old) == 1
+
+
+def test_a_group_is_read_as_it_was_written() -> None:
+    group = SaveGroup(
+        "g", GroupSettings(("a",)), 9, ((3, 4),), ((9, 7),), True, (1, 8, 2), ((1, 2, "removed"), (5, 5, "damaged"))
+    )
+    assert decode_group(*encode_group(group)) == group
+
+
+def test_a_row_of_a_group_may_lack_what_was_added_later() -> None:
+    group = SaveGroup("g", GroupSettings(("a",)), 9, ((3, 4),), ((9, 7),), True, (1, 8, 2))
+    key = name_key("g")
+    row = [
+        FORMAT,
+        "g",
+        list(group.settings),
+        9,
+        array("Q", [3, 4]).tobytes(),
+        array("Q", [9, 7]).tobytes(),
+        True,
+        [1, 8, 2],
+    ]
+    assert decode_group(key, seal(key, pack(row))) == group
 
 
 def test_a_journal_of_format_1_opens_and_is_of_this_format_from_then_on(old: Path) -> None:
