@@ -4,21 +4,16 @@ It follows every message in every group one by one, by the rules that users were
 is the router's choice; here it is only checked that the choice was allowed.
 """
 
-from collections import Counter
-from heapq import heappush
 from typing import Any, Final
 
 from fabric import messages as m
 from fabric.errors import Code
 from fabric.messages import Verdict
 from tests.simulation.blocks import IDENTS
-from tests.simulation.ledgers import GroupBook, Held, Published, Session, Sub, settings_of
+from tests.simulation.ledgers import GroupBook, Held, Session, Sub, settings_of
+from tests.simulation.order import SUSPECT, Order
 
-STREAK_MAX: Final = 64  # so many of higher priorities in a row, then one of the lowest that waits
-SUSPECT: Final = 2  # failures after which a message is delivered alone
-GRAIN_US: Final = 10_000  # by so much a message may live longer than it was told
 VERDICT_NAMES: Final = {verdict.value: f"verdict {verdict.name}" for verdict in Verdict}
-Undo = tuple[Any, ...]
 
 
 def as_one(rows: Any) -> list[Any]:
@@ -36,31 +31,7 @@ def as_one(rows: Any) -> list[Any]:
     return found
 
 
-class Judge:
-    def __init__(self, counts: Counter[str]) -> None:
-        self.counts = counts
-        self.log: list[int] = []  # ident of each message that was sealed, by seq - 1
-        self.topics: list[str] = []
-        self.expires: dict[int, int] = {}  # by seq
-        self.origin: dict[int, int] = {}  # of a redriven message: the seq that it had first
-        self.first_seq = 1
-        self.durable = 0  # the last seq on disk
-        self.served = 0  # the last that the hub knows to be on disk
-        self.groups: dict[str, GroupBook] = {}
-        self.turn = 0  # number of the turn that is being gathered
-        self.until_acked: frozenset[str] = (
-            frozenset()
-        )  # topics that keep their messages until all groups have settled them
-        self.wall_us = 0
-        self.undo: list[Undo] = []  # of this turn
-        self.accepted: list[Published] = []  # in this turn
-        self.dead: Counter[tuple[str, int]] = Counter()  # letters that this turn owes
-        self.turn_wall_us = 0  # the latest time that it showed in this turn
-        self.wall_max_us = 0  # the latest time that the wall ever showed
-        self._alarms: list[tuple[float, int, Any]] = []
-        self._count = 0
-        self._ephemerals = 0
-
+class Judge(Order):
     # Members.
 
     def subscribe(self, session: Session, message: m.Subscribe) -> int:
@@ -194,7 +165,7 @@ class Judge:
         assert not group.paused, f"{group.name} is paused"
         horizon = len(self.log) if group.received else self.durable
         assert seqs[-1] <= horizon, "C2: delivered before it is on disk"
-        self._check_order(group, sub, seqs)
+        self.check_order(group, sub, seqs)
         for seq in seqs:
             assert self.topics[seq - 1] in group.wanted, f"{group.name} does not want {self.topics[seq - 1]}"
             assert not self.is_expired(seq), f"D8: {seq} has expired"
@@ -204,18 +175,6 @@ class Judge:
             self._stream(group, seqs)
         else:
             self._lease(group, sub, message, seqs, now)
-
-    def is_expired(self, seq: int) -> bool:
-        expires = self.expires.get(seq)
-        return expires is not None and expires + GRAIN_US <= self.wall_us
-
-    def may_be_dropped(self, seq: int) -> bool:
-        """Whether it has expired at some time; the wall's clock may have been set since."""
-        expires = self.expires.get(seq)
-        return expires is not None and expires <= self.wall_max_us
-
-    def is_optional(self, group: GroupBook, seq: int) -> bool:
-        return seq in group.optional or self.may_be_dropped(seq)
 
     def _lease(self, group: GroupBook, sub: Sub, message: m.Deliver, seqs: list[int], now: float) -> None:
         settings, first = group.settings, message.first_ordinal
@@ -256,70 +215,6 @@ class Judge:
                 group.last = seq
             assert seq not in group.settled, "D4: an ephemeral subscription gets each message once"
             group.settled.add(seq)
-
-    # Order and priority.
-
-    def _line_up(self, group: GroupBook) -> None:
-        """Put what came since the last time into lines: by key where keys are kept in order, else by priority."""
-        horizon = len(self.log) if group.received else self.served
-        order, wanted = group.settings.order, group.wanted
-        for seq in range(max(group.lined + 1, group.start, self.first_seq), horizon + 1):
-            if self.topics[seq - 1] in wanted and seq not in group.settled:
-                ident = IDENTS[self.log[seq - 1]]
-                line: bytes | int = ident.priority if order == "none" else ident.key if order == "key" else b"all"
-                group.lines.setdefault(line, []).append(seq)
-        group.lined = max(group.lined, horizon)
-
-    def _check_order(self, group: GroupBook, sub: Sub, seqs: list[int]) -> None:
-        self._line_up(group)
-        order = group.settings.order
-        if order == "none":
-            if len(group.lines) > 1:
-                self._check_priority(group, seqs)
-            group.streak += len(seqs)
-            return
-        mine = set(seqs)
-        for seq in seqs:
-            key = b"all" if order == "strict" else IDENTS[self.log[seq - 1]].key
-            if not key:
-                continue
-            line = group.lines[key]
-            at = 0
-            while at < len(line) and line[at] < seq:
-                earlier = line[at]
-                if earlier in group.settled or earlier < self.first_seq:
-                    del line[at]
-                    continue
-                at += 1
-                if earlier in mine or earlier in group.optional or self.may_be_dropped(earlier):
-                    continue
-                held = group.leased.get(earlier)
-                assert held is not None, f"D10: {group.name}: {seq} before {earlier} of the same key"
-                assert held.sub is sub, f"D10: {group.name}: {seq} and {earlier} of one key with two consumers"
-
-    def _check_priority(self, group: GroupBook, seqs: list[int]) -> None:
-        """No message that was never delivered is passed over for one of a lower priority, except to keep it alive."""
-        mine = IDENTS[self.log[seqs[0] - 1]].priority
-        if group.failures.get(seqs[0], 0) >= SUSPECT:
-            return
-        lower = passed = 0
-        for priority, line in group.lines.items():
-            assert isinstance(priority, int)
-            if priority == mine:
-                continue
-            while line and (line[0] in group.attempts or line[0] in group.settled or self.is_optional(group, line[0])):
-                del line[0]
-            if line and line[0] >= self.first_seq:
-                if priority < mine:
-                    lower = line[0]
-                elif line[0] > group.restored_to:
-                    passed = line[0]
-        if passed:
-            self.counts["passed over"] += 1
-            assert group.streak >= STREAK_MAX, f"D9: {seqs[0]} passes over {passed} in {group.name}"
-            group.streak = 0
-        group.starved = group.starved + len(seqs) if lower else 0
-        assert group.starved <= STREAK_MAX, f"D9: {lower} starves in {group.name}"
 
     # Verdicts.
 
@@ -411,10 +306,6 @@ class Judge:
             group.due[seq] = now + group.wait_s(failures + 1, delay_ms) - 0.001
 
     # Time.
-
-    def alarm(self, when: float, what: Any) -> None:
-        self._count += 1
-        heappush(self._alarms, (when, self._count, what))
 
     def lapse(self, held: Held, now: float) -> None:
         """A lease ran out: what can have been begun has failed."""

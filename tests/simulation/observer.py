@@ -23,13 +23,12 @@ from typing import Any, Final
 from fabric import messages as m
 from fabric.block import verify_stamp
 from fabric.errors import Code
-from fabric.router.core import Turn
 from fabric.router.sessions import GRACE_S, SILENT_BEATS
-from tests.simulation.blocks import IDENTS, idents_of
+from tests.simulation.blocks import idents_of
 from tests.simulation.disk import Disk, stamp_of
-from tests.simulation.judge import Undo
-from tests.simulation.ledgers import GroupBook, Held, Producer, Published, Scheduled, Session, Sub, letters_in
-from tests.simulation.publisher import ANY, Publishing
+from tests.simulation.ledgers import GroupBook, Held, Producer, Published, Scheduled, Session, Sub
+from tests.simulation.publisher import ANY
+from tests.simulation.stored import Stored
 
 # Refusals of a publish that is sent again under the same rid; the answer to an earlier one may still be on its way.
 AT_ONCE: Final = (Code.FENCED, Code.SEQUENCE_GAP, Code.NO_SESSION, Code.BUSY, Code.OVERRUN)
@@ -37,22 +36,16 @@ REFUSALS: Final = {code.value: f"refused {code.name}" for code in Code}
 INSTANT_S: Final = 1 / 1024
 
 
-class Observer(Publishing):
+class Observer(Stored):
     def __init__(self, counts: Counter[str], until_acked: Iterable[str] = ()) -> None:
         super().__init__(counts)
         self.until_acked = frozenset(until_acked)
-        self.producers: dict[str, Producer] = {}
         self.sessions: dict[bytes, Session] = {}  # by peer
         self.secrets: dict[bytes, Session] = {}
         self._former: dict[bytes, Session] = {}  # by a peer that it had
         self._overdue: list[Sub] = []
         self._resumed: Session | None = None
-        self.clock_was_set = False
-        self.letters: Counter[tuple[str, int]] = Counter()  # dead letters that there are, by group and original seq
-        self.redriving: set[str] = set()  # groups whose letters someone asked for in this turn
-        self._landed: list[int] = []
         self._lost = 0
-        self._undos: list[tuple[list[Undo], int]] = []  # of turns that were sealed, with the last seq of each
 
     # What the hub is told.
 
@@ -211,165 +204,10 @@ class Observer(Publishing):
         if self.sessions.get(session.peer) is session:
             del self.sessions[session.peer]
 
-    # The disk.
-
-    def sealed(self, turn: Turn) -> None:
-        """A turn is closed: what it will write, if it gets to the disk."""
-        accepted, self.accepted = self.accepted, []
-        before = len(self.log)
-        own: list[tuple[str, int]] = []
-        new: list[int] = []  # seqs of what clients published
-        for record in turn.records:
-            if type(record) is m.Append:
-                first, last, _ = stamp_of(record.block)
-                verify_stamp(record.block)
-                assert first == len(self.log) + 1, "J1: seqs have no gap"
-                idents = idents_of(record.block)
-                assert last - first + 1 == len(idents)
-                letters = letters_in(record.block)
-                self.log += idents
-                if letters is None:
-                    self.topics += [IDENTS[ident].topic for ident in idents]
-                    new += range(first, last + 1)
-                else:
-                    for seq, (topic, origin) in enumerate(letters, first):
-                        self.topics.append(topic)
-                        if topic.startswith("$dlq."):
-                            own.append((topic[5:], origin))
-                        else:
-                            self._redriven(topic[9:], seq, origin)
-        self.number(accepted, new)
-        self.drop_cancelled()
-        owed, self.dead = self.dead, Counter()
-        for letter in own:
-            if not owed[letter]:
-                self._unexpected(*letter)
-            owed[letter] -= 1
-            self.letters[letter] += 1
-            self.undo.append((self._drop_letter, letter))
-        owed = +owed
-        assert not owed, f"D6: settled without their dead letters in the same transaction: {list(owed)}"
-        self.counts["dead letters"] += len(own)
-        self.redriving.clear()
-        for record in turn.records:
-            if type(record) is m.SaveGroup:
-                self._row(record)
-        self.undo.append((self._cut, before))
-        self._undos.append((self.undo, len(self.log)))
-        self.undo = []
-        self.turn += 1
-        self.turn_wall_us = self.wall_us
-
-    def _unexpected(self, name: str, origin: int) -> None:
-        """A letter that no verdict asked for: of a message that expired, or that retention took."""
-        group = self.groups.get(name)
-        if origin < self.first_seq or group is None:
-            return
-        if group.moved_in == self.turn:  # before a seek, or before it was deleted, it was another life of the group
-            return
-        expired = group.settings.on_expire == "dead" and self.may_be_dropped(origin) and origin not in group.settled
-        assert expired, f"D6: a dead letter that nobody expected: {origin} of {name}"
-        self.counts["expired to letters"] += 1
-        self.settled(group, origin)
-
-    def _drop_letter(self, letter: tuple[str, int]) -> None:
-        self.letters[letter] -= 1
-
-    def _redriven(self, name: str, seq: int, origin: int) -> None:
-        """A letter is given to its group once more."""
-        assert name in self.redriving, "a letter is redriven that nobody asked for"
-        assert self.letters[name, origin] > 0, "a letter is redriven once"
-        self.letters[name, origin] -= 1
-        self.undo.append((self._drop_letter, (name, origin)))
-        self.undo[-1] = (self._return_letter, (name, origin))
-        self.origin[seq] = origin
-        self.counts["redriven"] += 1
-
-    def _return_letter(self, letter: tuple[str, int]) -> None:
-        self.letters[letter] += 1
-
-    def _row(self, row: m.SaveGroup) -> None:
-        """A group's position: nothing below its floor may be unsettled."""
-        group = self.groups[row.name]
-        floor = min(row.cursor, *[cursor for _, cursor in row.lanes], row.open[0][0] if row.open else row.cursor) - 1
-        assert floor >= group.floor, f"D5: the floor of {row.name} goes down from {group.floor} to {floor}"
-        if floor > group.floor:
-            for seq in range(max(group.floor + 1, group.start), min(floor, len(self.log)) + 1):
-                assert self.is_done(group, seq), f"D1: {row.name} counts {seq} as settled, and it is not"
-            self.undo.append((group.set_floor, group.floor))
-            group.floor = floor
-
-    def is_done(self, group: GroupBook, seq: int) -> bool:
-        if seq in group.settled or seq < self.first_seq or self.topics[seq - 1] not in group.wanted:
-            return True
-        return seq in group.optional or self.may_be_dropped(seq)
-
-    def landed(self) -> None:
-        """The oldest sealed turn is on disk."""
-        _, self.durable = self._undos.pop(0)
-        self._landed.append(self.durable)
-        self.landed_turns += 1
-
-    def released(self) -> None:
-        """The hub takes notice of the oldest turn that landed."""
-        self.served = self._landed.pop(0)
-
     def crashed(self, disk: Disk) -> None:
-        """The hub is gone, and with it all that was not on disk."""
-        for undo in reversed(self.undo):
-            undo[0](*undo[1:])
-        for undos, _ in reversed(self._undos):
-            for undo in reversed(undos):
-                undo[0](*undo[1:])
-        self.undo, self._undos, self.accepted, self._alarms = [], [], [], []
-        self.dead.clear()
-        self.redriving.clear()
-        self._hoped = None
-        self.turn = self.landed_turns
-        self._landed, self.served = [], self.durable
+        super().crashed(disk)
         self._lost = 0
         self.sessions, self.secrets, self._former, self._overdue = {}, {}, {}, []
-        assert len(self.log) == self.durable == disk.last_seq
-        self.groups = {name: group for name, group in self.groups.items() if group.durable}
-        assert set(self.groups) == set(disk.groups), "D1: groups outlive a crash"
-        for group in self.groups.values():
-            group.restored()
-            group.restored_to = self.durable
-            if self.clock_was_set:  # what waits by the wall's clock
-                group.due.clear()
-        for name, producer in self.producers.items():
-            row = disk.producers.get(name)
-            producer.epoch, producer.claimant = row.epoch if row else 0, None
-            assert producer.epoch >= producer.proven, "fencing: an epoch outlives a crash"
-
-    def _cut(self, length: int) -> None:
-        for seq in range(length + 1, len(self.log) + 1):
-            self.expires.pop(seq, None)
-            self.origin.pop(seq, None)
-        del self.log[length:], self.topics[length:]
-
-    def trimmed(self, first_seq: int) -> None:
-        """Retention removes what is below: those who still needed it must be told."""
-        for group in self.groups.values():
-            floor = group.floor if group.durable else group.last
-            gone = [
-                seq
-                for seq in range(max(self.first_seq, group.start, floor + 1), first_seq)
-                if seq not in group.settled and self.topics[seq - 1] in group.wanted
-            ]
-            owed = {seq for seq in gone if not self.may_be_dropped(seq)}
-            group.gap_owed = {(sub.session.peer, sub.chan): set(owed) for sub in group.subs}
-            group.settled.update(gone)
-            for seq in gone:
-                self.undo.append((group.settled.discard, seq)) if group.durable else None
-        self.first_seq = first_seq
-        self.counts["trims"] += 1
-
-    def trim_told(self) -> None:
-        for group in self.groups.values():
-            for missing in group.gap_owed.values():
-                assert not missing, f"J6: {group.name} lost {sorted(missing)} and is not told"
-            group.gap_owed = {}
 
     # What the hub says.
 

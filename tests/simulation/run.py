@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tests.simulation.acts import finish, live
+from tests.simulation.acts import live
+from tests.simulation.finish import finish
 from tests.simulation.plan import Act, Plan, draw
 from tests.simulation.shrink import shrink
 from tests.simulation.sizes import small

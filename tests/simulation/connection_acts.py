@@ -1,0 +1,72 @@
+"""Acts of connections: they begin, break, hold back and congest."""
+
+from typing import Any, Final
+
+from fabric import messages as m
+from tests.simulation.people import Client, Wire
+from tests.simulation.world import HEAL, World
+
+HOLDS: Final = (64, 256, 1024, 2048, 4096, 8192)  # in ticks
+
+
+def connect(world: World, client: Client, n: int) -> bool:
+    if client.wire is not None and client.welcomed:
+        return False
+    if client.wire is not None:
+        client.wire.cut(drops=bool(n & 64))
+    greet(world, client, resume=n & 7 != 0, forget=n & 0xF00 == 0)
+    return True
+
+
+def greet(world: World, client: Client, *, resume: bool = True, forget: bool = False) -> Wire:
+    """A new connection and its HELLO."""
+    world.peers += 1
+    wire = client.wire = Wire(client, b"\0" + world.peers.to_bytes(4, "big"), client.latency)
+    world.wires[wire.peer] = wire
+    client.welcomed = False
+    fields: dict[str, Any] = {"proto": 1, "hb_ms": 1000, "ttl_ms": world.swarm.ttl_ms}
+    if client.eager:
+        fields |= {"hb_ms": 60_000, "ttl_ms": 600_000}
+    fields["producer"] = {"name": client.producer, "epoch": client.epoch} if client.epoch else {"name": client.producer}
+    if client.session and resume:
+        subs = [[chan, sub.seen] for chan, sub in client.subs.items()]
+        fields["resume"] = {"session": client.session, "subs": subs[1:] if forget else subs}
+    world.send(wire, m.Hello(client.next_rid(), fields))
+    return wire
+
+
+def ready(client: Client) -> Wire | None:
+    return client.wire if client.welcomed else None
+
+
+def disconnect(world: World, client: Client, n: int) -> bool:
+    """The connection breaks; the hub may notice or not; what was on its way may still arrive."""
+    wire = client.wire
+    if wire is None:
+        return False
+    wire.cut(drops=bool(n & 1))
+    if n & 2:
+        world.router.peer_gone(wire.peer)
+        world.observer.gone(wire.peer, world.router.clock.now)
+    return True
+
+
+def hold(world: World, client: Client, n: int) -> bool:
+    wire = client.wire
+    if wire is None or wire.held_up is not None or wire.held_down is not None:
+        return False
+    if n & 1:
+        wire.held_up = []
+    else:
+        wire.held_down = []
+    world.at(world.time + HOLDS[(n >> 1) % 6], HEAL, wire)
+    return True
+
+
+def congest(world: World, client: Client, n: int) -> bool:
+    if client.wire is None:
+        return False
+    world.router.block_peer(client.wire.peer, bool(n & 1))
+    world.observer.blocked(client.wire.peer, bool(n & 1))
+    world.hub_turn()
+    return True

@@ -1,0 +1,55 @@
+"""What happens to a hub: time, slow commits and failed ones, crashes, clocks that are set, retention."""
+
+from typing import Final
+
+from fabric import messages as m
+from tests.simulation.people import Client
+from tests.simulation.plan import TICKS_S
+from tests.simulation.world import World
+
+PASSES: Final = (64, 256, 1024, 2048, 4096, 8192)  # in ticks
+
+
+def pass_time(world: World, client: Client, n: int) -> bool:
+    n, left = n >> 3, PASSES[n % 6]
+    while left > 0:
+        for at, one in enumerate(world.clients):
+            if one.wire is not None and (n >> 3 * at) & 7:  # some are silent
+                world.send(one.wire, m.Ping(0))
+        world.until(world.time + min(left, 2 * TICKS_S))
+        left -= 2 * TICKS_S
+    return True
+
+
+def slow(world: World, client: Client, n: int) -> bool:
+    world.slow = 1 + n % 3
+    return True
+
+
+def crash(world: World, client: Client, n: int) -> bool:
+    world.note(lambda: f"the hub crashes; {'' if n & 1 else 'no '}commit in flight lands")
+    world.crash(n & 1)
+    return True
+
+
+def fail(world: World, client: Client, n: int) -> bool:
+    world.failing = True
+    return True
+
+
+def clock(world: World, client: Client, n: int) -> bool:
+    jump_s = (-3600, -5, -1, 1, 5, 3600)[n % 6]
+    world.set_clock(jump_s)
+    world.note(lambda: "the wall's clock is set")
+    return True
+
+
+def trim(world: World, client: Client, n: int) -> bool:
+    """Retention removes the oldest blocks."""
+    disk = world.disk
+    if len(disk.bases) < 3:
+        return False
+    first = disk.trim(disk.bases[1 + n % (len(disk.bases) - 1)])
+    world.note(lambda: f"the journal starts at {first} now")
+    world.trimmed(first)
+    return True

@@ -1,0 +1,64 @@
+"""The end of a life: what was promised for the end is looked at."""
+
+from typing import Final
+
+from fabric import messages as m
+from tests.simulation.connection_acts import greet
+from tests.simulation.people import Client, Taken
+from tests.simulation.plan import BIG, TICKS_S
+from tests.simulation.world import World
+
+ROUNDS_MAX: Final = 100  # a second each: a lost session, a lapsed lease and a wait may follow each other
+
+
+def finish(world: World) -> None:
+    """Faults are over and a willing consumer comes for every group: everything must be settled in the end."""
+    world.slow, world.failing = 0, False
+    world.note(lambda: "finish: faults are over")
+    for one in list(world.wires.values()):
+        one.heal(world)
+    for number, client in enumerate(world.clients):
+        wire = client.wire
+        if wire is not None:
+            world.router.block_peer(wire.peer, False)
+            world.observer.blocked(wire.peer, False)
+        if wire is not None and client.welcomed and (world.plan.seed >> number) & 1:
+            world.send(wire, m.Goodbye(0))
+    world.quiesce()
+    for client in world.clients:
+        client.to_resend = []
+        if client.wire is not None:
+            client.wire.cut(drops=True)  # some never said goodbye: their sessions must end by themselves
+    worker = Client(9, world.swarm._replace(latency=(0,)))
+    worker.producer, worker.eager = "worker", True
+    greet(world, worker)
+    world.quiesce()
+    assert worker.wire is not None
+    for name in world.observer.durable_groups():
+        world.send(worker.wire, m.Admin(worker.next_rid(), {"op": "group.resume", "group": name}))
+    for name in ("n0", "n1"):  # what repeats would never be finished
+        world.send(worker.wire, m.Cancel(worker.next_rid(), {"name": name}))
+    join_all(world, worker)
+    for turn in range(ROUNDS_MAX):
+        world.until(world.time + TICKS_S)
+        world.quiesce()
+        if world.observer.is_finished():
+            break
+        if turn % 60 == 59:
+            world.send(worker.wire, m.Ping(0))
+    if not world.observer.is_finished():  # what waits by the wall's clock waits longer when that was set back
+        for _ in range(world.set_back_s // 900 + 1 if world.set_back_s else 0):
+            world.until(world.time + 920 * TICKS_S)
+            greet(world, worker)
+            world.quiesce()
+            join_all(world, worker)
+            world.until(world.time + 4 * TICKS_S)
+    world.quiesce()
+    world.observer.finished()
+
+
+def join_all(world: World, worker: Client) -> None:
+    assert worker.wire is not None
+    for chan, name in enumerate(world.observer.durable_groups(), 1):
+        worker.subs[chan] = Taken(name)
+        world.send(worker.wire, m.Subscribe(chan, chan, {"group": name, "credit": [BIG, BIG]}))
