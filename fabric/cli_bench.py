@@ -22,6 +22,7 @@ PARTS: Final = (
     "delayed",
     "keys",
     "ids",
+    "shares",
 )
 SHORT: Final = PARTS[:6]
 GROWTH: Final = PARTS[6:9]
@@ -80,13 +81,14 @@ def bench(
       delayed  memory and lateness of delayed publishes
       keys     order by key, with 10,000 keys
       ids      an id on every message, at first and when --queued ids are known
+      shares   one publish beside clients that flood the hub
       growth   topics, groups, journal       all      everything; without parts: the first six
 
     Producers and consumers are processes of their own with the Python client, an object for each message.
     """
     import tempfile
 
-    from fabric.bench import delayed, growth, ids, keys, machine, report
+    from fabric.bench import delayed, growth, ids, keys, machine, report, shares
     from fabric.bench import parts as short
 
     settings = short.Settings(size=size, seconds=seconds, messages=count, repeats=repeats, queued=queued, folder=data)
@@ -94,7 +96,7 @@ def bench(
     if not as_json:
         click.echo("\n".join(report.heading(about)))
     homes = {**dict.fromkeys(SHORT, short), **dict.fromkeys(GROWTH, growth)}
-    homes |= {"delayed": delayed, "keys": keys, "ids": ids}
+    homes |= {"delayed": delayed, "keys": keys, "ids": ids, "shares": shares}
     figures = []
     for part in chosen(parts):
         measure = getattr(homes[part], f"part_{part}")

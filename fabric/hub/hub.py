@@ -27,18 +27,20 @@ import fabric
 from fabric import wire
 from fabric.errors import Code, FabricError, ProtocolError
 from fabric.hub.advisory_log import SLOW_COMMIT, AdvisoryLog
+from fabric.hub.arrivals import Arrivals
+from fabric.hub.commit_share import CommitShare, is_publish
 from fabric.hub.log import event
 from fabric.hub.port import Port, check_address
 from fabric.hub.scribe import Committed, Failed, Scribe, Trimmed, TrimWanted
 from fabric.journal.store import Journal, Limits
 from fabric.messages import PeerId
 from fabric.router.core import Router, Turn
-from fabric.router.intake import Refusal
+from fabric.router.intake import RETRY_MS, Refusal
 from fabric.router.ledger import Out
 
 DEFAULT_BIND: Final = "tcp://127.0.0.1:7171"
-ARRIVALS_MAX: Final = 256  # commands taken in one turn, so that timers and confirmations get theirs
-ARRIVAL_BYTES_MAX: Final = 8 << 20
+CROWDED_S: Final = 0.002  # how often something is received while much waits for the disk
+TURN_S: Final = 0.02  # of work on commands in one turn; then timers, confirmations and deliveries get theirs
 SPACE_EVERY_S: Final = 0.1  # a quota is overrun by what comes in meanwhile; the disk itself is asked less often
 OUTBOX_POLL_S: Final = 0.005  # a ROUTER does not say which peer can take more, so full ones are tried again
 SWITCH_S: Final = 0.0005  # two threads hand over to each other all the time; Python's 5 ms would be a commit's length
@@ -90,6 +92,12 @@ class Hub:
         self._poller = zmq.Poller()
         self._port.register(self._poller)
         self._poller.register(self._scribe.wake_fd, zmq.POLLIN)
+        self._inner_poller = zmq.Poller()  # all but the socket, while much waits to be processed
+        for fd in (self._scribe.wake_fd, self._port.connections.fd):
+            self._inner_poller.register(fd, zmq.POLLIN)
+        self._arrivals = Arrivals()
+        self._share = CommitShare()
+        self._gone: list[PeerId] = []  # peers without a connection, which may have frames among the arrivals
         self._turns: list[Turn] = []  # sealed, not handed over yet
         self._committing: list[Turn] = []  # handed over, not on disk yet
         self._space_at = 0.0
@@ -183,17 +191,17 @@ class Hub:
     def turn(self) -> None:
         """One round: what arrived, what time brought, what the disk finished."""
         ready = self._wait()
-        arrivals = self._port.receive(ARRIVALS_MAX, ARRIVAL_BYTES_MAX)
+        out: Out = []
+        self._receive(out)
         now = time.monotonic()
         self._router.clock.set(time.time_ns() // 1000, now)
-        out: Out = []
         self.counters["turns"] += 1
-        for peer, frames in arrivals:
-            self._take(peer, frames, now, out)
+        self._take_arrivals(now, out)
         if self._port.connections.fd in ready:
             self._port.connections.read()
-        for peer in self._port.lost():
-            self._router.peer_gone(peer)
+        self._gone += self._port.lost()
+        if self._gone:
+            self._say_gone()
         if self._scribe.wake_fd in ready:
             self._journal_news(now, out)
         self._router.tick(now, out)
@@ -206,10 +214,49 @@ class Hub:
         deadline = self._router.next_deadline()
         if not self._committing:  # otherwise the journal thread wakes us, and nothing can be committed before
             deadline = min(deadline, self._router.commit_deadline())
-        timeout_s = deadline - time.monotonic()
+        timeout_s = 0.0 if self._arrivals.is_ready else deadline - time.monotonic()
+        poller = self._poller
         if self._port.has_outboxes or self._port.is_losing:
             timeout_s = min(timeout_s, OUTBOX_POLL_S)
-        return [source for source, _ in self._poller.poll(max(math.ceil(timeout_s * 1000), 0))]
+        if self._arrivals.is_crowded:  # the socket has more for sure, and little of it is taken in at a time
+            timeout_s, poller = min(timeout_s, CROWDED_S), self._inner_poller
+        return [source for source, _ in poller.poll(max(math.ceil(timeout_s * 1000), 0))]
+
+    def _receive(self, out: Out) -> None:
+        """Take in what arrived. A publish for which there is no room is refused: the client sends it again."""
+        arrivals, window_bytes = self._arrivals, self._router.reception.window[1]
+        for peer, frames in self._port.receive(*arrivals.room):
+            if arrivals.has_room(peer, window_bytes) or not is_publish(frames):
+                arrivals.put(peer, frames)
+            else:
+                busy = ProtocolError(Code.BUSY, "more publishes wait than the window allows", retry_ms=RETRY_MS)
+                self._router.refuse(busy, peer, *wire.request_id(frames), out)
+
+    def _take_arrivals(self, now: float, out: Out) -> None:
+        """Process what arrived, a share of each peer after the other, until the turn has cost enough."""
+        arrivals, intake, begun = self._arrivals, self._router.intake, now
+        while arrivals.is_ready and begun - now < TURN_S:
+            peer, frames = arrivals.next()
+            publishes = is_publish(frames)
+            if publishes and self._share.is_full(peer):
+                arrivals.hold(peer)
+                continue
+            pending_bytes = intake.pending_bytes
+            self._take(peer, frames, now, out)
+            if publishes:
+                self._share.published(peer, intake.pending_bytes - pending_bytes, now)
+            ended = time.monotonic()
+            arrivals.take(peer, ended - begun)
+            begun = ended
+
+    def _say_gone(self) -> None:
+        """Tell the router which peers are gone, once all that they have said is processed."""
+        gone, self._gone = self._gone, []
+        for peer in gone:
+            if self._arrivals.has(peer):
+                self._gone.append(peer)
+            else:
+                self._router.peer_gone(peer)
 
     def _take(self, peer: PeerId, frames: list[bytes], now: float, out: Out) -> None:
         try:
@@ -243,6 +290,7 @@ class Hub:
         done, self._committing = self._committing, []
         self.counters["commits"] += 1
         self.counters["commit_us"] += int(seconds * 1e6)
+        self._share.committed(seconds)
         if seconds > SLOW_COMMIT_S:
             self._log.write(SLOW_COMMIT, {"ms": round(seconds * 1000), "turns": len(done)})
         self._hand_over(now, out)
@@ -259,6 +307,8 @@ class Hub:
         if self._turns and not busy:
             self._committing, self._turns = self._turns, []
             self._scribe.submit([record for turn in self._committing for record in turn.records])
+            self._share.submitted()
+            self._arrivals.release()
 
     def _send(self, out: Out) -> None:
         if self._port.has_outboxes:
@@ -294,7 +344,7 @@ class Hub:
         idle = not (self._committing or self._turns or self._router.wants_commit(now))
         patient = now < self._draining_until and self._stop_requests == 1
         # A peer that never reads must not keep the hub from ending, so outboxes are waited for as acks are.
-        owed = self._router.outstanding() > 0 or self._port.has_outboxes
+        owed = self._router.outstanding() > 0 or self._port.has_outboxes or self._arrivals.count > 0
         return idle and not (patient and owed) and self._last_words(now)
 
     def _begin_drain(self, now: float) -> None:

@@ -61,9 +61,9 @@ class Transactions:
             if sub is None:
                 raise ProtocolError(Code.NOT_FOUND, f"no subscription on channel {chan}")
             work.append((sub, merged(rows, twice=False)))
-        require_few(sum(len(verdicts) for _, verdicts in work))
-        for sub, verdicts in work:
-            _require_open(sub, verdicts)
+        require_few(sum(len(checked) for _, checked in work))
+        for sub, checked in work:
+            _require_open(sub, checked)
         return work
 
 

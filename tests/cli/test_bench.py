@@ -53,6 +53,12 @@ def test_the_part_about_ids_runs(fabric: Fabric, tmp_path: Path) -> None:
     assert all(figure["value"] > 0 for figure in figures)
 
 
+def test_the_part_about_shares_runs(fabric: Fabric, tmp_path: Path) -> None:
+    figures = measured(fabric, tmp_path, "shares", "--seconds", "300ms")
+    assert [figure["unit"] for figure in figures] == ["ms", "ms", *["ms", "ms", "x"] * 2]
+    assert all(figure["value"] > 0 for figure in figures)
+
+
 def test_lines_for_people_and_a_file(fabric: Fabric, tmp_path: Path) -> None:
     place = tmp_path / "saved.json"
     result = fabric("bench", "publish", "--count", "300", "--repeats", "3", "--save", str(place))

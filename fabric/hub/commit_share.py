@@ -1,0 +1,60 @@
+"""How much one commit takes in when several peers publish.
+
+A publish waits for the commit that is under way and then for its own. With one publisher commits may be as large as
+they get; with several, each is bounded by what the disk writes in a few milliseconds, so that a publisher of much does
+not make a publisher of little wait for it. A peer that has little in the next commit is let in though that is full.
+"""
+
+from typing import Final
+
+from fabric.messages import PeerId
+from fabric.wire import Verb
+
+COMMIT_S: Final = 0.005
+BYTES_MIN: Final = 256 << 10
+RATE_FIRST: Final = 100e6  # bytes a second, before anything was measured
+RATE_WEIGHT: Final = 0.2  # of the latest commit, in the rate
+MEMORY_S: Final = 0.25  # a peer counts as a publisher for so long
+
+_PUBLISHES: Final = (Verb.PUB, Verb.TXN)
+
+
+def is_publish(frames: list[bytes]) -> bool:
+    return len(frames) == 2 and len(frames[0]) > 1 and frames[0][1] in _PUBLISHES
+
+
+class CommitShare:
+    def __init__(self) -> None:
+        self._taken: dict[PeerId, int] = {}  # bytes for the next commit
+        self._waiting = 0  # the same of all peers
+        self._committing = 0  # bytes of the commit that is under way
+        self._rate = RATE_FIRST
+        self._publishers: set[PeerId] = set()  # of this period,
+        self._previous: set[PeerId] = set()  # and of the one before it
+        self._period_at = 0.0
+
+    def is_full(self, peer: PeerId) -> bool:
+        """Whether the next publish of a peer has to wait for another commit."""
+        limit = max(BYTES_MIN, self._rate * COMMIT_S)
+        if self._waiting < limit:
+            return False
+        publishers = len(self._publishers | self._previous | {peer})
+        return publishers > 1 and self._taken.get(peer, 0) >= limit / publishers
+
+    def published(self, peer: PeerId, taken_bytes: int, now: float) -> None:
+        """A publish of a peer was processed, and so many bytes of it wait for the disk: none, if it was refused."""
+        if now >= self._period_at:
+            self._previous, self._publishers, self._period_at = self._publishers, set(), now + MEMORY_S
+        self._publishers.add(peer)
+        self._waiting += taken_bytes
+        self._taken[peer] = self._taken.get(peer, 0) + taken_bytes
+
+    def submitted(self) -> None:
+        """All that was taken so far is in the commit that begins."""
+        self._committing, self._waiting = self._waiting, 0
+        self._taken.clear()
+
+    def committed(self, seconds: float) -> None:
+        if self._committing >= BYTES_MIN and seconds > 0:
+            self._rate += RATE_WEIGHT * (self._committing / seconds - self._rate)
+        self._committing = 0

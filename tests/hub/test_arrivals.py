@@ -1,0 +1,212 @@
+"""Peers are served in shares of what their frames cost, and commits are shared by publishers."""
+
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+import zmq
+
+from fabric import block as b
+from fabric import messages as m
+from fabric import wire
+from fabric.errors import Code
+from fabric.hub import hub as hub_module
+from fabric.hub.arrivals import BYTES_MAX, DEBT_MAX_S, FRAMES_MAX, SHARE_S, Arrivals
+from fabric.hub.commit_share import BYTES_MIN, COMMIT_S, MEMORY_S, RATE_FIRST, CommitShare, is_publish
+from fabric.hub.hub import TURN_S, Hub, HubOptions
+from fabric.messages import PeerId
+from fabric.router.intake import WINDOW_BYTES
+from tests.hub.kit import talker
+
+MIB: Final = 1 << 20
+
+
+def served(arrivals: Arrivals, costs: dict[PeerId, float], seconds: float) -> dict[PeerId, float]:
+    """What each peer got of so many seconds of work, when it always has more to be processed."""
+    got = dict.fromkeys(costs, 0.0)
+    while sum(got.values()) < seconds:
+        peer, frames = arrivals.next()
+        arrivals.take(peer, costs[peer])
+        arrivals.put(peer, frames)
+        got[peer] += costs[peer]
+    return got
+
+
+def test_frames_of_a_peer_keep_their_order() -> None:
+    arrivals = Arrivals()
+    for n in range(10):
+        arrivals.put(b"a", [b"%d" % n])
+        arrivals.put(b"b", [b"%d" % n])
+    said: dict[PeerId, list[bytes]] = {b"a": [], b"b": []}
+    while arrivals.is_ready:
+        peer, (frame,) = arrivals.next()
+        said[peer].append(frame)
+        arrivals.take(peer, SHARE_S * 3)
+    assert said[b"a"] == said[b"b"] == [b"%d" % n for n in range(10)]
+    assert arrivals.count == 0
+
+
+def test_shares_are_of_cost_and_not_of_frames() -> None:
+    """One peer's frames cost a thousand times as much as the other's, and both get the same time."""
+    arrivals = Arrivals()
+    for _ in range(3):
+        arrivals.put(b"dear", [b"x"])
+        arrivals.put(b"cheap", [b"x"])
+    got = served(arrivals, {b"dear": 0.01, b"cheap": 0.00001}, 1.0)
+    assert got[b"cheap"] == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_peer_that_was_alone_does_not_pay_for_that_for_long() -> None:
+    arrivals = Arrivals()
+    for _ in range(3):
+        arrivals.put(b"first", [b"x"])
+    served(arrivals, {b"first": 0.01}, 5.0)
+    arrivals.put(b"second", [b"x"])
+    got, after_s = 0.0, 0.0
+    while not got:
+        peer, frames = arrivals.next()
+        arrivals.take(peer, SHARE_S)
+        arrivals.put(peer, frames)
+        after_s += SHARE_S
+        got = SHARE_S if peer == b"first" else 0.0
+    assert after_s <= DEBT_MAX_S + 2 * SHARE_S
+
+
+def test_a_held_peer_waits_and_others_do_not() -> None:
+    arrivals = Arrivals()
+    arrivals.put(b"held", [b"1"])
+    arrivals.hold(b"held")
+    assert not arrivals.is_ready
+    arrivals.put(b"held", [b"2"])
+    arrivals.put(b"other", [b"3"])
+    assert arrivals.next() == (b"other", [b"3"])
+    arrivals.take(b"other", 0.0)
+    assert not arrivals.is_ready
+    arrivals.release()
+    assert arrivals.next() == (b"held", [b"1"])
+
+
+def test_a_crowd_leaves_room_for_a_frame_of_each_peer() -> None:
+    arrivals = Arrivals()
+    assert arrivals.room == (FRAMES_MAX, BYTES_MAX)
+    arrivals.put(b"a", [b"meta", bytes(BYTES_MAX)])
+    arrivals.put(b"b", [b"meta", bytes(10)])
+    assert arrivals.is_crowded
+    frames, size = arrivals.room
+    assert frames > 2
+    assert size > 0
+    assert not arrivals.has_room(b"a", MIB)
+    assert arrivals.has_room(b"b", MIB)
+    assert arrivals.has_room(b"c", 0)
+
+
+def test_one_publisher_fills_commits_and_several_share_them() -> None:
+    share, limit = CommitShare(), max(BYTES_MIN, RATE_FIRST * COMMIT_S)
+    share.published(b"flood", int(limit) * 10, now=0.0)
+    assert not share.is_full(b"flood"), "there is no other publisher"
+    assert not share.is_full(b"other"), "what it publishes is little yet"
+    share.published(b"other", 100, now=0.0)
+    assert share.is_full(b"flood")
+    assert not share.is_full(b"other")
+    share.submitted()
+    assert not share.is_full(b"flood"), "the next commit is empty"
+    share.published(b"flood", int(limit), now=MEMORY_S * 1.5)
+    share.published(b"flood", int(limit), now=MEMORY_S * 3)
+    assert not share.is_full(b"flood"), "the other one has published nothing for long"
+
+
+def test_a_slow_disk_makes_smaller_commits() -> None:
+    share = CommitShare()
+    for _ in range(50):
+        share.published(b"a", MIB, now=0.0)
+        share.published(b"b", 0, now=0.0)
+        share.submitted()
+        share.committed(0.001)
+    share.published(b"a", MIB, now=0.0)
+    assert not share.is_full(b"a")
+    share.submitted()
+    for _ in range(50):
+        share.published(b"a", MIB, now=0.0)
+        share.submitted()
+        share.committed(1.0)
+    share.published(b"a", BYTES_MIN, now=0.0)
+    assert share.is_full(b"a")
+
+
+def test_publishes_are_told_from_other_frames() -> None:
+    block = b.encode("a", [b"x"])
+    assert is_publish(wire.encode(m.Publish(1, 0, 0, block)))
+    assert is_publish(wire.encode(m.Transact(1, 0, (), block)))
+    assert not is_publish(wire.encode(m.Request(0, 1, {}, block)))
+    assert not is_publish(wire.encode(m.Ping(1)))
+    assert not is_publish([b"", b""])
+    assert not is_publish([])
+
+
+class Clock:
+    """Time that passes only when something is done."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time_ns(self) -> int:
+        return time.time_ns()
+
+
+def test_a_turn_ends_when_it_has_cost_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left waits for the next turn; timers and the journal are not kept waiting by it."""
+    hub = Hub(tmp_path / "journal", HubOptions(binds=["inproc://turns"]))
+    clock, taken, ticks = Clock(), list[int](), list[int]()
+
+    def take(peer: PeerId, frames: list[bytes], *_: object) -> None:
+        taken.append(int(frames[0]))
+        clock.now += TURN_S * 0.4
+
+    def tick(*_: object) -> None:
+        ticks.append(len(taken))
+
+    monkeypatch.setattr(hub_module, "time", clock)
+    monkeypatch.setattr(hub, "_take", take)
+    monkeypatch.setattr(hub._router, "tick", tick)
+    for n in range(7):
+        hub._arrivals.put(b"a", [b"%d" % n])
+    for _ in range(3):
+        hub.turn()
+    assert ticks == [3, 6, 7]
+    assert taken == list(range(7))
+    monkeypatch.undo()
+    hub.request_stop()
+    hub.run()
+
+
+def test_a_peer_that_sends_more_than_its_window_is_refused_and_others_are_served(tmp_path: Path) -> None:
+    """Its frames wait for a commit; what exceeds the window is to be sent again, and a second publisher gets in."""
+    with Hub(tmp_path / "journal", HubOptions(binds=["inproc://windows"])) as hub:
+        context: zmq.Context[zmq.Socket[bytes]] = hub.context
+        with talker(context, "inproc://windows") as flood, talker(context, "inproc://windows") as other:
+            block = b.encode("flood", [bytes(MIB)])
+            sent = 10 * WINDOW_BYTES // MIB
+            for _ in range(3):
+                other.publish("other", b"x")
+            for n in range(sent):
+                flood.send(m.Publish(1_000 + n, 0, 0, block))
+            for _ in range(20):
+                other.publish("other", b"x")
+            answered: dict[int, int] = {}
+            while len(answered) < sent:
+                message = flood.receive()
+                match message:
+                    case m.PubOk(_, confirms):
+                        answered |= {row[0]: 0 for row in confirms}
+                    case m.Err(_, rid, code):
+                        assert code in (Code.BUSY, Code.OVERRUN)
+                        answered[rid] = code
+                    case m.Flow():
+                        pass
+                    case _:
+                        raise AssertionError(message)
+            assert 0 in answered.values(), "some of it was stored"
