@@ -14,6 +14,8 @@ def connect(world: World, client: Client, n: int) -> bool:
         return False
     if client.wire is not None:
         client.wire.cut(drops=bool(n & 64))
+    if n & 0xF000 == 0:  # another process of the same name: it knows nothing of numbers, and says them again
+        client.session, client.epoch = b"", None
     greet(world, client, resume=n & 7 != 0, forget=n & 0xF00 == 0)
     return True
 

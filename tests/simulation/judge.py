@@ -112,6 +112,8 @@ class Judge(Order):
             seq = self._take(sub, ordinal, held)
             if ordinal <= started:
                 self.fail(group, seq, now, None)
+            elif not lost:
+                group.handed.discard(seq)  # given back
         if lost:
             self.counts["members lost"] += 1
         group.subs.remove(sub)
@@ -259,6 +261,8 @@ class Judge(Order):
             self.settled(group, seq)
         elif verdict == Verdict.REJECT:
             self.bury(group, seq)
+        elif verdict == Verdict.RELEASE:
+            group.handed.discard(seq)  # its consumer says that it was not begun
         elif verdict == Verdict.RETRY:
             self.fail(group, seq, now, arg[0] if isinstance(arg, tuple) else arg)
 

@@ -46,7 +46,7 @@ def letters_in(raw: bytes) -> list[tuple[str, int]] | None:
 class Producer:
     """A producer's name, and the seq of each message that it numbered."""
 
-    __slots__ = ("claimant", "epoch", "name", "proven", "seqs")
+    __slots__ = ("blocks", "claimant", "epoch", "name", "proven", "seqs")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -54,12 +54,19 @@ class Producer:
         self.claimant: Session | None = None  # has claimed the name, and waits for its WELCOME
         self.proven = 0  # the epoch of the latest publish or WELCOME
         self.seqs: list[int] = []  # by pseq - 1; 0: not sealed yet
+        self.blocks: dict[int, tuple[tuple[int, ...], int]] = {}  # by first pseq: the idents, and the epoch
 
     @property
     def last(self) -> int:
         return len(self.seqs)
 
+    def take(self, idents: tuple[int, ...], epoch: int) -> None:
+        """The next numbers are those of a new block."""
+        self.blocks[self.last + 1] = idents, epoch
+        self.seqs += [0] * len(idents)
+
     def take_back(self, length: int, proven: int) -> None:
+        self.blocks.pop(length + 1, None)
         del self.seqs[length:]
         self.proven = proven
 
@@ -244,7 +251,9 @@ class GroupBook:
         self.leased: dict[int, Held] = {}
         self.failures: dict[int, int] = {}
         self.attempts: dict[int, int] = {}  # of the latest delivery, in this life of the hub
+        self.handed: set[int] = set()  # what was ever sent to a consumer, in any life of the hub
         self.due: dict[int, float] = {}
+        self.untold: set[int] = set()  # what retention took while no consumer could hear of it
         self.gap_owed: dict[tuple[bytes, int], set[int]] = {}
         self.lined = 0  # up to here, messages were put in line
         self.lines: dict[bytes | int, list[int]] = {}  # what is not settled: by key, or by priority
@@ -272,6 +281,8 @@ class GroupBook:
     def check_turn(self, seq: int, attempt: int, now: float) -> None:
         """Is it this message's turn to be delivered, under this number?"""
         assert attempt >= self.attempts.get(seq, 1), "D6: attempts do not go down"
+        assert attempt > 1 or seq not in self.handed, f"D6: {seq} comes as attempt 1, and it was handed out before"
+        self.handed.add(seq)
         failures = self.failures.get(seq)
         if failures is not None:
             assert attempt > failures, f"D6: {seq} has failed {failures} times, and this is attempt {attempt}"
@@ -307,7 +318,7 @@ class GroupBook:
     def restored(self) -> None:
         """After a crash: leases are void; what has failed keeps its count and its wait."""
         self.restored_to = max(self.lined, self.restored_to)
-        self.subs, self.leased, self.attempts = [], {}, {}
+        self.subs, self.leased, self.attempts, self.handed = [], {}, {}, set()
         self.lined, self.lines, self.streak, self.starved = 0, {}, 0, 0
         self.due = {seq: due for seq, due in self.due.items() if seq in self.failures}
 
@@ -323,4 +334,5 @@ class GroupBook:
         """Begin again elsewhere."""
         self.start, self.floor, self.last = start, start - 1, start - 1
         self.settled, self.failures, self.due, self.attempts = set(), {}, {}, {}
+        self.handed, self.untold = set(), set()
         self.lined, self.lines, self.streak, self.starved = 0, {}, 0, 0

@@ -105,6 +105,20 @@ def producer_without_epoch(original: Callable[..., m.SaveProducer]) -> Callable[
     return lambda self, now_us: original(self, now_us)._replace(epoch=0)
 
 
+def welcome_at_once(original: Callable[..., None]) -> Callable[..., None]:
+    def hello(router: Router, message: m.Hello, peer: bytes, now: float, out: Out) -> None:
+        waiting = len(router.ledger._sends)
+        original(router, message, peer, now, out)
+        out += router.ledger._sends[waiting:]
+        del router.ledger._sends[waiting:]
+
+    return hello
+
+
+def claim_and_keep(self: Producer, epoch: int) -> None:
+    self.epoch = epoch
+
+
 def letters_a_turn_later(original: Callable[..., Any]) -> Callable[..., Any]:
     """Dead letters are written, but only with the next one: between them a crash would lose one."""
     kept: list[bytes] = []
@@ -226,6 +240,10 @@ def lost_without_a_word(self: Group, first: int, last: int, why: str, out: Out) 
     self.close(first, last)
 
 
+def forget_gaps(self: Group) -> None:
+    self.untold = []
+
+
 def take_too_much(remove: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, first, last: remove(self, first, last + 1)
 
@@ -245,6 +263,10 @@ def take_early(take: Callable[..., list[Key]]) -> Callable[..., list[Key]]:
 ORDERED_BY_KEY: Final = Bias(settings={"order": "key", "ack": "explicit"}, swarm={"templates": (True, False, False)})
 STRICT: Final = Bias(settings={"order": "strict", "ack": "explicit"})
 RANKED: Final = Bias(settings={"order": "none"}, swarm={"templates": (False, True, False), "credits": (1, 2, 5)})
+CLAIMING: Final = Bias(
+    swarm={"shared_producer": True, "retries": True},
+    weights={Act.PUBLISH: 20, Act.PUBLISH_AGAIN: 12, Act.CONNECT: 20, Act.DISCONNECT: 14, Act.CRASH: 8},
+)
 CRASHES: Final = Bias(weights={Act.CRASH: 8})
 FAILING: Final = Bias(
     weights={Act.CRASH: 6, Act.VERDICT: 40}, settings={"attempts_max": 3, "order": "none", "ack": "explicit"}
@@ -272,6 +294,10 @@ MUTANTS: Final = {
     "a resend is stored again": Mutant(Producer, "duplicate_of", nothing),
     "pseqs are forgotten on restart": Mutant(Producer, "restore", classmethod(restore_producer_anew), CRASHES),
     "epochs are forgotten on restart": Mutant(Producer, "record", producer_without_epoch(Producer.record), CRASHES),
+    "a claim is told before the disk": Mutant(commands, "hello", welcome_at_once(commands.hello), CLAIMING),
+    "a claim is not saved": Mutant(intake.Intake, "save", nothing, CLAIMING),
+    "any block is a resend": Mutant(Producer, "_is_stored", always(True), CLAIMING),
+    "a claim keeps the numbers": Mutant(Producer, "claim", claim_and_keep, CLAIMING),
     "producers are not fenced": Mutant(Session, "fenced", False, Bias(swarm={"shared_producer": True})),
     "dead letters are dropped": Mutant(dispatcher, "letters", empty),
     "dead letters come a turn later": Mutant(dispatcher, "letters", letters_a_turn_later(letters.letters)),
@@ -321,6 +347,10 @@ MUTANTS: Final = {
     "nothing is sent again on resume": Mutant(commands, "_resend", nothing, RESUMING),
     "everything is sent again on resume": Mutant(commands, "_resend", resend_everything, RESUMING),
     "nobody is told of gaps": Mutant(Group, "lost", lost_without_a_word, Bias(weights={Act.TRIM: 8})),
+    "gaps are forgotten on restart": Mutant(
+        Group, "record", record_with(untold=lambda row: ()), Bias(weights={Act.TRIM: 10, Act.CRASH: 8, Act.GOODBYE: 6})
+    ),
+    "gaps are told by halves": Mutant(Group, "tell_gaps", forget_gaps, Bias(weights={Act.TRIM: 10, Act.GOODBYE: 6})),
     "messages are removed before they are settled": Mutant(
         Keeper,
         "_settled_below",

@@ -237,7 +237,7 @@ class Observer(Stored):
         elif kind is m.End:
             self.fetched(session, message)  # type: ignore[arg-type]
         elif kind is m.Gap:
-            self._gap(session, message)  # type: ignore[arg-type]
+            self._gap(session, message, now)  # type: ignore[arg-type]
 
     def _ok(self, session: Session, message: m.Ok) -> None:
         expected = session.expected(message.rid)
@@ -258,13 +258,15 @@ class Observer(Stored):
                 told = {ordinal for a, b in told for ordinal in range(a, b + 1)}
             assert told == value, f"D3: the answer has {name} {told!r}, not {value!r}"
 
-    def _gap(self, session: Session, message: m.Gap) -> None:
+    def _gap(self, session: Session, message: m.Gap, now: float) -> None:
         self.counts["gaps"] += 1
         if message.chan not in session.subs:
             return  # gone meanwhile
         group = session.subs[message.chan].group
         for seq in range(max(message.first_seq, self.first_seq, group.start), min(message.last_seq, len(self.log)) + 1):
             assert self.is_done(group, seq), f"J6: {seq} is removed, and {group.name} has not settled it"
+        if group.untold and session.is_reachable(now):
+            group.untold.difference_update(range(message.first_seq, message.last_seq + 1))
         missing = group.gap_owed.get((session.peer, message.chan))
         if missing:
             missing.difference_update(range(message.first_seq, message.last_seq + 1))
@@ -374,4 +376,5 @@ class Observer(Stored):
                 missing = self.missing(group)
                 assert not missing, f"D12: {group.name} never settled {missing}"
                 held = [seq for seq in group.leased if seq not in group.settled and not self.is_optional(group, seq)]
+                assert not group.untold, f"J6: {group.name} lost {sorted(group.untold)} and was never told"
                 assert not held, f"D12: {group.name} still holds {held}"

@@ -15,6 +15,11 @@ DEDUPE_US: Final = 600_000_000
 Work = list[tuple[Sub, Any]]
 
 
+def is_used_up(producer: Producer | None, pseq: int) -> bool:
+    """Whether something was stored under that number."""
+    return producer is not None and 0 < pseq <= producer.last
+
+
 class Publishing(Judge):
     def __init__(self, counts: Counter[str]) -> None:
         super().__init__(counts)
@@ -34,11 +39,14 @@ class Publishing(Judge):
         if message.pseq > producer.last + 1:
             return Code.SEQUENCE_GAP
         self._hoped = (session, message, [])
-        return ANY if 0 < message.pseq <= producer.last else 0
+        if not is_used_up(producer, message.pseq):
+            return 0
+        stored = producer.blocks.get(message.pseq)
+        return 0 if stored == (idents_of(message.block), session.epoch) else Code.PSEQ_TAKEN
 
     def transact(self, session: Session, message: m.Transact) -> int:
         expected = self.publish(session, message)
-        if expected:
+        if expected or is_used_up(session.producer, message.pseq):
             return expected
         work: Work = []
         for chan, verdicts in message.settles:
@@ -66,7 +74,7 @@ class Publishing(Judge):
         self._hoped = None
         producer = session.producer
         assert producer is not None
-        is_dup = 0 < message.pseq <= producer.last
+        is_dup = is_used_up(producer, message.pseq)
         options = message.options if isinstance(message, m.Publish) else {}
         if "delay_ms" in options:
             self._schedule(session, message, options, producer, is_dup=is_dup)
@@ -94,7 +102,7 @@ class Publishing(Judge):
             self.undo.append((producer.take_back, len(producer.seqs), producer.proven))
             producer.proven = session.epoch
             published.producer, published.pseq = producer, pseq
-            producer.seqs += [0] * len(published.idents)
+            producer.take(published.idents, session.epoch)
 
     def _look_up_ids(self, published: Published) -> None:
         """Which messages of a new publish are duplicates by their ids."""

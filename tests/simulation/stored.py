@@ -166,6 +166,8 @@ class Stored(Publishing):
             ]
             owed = {seq for seq in gone if not self.may_be_dropped(seq)}
             group.gap_owed = {(sub.session.peer, sub.chan): set(owed) for sub in group.subs}
+            if group.durable:
+                group.untold |= owed  # until a consumer that can be reached hears of it
             group.settled.update(gone)
             for seq in gone:
                 self.undo.append((group.settled.discard, seq)) if group.durable else None
