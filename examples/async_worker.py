@@ -22,7 +22,7 @@ async def handle(message: Message, ctx: Transaction) -> None:
 async def main(group: str = "invoicing", seconds: str = "") -> None:
     timeout = float(seconds) if seconds else None
     async with fabric_client.aconnect() as fab:
-        await fab.work("orders.*", handle, group=group, concurrency=AT_ONCE, timeout=timeout)
+        await fab.work("orders.created", handle, group=group, concurrency=AT_ONCE, timeout=timeout)
 
 
 if __name__ == "__main__":

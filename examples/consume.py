@@ -19,7 +19,7 @@ def main(group: str = "billing", seconds: str = "") -> None:
     timeout = float(seconds) if seconds else None
     with fabric_client.connect() as fab:
         # prefetch: a few messages in hand, the rest stays with the hub for other workers.
-        for message in fab.consume("orders.*", group=group, prefetch=20, timeout=timeout):
+        for message in fab.consume("orders.created", group=group, prefetch=20, timeout=timeout):
             try:
                 with message:  # leaving it acks; an exception asks the hub to deliver it again
                     charge(message.data)

@@ -14,7 +14,7 @@ from fabric import cli_complete
 from fabric.cli import EXIT_NOTHING, EXIT_PARTLY
 from fabric.cli_client import all_rows, connect, hub_options
 from fabric.cli_noun import Noun
-from fabric.cli_shape import SHAPES, shape_of
+from fabric.cli_shape import SHAPES, chosen_shape
 from fabric.cli_show import (
     Column,
     Failed,
@@ -177,10 +177,7 @@ def peek_command(
       fabric dlq peek billing -n 10 -f '%s %h %v\\n'
     """
     name = dead_letter_group(group)
-    output = "json" if as_json else output or ("text" if sys.stdout.isatty() else "ndjson")
-    if template is not None and as_json:
-        usage("-f and --json do not go together")
-    shape = shape_of(template, output, headers=True)
+    shape = chosen_shape(headers=True, template=template, output=output, as_json=as_json)
     with connect(url, connect_timeout) as fab:
         fab.info("dlq", name)  # says so when there is no such group
         topic = f"$dlq.{name}"

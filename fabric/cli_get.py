@@ -9,7 +9,7 @@ import click
 
 from fabric.cli import EXIT_NOTHING
 from fabric.cli_client import connect, hub_options
-from fabric.cli_shape import SHAPES, Shape, shape_of
+from fabric.cli_shape import SHAPES, Shape, chosen_shape
 from fabric.cli_show import usage
 from fabric.cli_values import Moment, Seq
 
@@ -67,10 +67,7 @@ def get(
         usage("--last and --by-key exclude each other")
     if everything and count is not None:
         usage("-n and --all exclude each other")
-    if template is not None and (output is not None or as_json):
-        usage("-f and -o do not go together")
-    style = "json" if as_json else output or ("text" if sys.stdout.isatty() else "ndjson")
-    shape = shape_of(template, style, headers=headers)
+    shape = chosen_shape(headers=headers, template=template, output=output, as_json=as_json)
     most = ALL if everything else count or (ALL if by_key else 10)
     asked: dict[str, Any] = {"seq": seq, "time": moment, "last": last, "by_key": by_key}
     if last and most > 1000:
@@ -79,7 +76,7 @@ def get(
         found = fab.get(pattern, **asked, n=most if last or most == ALL else most + 1)
         shown = _write(shape, islice(found, most))
         following = None if last else next(found, None)
-    if following is not None and style == "text":
+    if following is not None and shape.for_people:
         click.echo(f"there is more: go on with --from {following.seq}, or --all", err=True)
     return 0 if shown else EXIT_NOTHING
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from fabric.cli_values import shown_time
+from fabric.cli_variables import prevailing
 
 if TYPE_CHECKING:
     from fabric_client import Batch, Message
@@ -27,10 +28,20 @@ class Shape(NamedTuple):
     opening: bytes = b""
     between: bytes = b""
     closing: bytes = b""
+    for_people: bool = False
 
     def render(self, batch: "Batch", *, first: bool) -> bytes:
         text = self.between.join(map(self.line, batch))
         return text if first else self.between + text
+
+
+def chosen_shape(*, headers: bool, **options: Any) -> Shape:
+    """What `-f`, `-o` and `--json` ask for, the parameters `template`, `output` and `as_json` of a command."""
+    chosen = prevailing(**options)
+    template, output = chosen["template"], "json" if chosen.get("as_json") else chosen["output"]
+    if template is not None and output is not None:
+        raise click.UsageError("-f and -o or --json do not go together", click.get_current_context())
+    return shape_of(template, output or ("text" if sys.stdout.isatty() else "ndjson"), headers=headers)
 
 
 def shape_of(template: str | None, output: str, *, headers: bool = False) -> Shape:
@@ -45,7 +56,7 @@ def shape_of(template: str | None, output: str, *, headers: bool = False) -> Sha
         case "raw":
             return Shape(lambda message: message.body)  # the bytes alone, so that a picture stays one
     line = _coloured if sys.stdout.isatty() else _plain
-    return Shape((lambda message: line(message) + _headers(message)) if headers else line)
+    return Shape((lambda message: line(message) + _headers(message)) if headers else line, for_people=True)
 
 
 def record(message: "Message") -> dict[str, Any]:

@@ -14,6 +14,7 @@ import click
 
 from fabric.cli import EXIT_CONFLICT
 from fabric.cli_values import shown_ago, shown_span, shown_time
+from fabric.cli_variables import prevailing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,8 +58,9 @@ def output_options(command: F) -> F:
 
     @functools.wraps(command)
     def wrapped(*args: Any, output: str | None, as_json: bool, **rest: Any) -> Any:
-        chosen = as_json or output == "json" or (output is None and not sys.stdout.isatty())
-        return command(*args, as_json=chosen, **rest)
+        wanted = prevailing(output=output, as_json=as_json)
+        chosen = "json" if wanted["as_json"] else wanted["output"]
+        return command(*args, as_json=chosen == "json" or (chosen is None and not sys.stdout.isatty()), **rest)
 
     choice = click.option(
         "-o", "--output", type=click.Choice(["table", "json"]), help="Default: a table on a terminal, else JSON."

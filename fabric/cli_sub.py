@@ -18,9 +18,10 @@ from fabric.cli import EXIT_NOTHING, EXIT_PARTLY, EXIT_USAGE
 from fabric.cli_client import connect, hub_options, sigterm_interrupts
 from fabric.cli_exec import Command, CommandFailed
 from fabric.cli_settings import group_settings
-from fabric.cli_shape import SHAPES, Shape, shape_of
+from fabric.cli_shape import SHAPES, Shape, chosen_shape
 from fabric.cli_show import Failed, usage
 from fabric.cli_values import POSITIONS, Duration, Position, Word, shown_seconds
+from fabric.cli_variables import prevailing
 from fabric.errors import Code
 
 if TYPE_CHECKING:
@@ -101,11 +102,11 @@ def sub(
         usage(f"{_written(settings)} is a setting of a group; it needs --group")
     if command is None and (on_error is not None or concurrency is not None):
         usage("--on-error and --concurrency need --exec: they are about its command")
-    if command is not None and (template is not None or output is not None or headers or no_ack):
+    shows = prevailing(command=command, template=template, output=output, headers=headers, no_ack=no_ack)
+    command = shows.pop("command")
+    if command is not None and any(shows.values()):
         usage("-f, -o, --headers and --no-ack do not go with --exec: the command gets the messages")
-    if template is not None and output is not None:
-        usage("-f and -o do not go together")
-    shape = shape_of(template, output or ("text" if sys.stdout.isatty() else "ndjson"), headers=headers)
+    shape = chosen_shape(headers=headers, template=template, output=output)
     if no_ack and group is None:
         usage("--no-ack needs --group; without a group nothing is acked anyway")
     from fabric_client import HubError

@@ -8,8 +8,10 @@ goes first, and what is written on the command line before both.
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
 PREFIX = "FABRIC"
 # Read elsewhere than by an option: by the client, by Spark, by tests and benchmarks; or set for the command of --exec.
@@ -52,6 +54,16 @@ def assign(command: click.Command, path: tuple[str, ...]) -> click.Command:
 def options(command: click.Command) -> Iterator[click.Option]:
     """Those that set something: not --help and --version."""
     return (param for param in command.params if isinstance(param, click.Option) and param.expose_value)
+
+
+def prevailing(**values: Any) -> dict[str, Any]:
+    """Of options that exclude each other, by their parameters, those that count: what is on the command line, and
+    otherwise what variables say. The others are None."""
+    source = click.get_current_context().get_parameter_source
+    typed = any(source(name) is ParameterSource.COMMANDLINE for name in values)
+    return {
+        name: None if typed and source(name) is ParameterSource.ENVIRONMENT else value for name, value in values.items()
+    }
 
 
 def unknown(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:

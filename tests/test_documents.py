@@ -14,7 +14,7 @@ from fabric.cli import main
 from tests.hub.hostile import HubProcess
 from tests.test_house import FENCE, ROOT
 
-# Pages about Spark need Spark, and a snapshot: tests/spark sees to them.
+# Pages about Spark need Spark, and a snapshot: tests/spark/test_pages.py sees to them.
 PAGES: Final = [path for path in sorted((ROOT / "docs").glob("*.md")) if not path.name.startswith("spark")]
 EXAMPLES: Final = [
     pytest.param(code, id=f"{name}-{i}")

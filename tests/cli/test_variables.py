@@ -107,6 +107,19 @@ def test_a_variable_has_the_name_of_the_command_whatever_was_typed(
     assert talk("groups", "ls").stdout == "there are no groups\n"
 
 
+def test_the_command_line_goes_first_where_options_exclude_each_other(
+    talk: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk("pub", "a", "x")
+    monkeypatch.setenv("FABRIC_GET_OUTPUT", "json")
+    assert talk("get", "a", "-f", "%v").stdout == "x"
+    monkeypatch.setenv("FABRIC_GET_FORMAT", "%s")
+    assert talk("get", "a", "-o", "raw").stdout == "x"
+    assert talk("get", "a").exit_code == 2, "two variables that exclude each other"
+    monkeypatch.setenv("FABRIC_GROUP_LIST_JSON", "1")
+    assert talk("group", "list", "-o", "table").stdout == "there are no groups\n"
+
+
 def test_a_hub_of_our_own_is_not_changed_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub of the demo and of the benchmark: a limit meant for another hub would falsify what they show."""
     monkeypatch.setenv("FABRIC_HUB_MAX_MESSAGES", "none of its business")
