@@ -11,34 +11,35 @@ import gc
 import logging
 import math
 import os
-import secrets
 import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Final
 
 import zmq
 
 import fabric
+from fabric import messages as m
 from fabric import wire
 from fabric.errors import Code, FabricError, ProtocolError
 from fabric.hub.advisory_log import SLOW_COMMIT, AdvisoryLog
 from fabric.hub.arrivals import Arrivals
 from fabric.hub.commit_share import CommitShare, is_publish
+from fabric.hub.faults import Faults
 from fabric.hub.log import event
+from fabric.hub.options import HubOptions as HubOptions
 from fabric.hub.port import Port, check_address
-from fabric.hub.scribe import Committed, Failed, Scribe, Trimmed, TrimWanted
-from fabric.journal.store import Journal, Limits
+from fabric.hub.restore import finish, restored_router
+from fabric.hub.scribe import Committed, Failed, Scribe, Trimmed, TrimWanted, Unwritable, journal_failed
+from fabric.journal.store import Journal
 from fabric.messages import PeerId
-from fabric.router.core import Router, Turn
+from fabric.router.core import Turn
 from fabric.router.intake import RETRY_MS, Refusal
 from fabric.router.ledger import Out
 
-DEFAULT_BIND: Final = "tcp://127.0.0.1:7171"
 CROWDED_S: Final = 0.002  # how often something is received while much waits for the disk
 TURN_S: Final = 0.02  # of work on commands in one turn; then timers, confirmations and deliveries get theirs
 SPACE_EVERY_S: Final = 0.1  # a quota is overrun by what comes in meanwhile; the disk itself is asked less often
@@ -46,15 +47,8 @@ OUTBOX_POLL_S: Final = 0.005  # a ROUTER does not say which peer can take more, 
 SWITCH_S: Final = 0.0005  # two threads hand over to each other all the time; Python's 5 ms would be a commit's length
 SLOW_COMMIT_S: Final = 0.5  # a commit that takes longer is logged: the disk, or another program that uses it
 EXIT_STORAGE: Final = 70
+STOPPING: Final = Refusal(Code.SHUTTING_DOWN, "the hub is stopping", 500)
 GC_OBJECTS: Final = 50_000  # new objects between two searches for garbage cycles
-
-
-class HubOptions(NamedTuple):
-    binds: Sequence[str] = (DEFAULT_BIND,)
-    limits: Limits = Limits()
-    drain_s: float = 5.0  # how long a stopping hub waits for outstanding acks
-    io_threads: int = 1
-    allow_network_fs: bool = False
 
 
 class Hub:
@@ -80,11 +74,13 @@ class Hub:
                 undo.callback(self.context.term)
             self.journal = Journal.open(path, options.limits, allow_network_fs=options.allow_network_fs)
             undo.callback(self.journal.close)
-            self._router = self._restored()
+            self._router = restored_router(self.journal, self.journal.load())
             self.counters = self._router.counters
             self._log = AdvisoryLog()
             self._router.advice.hear = self._log.hear
-            self._port = Port(self.context, self.counters)
+            self._faults = Faults(self._log)
+            self._opened = 0  # sessions, when the router was restored last
+            self._port = Port(self.context, self.counters, self._faults.of_answer)
             undo.callback(self._port.close)
             self.binds = [self._port.bind(url) for url in options.binds]
             undo.pop_all()
@@ -106,38 +102,6 @@ class Hub:
         self._thread: threading.Thread | None = None
         self.failure: BaseException | None = None
 
-    def _restored(self) -> Router:
-        state = self.journal.load()
-        about = {"hub": fabric.__version__, "journal": self.journal.uuid, "epoch": self.journal.epoch}
-        router = Router(
-            self.journal.reader(),
-            lambda: secrets.token_bytes(16),
-            first_seq=state.first_seq,
-            last_seq=state.last_seq,
-            last_ts_us=state.last_ts_us,
-            groups=state.groups,
-            producers=state.producers,
-            failures=state.failures,
-            topics=state.topics,
-            settings=state.settings,
-            about=about,
-            wall_us=time.time_ns() // 1000,
-            now=time.monotonic(),
-        )
-        event(
-            logging.INFO,
-            "journal opened",
-            first_seq=state.first_seq,
-            last_seq=state.last_seq,
-            groups=len(state.groups),
-            clean=state.was_clean,
-        )
-        self.journal.hold_seq = router.topics.hold
-        router.place = {**about, "journal": self.journal.uuid.hex(), "path": str(self.journal.path.resolve())}
-        for finding in state.findings:
-            event(logging.ERROR, "journal damaged", finding=str(finding))
-        return router
-
     # Starting and stopping.
 
     def run(self) -> None:
@@ -146,13 +110,28 @@ class Hub:
         self._scribe.start()
         event(logging.INFO, "hub ready", version=fabric.__version__, binds=",".join(self.binds))
         try:
-            while not self._finished():
-                self.turn()
+            while self._serve():
+                pass
         except BaseException as error:
             self.failure = error
             raise
         finally:
             self._close()
+
+    def _serve(self) -> bool:
+        """One round; False when it was the last."""
+        try:
+            if self._finished():
+                return False
+            self.turn()
+        except FabricError:
+            raise
+        except Exception as error:
+            heard = self.counters["sessions_opened"] > self._opened
+            time.sleep(self._faults.of_hub(error, time.monotonic(), heard=heard))
+            self.counters["internal_errors"] += 1
+            self._restore([])
+        return True
 
     def stop(self) -> None:
         """Drain: take no more publishes, finish what was taken, tell clients, end. A second call does not wait."""
@@ -267,7 +246,22 @@ class Hub:
                 return
             self._router.refuse(error, peer, *wire.request_id(frames), out)
             return
-        self._router.step(message, peer, now, out)
+        except Exception as error:
+            self._router.change.begun = False
+            self._fault(error, peer, frames, out)
+            return
+        said = len(out)
+        try:
+            self._router.step(message, peer, now, out)
+        except Exception as error:
+            del out[said:]
+            self._fault(error, peer, frames, out)
+
+    def _fault(self, error: Exception, peer: PeerId, frames: list[bytes], out: Out) -> None:
+        """A command has failed by a fault of the hub. Its session hears of it; the others do not, or go on anew."""
+        self._faults.of_command(error, frames)
+        if not self._router.fail(peer, *wire.request_id(frames), out):
+            self._restore(out)
 
     def _journal_news(self, now: float, out: Out) -> None:
         for report in self._scribe.reports():
@@ -279,11 +273,11 @@ class Hub:
                     event(logging.INFO, "journal trimmed", first_seq=first_seq)
                 case TrimWanted(seq):
                     self._router.topics.give_way(seq)
+                case Unwritable(error):
+                    self._committing, self._turns = [], []
+                    raise error
                 case Failed(error):
-                    raise FabricError(
-                        f"the journal failed, so the hub stops: {error}",
-                        "look at the disk, then start the hub again; all that was confirmed is on it",
-                    ) from error
+                    raise journal_failed(error)
 
     def _committed(self, seconds: float, now: float, out: Out) -> None:
         """Release what waited for this commit, but first give the disk its next work."""
@@ -333,6 +327,27 @@ class Hub:
             event(logging.WARNING, "publishes refused" if reason else "publishes taken again", reason=reason or "")
         self._router.refuse_publishes(Refusal(Code.DISK_FULL, reason, 1000) if reason else None)
 
+    # After a fault.
+
+    def _restore(self, out: Out) -> None:
+        """Go on with a new router and what is in the journal, exactly as after a crash: what is not on disk has not
+        happened, and clients say HELLO again. What was sealed before the fault is written first."""
+        old = self._router
+        self._port.send(out)
+        self._port.send(finish(self._scribe, self._committing, self._turns))
+        self._committing, self._turns, self._share = [], [], CommitShare()
+        self._arrivals.release()
+        self._router = restored_router(self.journal, self._scribe.ask(self.journal.load), self.counters)
+        self._router.advice.hear = self._log.hear
+        self.counters["restored"] += 1
+        self._opened, self._space_at = self.counters["sessions_opened"], 0.0
+        if self._draining_until:
+            self._router.drain(STOPPING, [])
+        error = m.Err(0, 0, Code.NO_SESSION, "the hub has restored itself from its journal; say HELLO again", {})
+        self._port.send((session.peer, error) for session in old.reception.sessions.values())
+        out.clear()
+        event(logging.WARNING, "restored after a fault", sessions=len(old.reception.sessions))
+
     # The end.
 
     def _finished(self) -> bool:
@@ -351,7 +366,7 @@ class Hub:
         event(logging.INFO, "draining", outstanding=self._router.outstanding())
         self._draining_until = now + self._options.drain_s
         out: Out = []
-        self._router.drain(Refusal(Code.SHUTTING_DOWN, "the hub is stopping", 500), out)
+        self._router.drain(STOPPING, out)
         self._send(out)
 
     def _last_words(self, now: float) -> bool:

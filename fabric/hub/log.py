@@ -37,5 +37,5 @@ def set_up(style: str, level: str) -> None:
     LOGGER.propagate = False
 
 
-def event(level: int, name: str, **fields: Any) -> None:
+def event(level: int, name: str, /, **fields: Any) -> None:
     LOGGER.log(level, name, extra={"fields": fields})

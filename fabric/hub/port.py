@@ -10,16 +10,16 @@ import resource
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
 import zmq
 
 from fabric import wire
-from fabric.errors import FabricError
+from fabric.errors import Code, FabricError
 from fabric.hub.connections import Connections
-from fabric.messages import PeerId, Pong, ToClient
+from fabric.messages import Err, PeerId, Pong, ToClient
 
 _EVENTS: Final = int(zmq.EVENTS)  # plain numbers: enum arithmetic is dear where every message passes
 _POLLIN: Final = int(zmq.POLLIN)
@@ -50,8 +50,11 @@ PROBE: Final = wire.encode(Pong(0))  # answers nothing, so clients ignore it
 PROBE_S: Final = 5.0  # a closed connection that takes frames for longer than this was not that peer's
 
 
+Failed = Callable[[Exception, ToClient], None]
+
+
 class Port:
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", counters: Counter[str]) -> None:
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", counters: Counter[str], failed: Failed) -> None:
         self._socket = context.socket(zmq.ROUTER)
         for option, value in ROUTER_OPTIONS.items():
             self._socket.setsockopt(option, value)
@@ -60,6 +63,7 @@ class Port:
             if self._socket.getsockopt(option) != value:
                 raise FabricError(f"socket option {option} did not take the value {value}")
         self._counters = counters
+        self._failed = failed
         self._outboxes: dict[PeerId, deque[list[bytes]]] = {}
         self.connections = Connections(context, self._socket)
         self._closing: dict[PeerId, float] = {}  # closed connections that may still take frames, and how long to try
@@ -115,7 +119,10 @@ class Port:
         """Send without blocking. Returns peers that are full now; those that are gone are for `lost`."""
         full: list[PeerId] = []
         for peer, message in sends:
-            frames = [peer, *wire.encode(message)]
+            try:
+                frames = [peer, *wire.encode(message)]
+            except Exception as error:
+                frames = [peer, *wire.encode(self._fault(message, error))]
             outbox = self._outboxes.get(peer)
             if outbox is not None:
                 if len(outbox) < OUTBOX_FRAMES_MAX:
@@ -133,6 +140,13 @@ class Port:
                 self._counters["send_unreachable"] += 1
                 self._unreachable[peer] = None
         return full
+
+    def _fault(self, message: ToClient, error: Exception) -> Err:
+        """What is said in place of a message that cannot be encoded."""
+        self._counters["internal_errors"] += 1
+        self._failed(error, message)
+        text = f"the hub failed at encoding its {type(message).__name__}; its log says how"
+        return Err(getattr(message, "chan", 0), getattr(message, "rid", 0), Code.INTERNAL, text, {})
 
     def flush(self) -> list[PeerId]:
         """Try the outboxes again. Returns peers that can take more now, or that are gone."""

@@ -7,15 +7,17 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
+from fabric.errors import FabricError
 from fabric.journal.store import Journal
 from fabric.messages import Record
 
 TRIM_EVERY_S: Final = 1.0
+ALIVE_EVERY_S: Final = 0.5
 
 
 class Committed(NamedTuple):
@@ -32,19 +34,35 @@ class TrimWanted(NamedTuple):
     seq: int
 
 
+class Unwritable(NamedTuple):
+    """What was submitted cannot be encoded: nothing of it is on disk, and the disk is not to blame."""
+
+    error: Exception
+
+
 class Failed(NamedTuple):
     """Nothing more will be committed. The hub must stop confirming and end."""
 
     error: BaseException
 
 
-Report = Committed | Trimmed | TrimWanted | Failed
+Report = Committed | Trimmed | TrimWanted | Unwritable | Failed
+Answer = TypeVar("Answer")
+
+
+def journal_failed(error: BaseException) -> FabricError:
+    failure = FabricError(
+        f"the journal failed, so the hub stops: {error}",
+        "look at the disk, then start the hub again; all that was confirmed is on it",
+    )
+    failure.__cause__ = error
+    return failure
 
 
 class Scribe:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._work: SimpleQueue[Sequence[Record] | None] = SimpleQueue()
+        self._work: SimpleQueue[Sequence[Record] | Callable[[], None] | None] = SimpleQueue()
         self._reports: deque[Report] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="fabric-journal", daemon=True)
@@ -64,6 +82,28 @@ class Scribe:
 
     def submit(self, records: Sequence[Record]) -> None:
         self._work.put(records)
+
+    def ask(self, question: Callable[[], Answer]) -> Answer:
+        """Let the journal thread answer a question when it has done all that was submitted. Waits for it."""
+        answers: SimpleQueue[Answer | Exception] = SimpleQueue()
+
+        def reply() -> None:
+            try:
+                answers.put(question())
+            except Exception as error:
+                answers.put(error)
+
+        self._work.put(reply)
+        while True:
+            try:
+                answer = answers.get(timeout=ALIVE_EVERY_S)
+            except Empty:
+                if not self._thread.is_alive():
+                    raise FabricError("the journal thread has ended", "the log says why") from None
+                continue
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
 
     def reports(self) -> list[Report]:
         """What was finished since the last call. To be called when `wake_fd` is readable."""
@@ -92,12 +132,24 @@ class Scribe:
                     continue
                 if records is None:
                     return
-                begun = time.monotonic()
-                self._journal.commit(records)
-                self._report(Committed(time.monotonic() - begun))
+                if callable(records):
+                    records()
+                    continue
+                self._commit(records)
                 self._trim()
         except BaseException as error:  # whatever it is, the hub must hear of it and stop
             self._report(Failed(error))
+
+    def _commit(self, records: Sequence[Record]) -> None:
+        begun = time.monotonic()
+        try:
+            self._journal.commit(records)
+        except (FabricError, OSError):
+            raise
+        except Exception as error:  # the transaction was given up as a whole
+            self._report(Unwritable(error))
+        else:
+            self._report(Committed(time.monotonic() - begun))
 
     def _trim(self) -> None:
         """One small step of retention now and then, between commits."""

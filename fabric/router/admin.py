@@ -34,6 +34,7 @@ def handle(router: "Router", message: m.Admin, session: Session, now: float, out
             raise ProtocolError(Code.NOT_FOUND, f"ADMIN has no op {op!r:.60}; it has {known}")
         refuse_unknown(str(op), fields, allowed)
         answer = operation(router, fields, now, out)
+    router.change.begin()
     for row in router.dead_letters.take_rows():
         router.ledger.write(row)
     router.counters["admin"] += 1
@@ -57,6 +58,7 @@ def refuse_unknown(op: str, fields: Fields, allowed: tuple[str, ...]) -> None:
 
 
 def update_hub(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    router.change.begin()
     for row in router.settings.change(fields):
         router.ledger.write(row)
     return dict(router.settings.values)
@@ -75,6 +77,7 @@ def kick(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, An
     if not found:
         what = f"client {client!r}" if number is None else f"number {number!r}"
         raise ProtocolError(Code.NOT_FOUND, f"there is no session of {what}")
+    router.change.begin()
     for session in found:
         out.append((session.peer, m.Notice("kicked", {"reason": "ended by an administrator"})))
         router.end(session, lost=True)

@@ -43,6 +43,7 @@ def create(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, 
         if error.code == Code.GROUP_MISMATCH:
             raise ProtocolError(Code.CONFLICT, str(error), **error.fields) from None
         raise
+    router.change.begin()
     group = existing or router.dispatcher.create(name, settings, fields.get("start"))
     if existing is None:
         router.topics.groups_changed()
@@ -58,6 +59,7 @@ def update(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, 
         raise ProtocolError(Code.BAD_OPTION, "group.update names no setting to change")
     settings = options.changed_settings(changes, group.settings)
     if settings != group.settings:
+        router.change.begin()
         router.dispatcher.update(group, settings, now, out)
         router.topics.groups_changed()
         router.advice.say("$sys.group.updated", group=group.name, changed=sorted(changes))
@@ -67,6 +69,7 @@ def update(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, 
 def delete(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
     """The group and its position go; its consumers are told; its dead letters stay until they are discarded."""
     group = find(router, fields)
+    router.change.begin()
     for sub in list(group.members):
         notice = {"chan": sub.chan, "group": group.name, "why": "the group was deleted"}
         out.append((sub.session.peer, m.Notice("unsubscribed", notice)))
@@ -90,6 +93,7 @@ def seek(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, An
     meaning = {"before": group.position(), **_meaning(group, to, router.intake.next_seq - 1)}
     if dry_run:
         return {**_place(router, group), "cursor": to.cursor, **meaning}
+    router.change.begin()
     router.dispatcher.seek(group, to)
     router.advice.say("$sys.group.seeked", group=group.name, cursor=group.cursor)
     return {**_place(router, group), **meaning}
@@ -120,6 +124,7 @@ def resume(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, 
 
 def _pause(router: "Router", group: Group, paused: bool) -> dict[str, Any]:
     if group.paused != paused:
+        router.change.begin()
         router.dispatcher.pause(group, paused)
         router.advice.say("$sys.group.paused" if paused else "$sys.group.resumed", group=group.name)
     return {"group": group.name, "paused": group.paused}

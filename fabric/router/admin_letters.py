@@ -167,6 +167,7 @@ def redrive(router: "Router", fields: Fields, now: float, out: Out) -> dict[str,
     choice = _choice(fields)
     _require_room(router)
     chosen, skipped, reached, more = _chosen(router, box, choice)
+    router.change.begin()
     done, size = 0, 0
     for part in _by_block(chosen):
         if size >= REDRIVE_BYTES_MAX:
@@ -198,6 +199,7 @@ def discard(router: "Router", fields: Fields, now: float, out: Out) -> dict[str,
         gone = [(first, stop - 1) for first, stop in as_runs([letter.seq for letter in chosen])]
     else:
         gone, reached, more = _oldest(router, box, choice)
+    router.change.begin()
     for first, last in gone:
         router.dead_letters.remove(box, first, last)
     done = sum(last - first + 1 for first, last in gone)

@@ -34,6 +34,7 @@ def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, no
                 router.ledger.answer(session.peer, m.Ok(message.chan, message.rid, answer))
         case m.Credit(chan, ordinal_max, bytes_max):
             sub = _channel(session, chan)
+            router.change.begin()
             sub.ordinal_max, sub.bytes_max = ordinal_max, bytes_max
             router.dispatcher.stir(sub.group)
         case m.Ping(rid):
@@ -53,12 +54,16 @@ def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, no
         case m.Transact():
             router.transactions.transact(session, message, router.reception.window, now)
         case m.Unsubscribe(chan, rid) if chan in router.requests.services.of(session):
+            router.change.begin()
             router.requests.leave(router.requests.services.of(session)[chan], "has unsubscribed")
             out.append((session.peer, m.Ok(chan, rid, {})))
         case m.Unsubscribe(chan, rid):
-            router.leave(_channel(session, chan), lost=False)
+            sub = _channel(session, chan)
+            router.change.begin()
+            router.leave(sub, lost=False)
             out.append((session.peer, m.Ok(chan, rid, {})))
         case m.Goodbye(rid):
+            router.change.begin()
             router.end(session, lost=False)
             out.append((session.peer, m.Ok(0, rid, {})))
         case m.Info(rid, fields):
@@ -124,6 +129,7 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, out: Ou
     if not (isinstance(credit, list) and len(credit) == 2 and all(map(is_number, credit))):
         raise ProtocolError(Code.BAD_OPTION, f"credit is [messages, bytes], not {credit!r:.60}")
     concurrency = bounded(fields, "concurrency", *CONCURRENCY)
+    router.change.begin()
     group = existing or router.dispatcher.create(name, settings, fields.get("start"))
     if existing is None and group.durable:
         router.advice.say("$sys.group.created", group=group.name, **session.who)

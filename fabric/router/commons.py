@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fabric.messages import Happening
+from fabric.router.change import Change
 from fabric.router.clock import Clock
 from fabric.router.shelf import Shelf
 from fabric.router.topics import Trie
@@ -19,9 +20,10 @@ class Events(Protocol):
 
 
 class Commons:
-    __slots__ = ("appended_seq", "clock", "committed_seq", "events", "say", "shelf", "trie")
+    __slots__ = ("appended_seq", "change", "clock", "committed_seq", "events", "say", "shelf", "trie")
 
-    def __init__(self, shelf: Shelf, clock: Clock, last_seq: int) -> None:
+    def __init__(self, shelf: Shelf, clock: Clock, last_seq: int, change: Change) -> None:
+        self.change = change
         self.shelf = shelf
         self.clock = clock
         self.trie: Trie[Group] = Trie()

@@ -74,6 +74,7 @@ class Router:
         topics: Iterable[m.SaveTopic] = (),
         settings: Iterable[m.SaveSetting] = (),
         about: dict[str, Any] | None = None,
+        counters: Counter[str] | None = None,
         wall_us: int = 0,
         now: float = 0.0,
     ) -> None:
@@ -85,13 +86,16 @@ class Router:
         self.shelf.committed = last_seq
         saved = list(settings)
         self.settings = HubSettings(saved)
-        self.commons = Commons(self.shelf, self.clock, last_seq)
+        self.change = self.intake.change  # where the command at hand begins to change state
+        self.commons = Commons(self.shelf, self.clock, last_seq, self.change)
         self.dispatcher = Dispatcher(self.commons, self.intake, self.ledger, first_seq)
+        if counters is not None:  # of the router before
+            self.dispatcher.counters = counters
         priorities = next((setting.value for setting in saved if setting.name == PRIORITIES), ())
         self.dispatcher.restore(groups, failures, priorities, now)
         self.reception = Reception(token, self.intake, about or {})
         self.transactions = Transactions(self.intake, self.dispatcher, self.ledger)
-        self.requests = Requests(self.counters)
+        self.requests = Requests(self.counters, self.change)
         self.events: Events | None = None  # None: they were never switched on
         self.advice = Advice(self.commons.trie, self.counters)
         self.commons.say = say = self.advice.say
@@ -127,8 +131,12 @@ class Router:
     # What the shell calls.
 
     def step(self, message: m.ToHub | m.ToClient, peer: m.PeerId, now: float, out: Out) -> None:
-        """Take one command. A wrong one is answered with an error and changes nothing."""
+        """Take one command. A wrong one is answered with an error and changes nothing.
+
+        Any other exception is a fault of the router: see `fail` for what is left of it.
+        """
         self.clock.now = now
+        self.change.begun = False
         chan, rid = getattr(message, "chan", 0), getattr(message, "rid", 0)
         try:
             if isinstance(message, m.Hello):
@@ -137,6 +145,7 @@ class Router:
             session = self.reception.session_of(peer)
             session.last_seen = now
             if session.suspect:
+                self.change.begin()
                 self._is_back(session)
             commands.handle(self, message, session, now, out)
         except ProtocolError as error:
@@ -152,6 +161,13 @@ class Router:
             self.ledger.answer(peer, answer)
         else:
             out.append((peer, answer))
+
+    def fail(self, peer: m.PeerId, chan: int, rid: int, out: Out) -> bool:
+        """Answer a command that has raised an unexpected exception. False: state may be half changed, and this router
+        must not be used any more."""
+        self.counters["internal_errors"] += 1
+        out.append((peer, m.Err(chan, rid, Code.INTERNAL, "the hub failed at this command; its log says how", {})))
+        return not self.change.begun
 
     def tick(self, now: float, out: Out) -> None:
         """Let time pass: leases lapse, silent sessions end, groups hand out."""

@@ -271,6 +271,7 @@ class Dispatcher:
         if sub.fetch is not None or message.count < 1:
             raise ProtocolError(Code.BAD_OPTION, "one FETCH at a time, of one message or more")
         deadline = now + message.expires_ms / 1000
+        self.commons.change.begin()
         sub.ordinal_max = sub.sent + message.count
         sub.bytes_max = UNLIMITED
         sub.fetch = FetchOrder(message.rid, sub.sent, sub.ordinal_max, deadline)
@@ -296,6 +297,7 @@ class Dispatcher:
 
     def apply(self, sub: Subscription, rows: Iterable[Row], now: float) -> dict[str, Any]:
         """Apply rows that were checked."""
+        self.commons.change.begin()
         group, stale, applied = sub.group, [], 0
         for verdict, first, last, arg in rows:
             late = settling.settle(group, sub, verdict, first, last, arg, now)

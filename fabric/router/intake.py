@@ -11,6 +11,7 @@ from fabric.block import COUNT_MAX, IDS, SPARSE, Block, join
 from fabric.errors import Code, ProtocolError
 from fabric.messages import Append, Confirm, Level, Publish, PubOk, Record, SaveProducer
 from fabric.names import check_topic, unaliased
+from fabric.router.change import Change
 from fabric.router.ids import Ids
 from fabric.router.producers import SCHEDULED, Producer
 from fabric.router.sessions import Session
@@ -55,6 +56,7 @@ class Batch(NamedTuple):
 
 class Intake:
     def __init__(self, last_seq: int, last_ts_us: int, producers: Iterable[SaveProducer]) -> None:
+        self.change = Change()
         self.next_seq = last_seq + 1
         self.producers = {p.name: Producer.restore(p) for p in producers}
         self.refusal: Refusal | None = None
@@ -113,6 +115,7 @@ class Intake:
         left, first = checked.block, self.next_seq
         if left is not None and not self.tracked.isdisjoint(left.topics):
             self.require_room(left)
+        self.change.begin()
         ids.remember(checked, first)
         repeats = checked.rows(first)
         if left is None:
@@ -151,6 +154,7 @@ class Intake:
 
     def take(self, session: Session, publish: Publish, block: Block, place: int) -> None:
         """Count an examined publish as stored at a place: its first seq, or SCHEDULED + the number of its schedule."""
+        self.change.begin()
         if publish.pseq:
             assert session.producer is not None
             session.producer.stored(publish.pseq, block.count, block.body_crc, place)
@@ -171,6 +175,7 @@ class Intake:
         self.pending_bytes += size
 
     def _confirm(self, session: Session, publish: Publish, row: Confirm) -> None:
+        self.change.begin()
         self.confirmed = row
         if publish.rid:
             self._confirms.setdefault((session, publish.level), []).append(row)

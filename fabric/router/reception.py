@@ -85,6 +85,7 @@ class Reception:
         client = text(fields, "client", "", NAME_CHARS_MAX)
         hb_ms = bounded(fields, "hb_ms", *HEARTBEAT_MS)
         ttl_ms = bounded(fields, "ttl_ms", *TTL_MS)
+        self._intake.change.begin()
         session = Session(self._token(), peer, client, hb_ms / 1000, ttl_ms / 1000, now)
         session.number = next(self._numbers)
         self.sessions[session.id] = self._by_peer[peer] = session
@@ -105,6 +106,7 @@ class Reception:
 
     def _move(self, session: Session, peer: m.PeerId, out: Out) -> None:
         """The session goes on at another connection."""
+        self._intake.change.begin()
         if self._by_peer.pop(session.peer, None) is not None:
             out.append((session.peer, m.Notice("taken_over", {})))
         session.peer = peer

@@ -104,6 +104,7 @@ class Refreshes:
         start = fields.get("from", START)
         to = dispatcher.position(group, start, "from")
         number = group.refresh[0] + 1
+        dispatcher.commons.change.begin()
         for sub in group.members:  # before anything is delivered again
             out.append((sub.session.peer, _reset(sub, number, "begin", target)))
         dispatcher.seek(group, to)
@@ -143,9 +144,10 @@ class Refreshes:
                 raise ProtocolError(Code.NOT_FOUND, f"group {group.name!r} has no refresh {message.refresh}")
             raise ProtocolError(Code.STALE, f"refresh {message.refresh} is over; the latest one is {number}")
         refresh = self._running.get(group)
+        if refresh is not None and not refresh.has_ended:
+            raise ProtocolError(Code.CONFLICT, f"refresh {number} has not ended yet: wait for RESET end")
+        self._dispatcher.commons.change.begin()
         if refresh is not None:
-            if not refresh.has_ended:
-                raise ProtocolError(Code.CONFLICT, f"refresh {number} has not ended yet: wait for RESET end")
             refresh.ready.add(sub)
             self._look(refresh)
             phase = group.refresh[2]

@@ -14,6 +14,7 @@ from fabric.block import SPARSE, Block
 from fabric.bounds import REPLIES, REQUEST_MS
 from fabric.errors import Code, ProtocolError
 from fabric.names import check_topic, unaliased
+from fabric.router.change import Change
 from fabric.router.ledger import Out
 from fabric.router.options import bounded, text
 from fabric.router.services import Responder, Service, Services
@@ -53,7 +54,8 @@ class Inquiry:
 
 
 class Requests:
-    def __init__(self, counters: Counter[str]) -> None:
+    def __init__(self, counters: Counter[str], change: Change) -> None:
+        self.change = change
         self.services = Services()
         self.draining = False
         self._counters = counters
@@ -75,6 +77,7 @@ class Requests:
         """A SUB with `respond`."""
         if message.fields["respond"] is not True:
             raise ProtocolError(Code.BAD_OPTION, f"respond is true or false, not {message.fields['respond']!r}")
+        self.change.begin()
         responder, created = self.services.join(session, message.chan, message.fields)
         self._stir(responder.service)
         answer = {"group": responder.service.name, "created": created, "concurrency": responder.concurrency}
@@ -123,6 +126,7 @@ class Requests:
         service, responder = self._choose(topic)
         if responder is None and self._waiting_bytes + len(request.block) > WAITING_BYTES_MAX:
             raise ProtocolError(Code.BUSY, "too many bytes of requests wait", retry_ms=RETRY_MS)
+        self.change.begin()
         inquiry = Inquiry(next(self._numbers), session, request, service, now + timeout_s, replies_max)
         self._open[inquiry.number] = inquiry
         self._asked.setdefault(session, {})[request.rid] = inquiry
@@ -169,6 +173,7 @@ class Requests:
             raise ProtocolError(Code.BAD_OPTION, f"final is true or false, not {final!r}")
         error = text(reply.fields, "error", "", ERROR_CHARS_MAX)
         _check(reply.block)
+        self.change.begin()
         asker = inquiry.session
         if asker is None:
             self._counters["late_replies"] += 1

@@ -75,6 +75,7 @@ class Schedules:
             return self._intake.accept(session, publish._replace(block=raw, options={}), window)
         block, first = self._intake.examine(session, publish, window)
         if first is not None:
+            self._intake.change.begin()
             self._answer(session, publish, self._known(first))
             return None
         if timing.repeats and block.flags & IDS:
@@ -89,7 +90,9 @@ class Schedules:
         if not self._intake.tracked.isdisjoint(block.topics):
             self._intake.require_room(block)
         answer = {"schedule": self._last_id + 1, "due_us": due_us}
-        if timing.name and (old := self._unwritten.find_name(timing.name)) is not None:
+        old = self._unwritten.find_name(timing.name) if timing.name else None
+        self._intake.change.begin()
+        if old is not None:
             answer["replaced"] = self._replace(old)
         self._last_id += 1
         schedule = m.SaveSchedule(
@@ -132,6 +135,7 @@ class Schedules:
             raise ProtocolError(Code.BAD_OPTION, f"name is text of 1..{NAME_CHARS_MAX} characters")
         number = bounded(fields, "id", 1, 0, NUMBER_MAX)
         found = self._unwritten.find_name(name) if name is not None else self._unwritten.find(number)
+        self._intake.change.begin()
         if isinstance(found, m.SaveSchedule):
             self._end(found, Block(found.block), "was cancelled")
             self._counters["schedules_cancelled"] += 1

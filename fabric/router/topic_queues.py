@@ -58,6 +58,7 @@ def _create(router: "Router", name: str, fields: Fields) -> dict[str, Any]:
 
 def _delete(router: "Router", name: str) -> dict[str, Any]:
     out: Out = []
+    router.change.begin()
     if name in router.groups:
         admin_groups.delete(router, {"group": name}, router.clock.now, out)
     for peer, message in out:

@@ -279,6 +279,7 @@ class TopicBook:
         asked = asked_settings(name, fields, base)
         self.require_place()
         floor = max(self._start, self._commons.shelf.removed.get(name, 0))
+        self._commons.change.begin()
         topic = existing or Topic(name, asked, floor, self.keeper.first_seq)
         topic.settings, topic.deleted, topic.kept = asked, False, 0
         topic.recount(self._intake.next_seq)
@@ -303,6 +304,7 @@ class TopicBook:
         asked, before = asked_settings(name, fields, topic.settings), topic.settings
         if before.queue and asked.keep != before.keep:
             raise ProtocolError(Code.CONFLICT, f"topic {name!r} is a queue, and a queue keeps until_acked")
+        self._commons.change.begin()
         topic.settings = asked
         if asked.keep != before.keep and "last_per_key" in (asked.keep, before.keep):
             topic.overflowed = False
@@ -316,6 +318,7 @@ class TopicBook:
         topic = self.find(name)
         if topic.settings.queue and not queue:
             raise ProtocolError(Code.CONFLICT, f"topic {name!r} is a queue: delete it with queue.delete")
+        self._commons.change.begin()
         removed = self.keeper.empty(topic, self._intake.next_seq)
         topic.deleted, topic.settings, topic.counting, topic.latest = True, DEFAULTS, None, None
         topic.alarm = NEVER
@@ -332,6 +335,8 @@ class TopicBook:
         topic = self._topics.get(name)
         if topic is None:
             self.require_place()
+        self._commons.change.begin()
+        if topic is None:
             topic = Topic(name, DEFAULTS, self._intake.next_seq, self.keeper.first_seq)
             topic.deleted = True
             self._enter(topic)

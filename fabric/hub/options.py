@@ -1,0 +1,16 @@
+"""How a hub is started."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from fabric.journal.store import Limits
+
+DEFAULT_BIND: Final = "tcp://127.0.0.1:7171"
+
+
+class HubOptions(NamedTuple):
+    binds: Sequence[str] = (DEFAULT_BIND,)
+    limits: Limits = Limits()
+    drain_s: float = 5.0  # how long a stopping hub waits for outstanding acks
+    io_threads: int = 1
+    allow_network_fs: bool = False

@@ -1,0 +1,66 @@
+"""A router with the state that is in the journal: when a hub starts, and when it goes on after a fault of its own."""
+
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import fabric
+from fabric.hub.log import event
+from fabric.hub.scribe import Committed, Failed, Scribe, Unwritable, journal_failed
+from fabric.journal.store import Journal, Restored
+from fabric.router.core import Router, Turn
+from fabric.router.ledger import Out
+
+
+def restored_router(journal: Journal, state: Restored, counters: "Counter[str] | None" = None) -> Router:
+    about = {"hub": fabric.__version__, "journal": journal.uuid, "epoch": journal.epoch}
+    router = Router(
+        journal.reader(),
+        lambda: secrets.token_bytes(16),
+        first_seq=state.first_seq,
+        last_seq=state.last_seq,
+        last_ts_us=state.last_ts_us,
+        groups=state.groups,
+        producers=state.producers,
+        failures=state.failures,
+        topics=state.topics,
+        settings=state.settings,
+        about=about,
+        counters=counters,
+        wall_us=time.time_ns() // 1000,
+        now=time.monotonic(),
+    )
+    event(
+        logging.INFO,
+        "journal opened",
+        first_seq=state.first_seq,
+        last_seq=state.last_seq,
+        groups=len(state.groups),
+        clean=state.was_clean,
+    )
+    journal.hold_seq = router.topics.hold
+    router.place = {**about, "journal": journal.uuid.hex(), "path": str(journal.path.resolve())}
+    for finding in state.findings:
+        event(logging.ERROR, "journal damaged", finding=str(finding))
+    return router
+
+
+def finish(scribe: Scribe, committing: Sequence[Turn], sealed: Sequence[Turn]) -> Out:
+    """Wait until turns are on disk that were handed to the journal thread, and others that were only sealed. Returns
+    what may be said then."""
+    sends: Out = []
+    for turns, is_submitted in ((committing, True), (sealed, False)):
+        if not is_submitted and turns:
+            scribe.submit([record for turn in turns for record in turn.records])
+        scribe.ask(lambda: None)  # answered after the commit
+        for report in scribe.reports():
+            match report:
+                case Failed(error):
+                    raise journal_failed(error)
+                case Unwritable():
+                    return sends  # and what was sealed after it follows from it
+                case Committed():
+                    sends += [send for turn in turns for send in turn.sends]
+    return sends

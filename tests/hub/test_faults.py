@@ -1,0 +1,266 @@
+"""Faults of the hub's own code, planted while it serves: the session that met one hears INTERNAL, others lose nothing.
+
+Where state may be half changed, the hub goes on with what is in its journal, as after a crash, without ending.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import fabric_client
+from fabric import messages as m
+from fabric import wire
+from fabric.errors import Code, FabricError
+from fabric.hub import Hub, HubOptions
+from fabric.journal.store import Journal
+from fabric.router import commands, info
+from fabric.router.core import Router
+from fabric_client.errors import HubError, PublishRefused
+from tests.commands import SAMPLES, Sample, handler_of, handlers
+from tests.hub.kit import Talker, bodies_on_disk, eventually, talker
+
+OFFENDER: Final = "offender"
+WAIT_S: Final = 120.0
+POSITIONS: Final = ("entry", "boundary", "end")
+
+
+class Planted(Exception):
+    """The fault that a test has made."""
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    with Hub(tmp_path / "journal", HubOptions(binds=[f"inproc://{uuid.uuid4()}"], drain_s=0)) as hub:
+        yield hub
+
+
+class Singer:
+    """A client as applications have it: publishes and consumes all the time, and must not notice more than a pause."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._fab = fabric_client.connect(hub.binds[0], context=hub.context, name="singer", producer="singer")
+        self._stop = threading.Event()
+        self.sung: list[bytes] = []
+        self.heard: set[bytes] = set()
+        self._failures: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run, args=(work,)) for work in (self._sing, self._listen)]
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._failures.append(error)
+
+    def _sing(self) -> None:
+        while not self._stop.is_set():
+            song = b"song %d" % len(self.sung)
+            self._fab.publish("song", song, timeout=WAIT_S)
+            self.sung.append(song)
+
+    def _listen(self) -> None:
+        while not self._stop.is_set() or len(self.heard) < len(self.sung):
+            for message in self._fab.consume("song", group="choir", timeout=0.5):
+                self.heard.add(bytes(message.data))
+                message.ack()
+
+    def __enter__(self) -> "Singer":
+        for thread in self._threads:
+            thread.start()
+        eventually(lambda: self.heard, "the first song")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(WAIT_S)
+        assert not any(thread.is_alive() for thread in self._threads)
+        self._fab.close()
+        if kind is None:
+            assert not self._failures, self._failures
+            assert self.heard == set(self.sung)
+
+    def goes_on(self) -> None:
+        """What was confirmed is heard, and more is sung."""
+        sung = len(self.sung)
+        eventually(lambda: len(self.sung) > sung or self._failures, "another song")
+        assert not self._failures, self._failures
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, said: m.ToHub | type, position: str) -> None:
+    """Let the handler fail when the offender says this message, or one of this kind."""
+
+    def around(original: Callable[..., None]) -> Callable[..., None]:
+        def handler(router: Router, message: Any, who: Any, now: float, out: Any) -> None:
+            is_it = type(message) is said if isinstance(said, type) else message == said
+            if not is_it or not (isinstance(who, bytes) or who.client == OFFENDER):
+                original(router, message, who, now, out)
+                return
+            if position == "end":
+                try:
+                    original(router, message, who, now, out)
+                finally:
+                    router.change.begin()
+                    raise Planted(position)
+            if position == "boundary":
+                router.change.begin()
+            raise Planted(position)
+
+        return handler
+
+    monkeypatch.setattr(commands, "hello", around(commands.hello))
+    monkeypatch.setattr(commands, "handle", around(commands.handle))
+
+
+def offend(hub: Hub, sample: Sample, context: Any) -> None:
+    """Say the sample; what is heard is INTERNAL and, if state had begun to change, that the session is over."""
+    is_hello = isinstance(sample.message, m.Hello)
+    peer = Talker(context, hub.binds[0]) if is_hello else talker(context, hub.binds[0], client=OFFENDER)
+    with peer:
+        if not is_hello:
+            peer.subscribe("t", group="g", chan=1)
+        peer.send(sample.message)
+        error = peer.until(m.Err)
+        assert (error.code, error.rid) == (Code.INTERNAL, getattr(sample.message, "rid", 0)), (sample, error)
+
+
+def counted(hub: Hub) -> tuple[int, int]:
+    return hub.counters["internal_errors"], hub.counters["restored"]
+
+
+def test_there_is_a_sample_of_every_handler() -> None:
+    assert {handler_of(sample) for sample in SAMPLES} == handlers()
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_a_fault_in_every_handler(hub: Hub, tmp_path: Path, position: str, caplog: pytest.LogCaptureFixture) -> None:
+    """All of them one after the other, while another client goes on."""
+    with Singer(hub) as singer:
+        for n, sample in enumerate(SAMPLES, 1):
+            with pytest.MonkeyPatch.context() as patched:
+                plant(patched, sample.message, position)
+                offend(hub, sample, hub.context)
+            wanted = (n, n if position != "entry" else 0)
+            eventually(lambda wanted=wanted: counted(hub) == wanted, f"{sample.name} is counted")  # type: ignore[misc]
+            if n % 10 == 0:
+                singer.goes_on()
+        singer.goes_on()
+    hub.stop()
+    stored = [body for body in bodies_on_disk(tmp_path / "journal") if body.startswith(b"song")]
+    assert stored == singer.sung, "each once, in order"
+    lines = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "command failed"]
+    assert 1 <= len(lines) <= 21, "bounded"
+    assert all("Planted" in line["error"] and line["frame0"] for line in lines[:20])
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_the_client_takes_internal_for_final(hub: Hub, monkeypatch: pytest.MonkeyPatch, position: str) -> None:
+    """The call fails, it is not sent again, and the client goes on."""
+    with fabric_client.connect(hub.binds[0], context=hub.context, name=OFFENDER, producer="p") as fab:
+        fab.publish("t", b"1")
+        with monkeypatch.context() as patched:
+            plant(patched, m.Publish, position)
+            with pytest.raises(PublishRefused) as refused:
+                fab.publish("t", b"2", timeout=WAIT_S)
+            assert refused.value.code == Code.INTERNAL
+        assert hub.counters["internal_errors"] == 1
+        with monkeypatch.context() as patched:
+            plant(patched, m.Info, position)
+            with pytest.raises(HubError) as failed:
+                fab.info("groups")
+            assert failed.value.code == Code.INTERNAL
+        assert hub.counters["internal_errors"] == 2
+        fab.publish("t", b"3", timeout=WAIT_S)
+        assert [bytes(message.data) for message in fab.get("t", seq=1, n=10)] == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("where", ["tick", "seal", "committed", "next_deadline", "wants_commit"])
+def test_a_fault_outside_of_commands(hub: Hub, tmp_path: Path, where: str) -> None:
+    original = getattr(Router, where)
+    left = 2
+
+    def fails(self: Router, *args: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        if left and threading.current_thread().name == "fabric-hub":
+            left -= 1
+            raise Planted(where)
+        return original(self, *args, **kwargs)
+
+    with Singer(hub) as singer:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Router, where, fails)
+            eventually(lambda: left == 0, "the faults have happened")
+            singer.goes_on()
+        singer.goes_on()
+    assert hub.failure is None
+    hub.stop()
+    stored = [body for body in bodies_on_disk(tmp_path / "journal") if body.startswith(b"song")]
+    assert stored == singer.sung
+
+
+def test_a_fault_that_does_not_end_ends_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cause is in the journal: no client was heard of between."""
+
+    def fails(self: Router, *args: Any) -> None:
+        raise Planted("again")
+
+    monkeypatch.setattr(Router, "tick", fails)
+    eventually(lambda: hub.failure, "the hub gives up")
+    assert isinstance(hub.failure, FabricError)
+    assert "failed 3 times in a row: Planted: again" in str(hub.failure)
+
+
+def test_a_turn_that_cannot_be_encoded_is_not_the_end(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing of it is on disk, nothing of it was confirmed, and what clients send again is stored."""
+    original, left = Journal.commit, 3
+
+    def fails(self: Journal, turn: Any) -> None:
+        nonlocal left
+        if left and any(isinstance(record, m.Append) for record in turn):
+            left -= 1
+            original(self, [*turn, m.SaveSetting("x", 1 << 70)])
+        else:
+            original(self, turn)
+
+    monkeypatch.setattr(Journal, "commit", fails)
+    with Singer(hub) as singer:
+        singer.goes_on()
+    assert left == 0
+    assert hub.failure is None
+    assert hub.counters["restored"] == 3
+    assert any("OverflowError" in str(record.__dict__.get("fields")) for record in caplog.records)
+
+
+def test_frames_that_make_the_decoder_fail(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = wire.decode_command
+
+    def fails(frames: Any) -> Any:
+        if b"poison" in frames[0]:
+            raise KeyError("poison")
+        return original(frames)
+
+    monkeypatch.setattr(wire, "decode_command", fails)
+    with talker(hub.context, hub.binds[0]) as peer:
+        peer.send(m.Info(77, {"what": "poison"}))
+        assert peer.refused(77) == Code.INTERNAL
+        peer.still_served()
+    assert hub.counters["restored"] == 0
+
+
+def test_an_answer_that_cannot_be_encoded(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = info.info
+
+    def strange(router: Router, fields: Any) -> dict[str, Any]:
+        return {"n": 1 << 70} if fields.get("what") == "strange" else original(router, fields)
+
+    monkeypatch.setattr(commands, "info", strange)
+    with talker(hub.context, hub.binds[0]) as peer:
+        peer.send(m.Info(77, {"what": "strange"}))
+        assert peer.refused(77) == Code.INTERNAL
+        peer.still_served()
+        assert peer.info("counters")["internal_errors"] == 1
