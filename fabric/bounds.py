@@ -110,6 +110,7 @@ TABLE: Final = (
     *_verdicts("ACK"),
     _positional("FETCH", "count", 1),
     _positional("FETCH", "expires_ms", 0, HORIZON_MS),
+    _positional("FETCH", "enough"),
     _positional("READY", "refresh"),
     _named("GET", "seq"),
     _named("GET", "time_us"),

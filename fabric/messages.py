@@ -98,6 +98,7 @@ class Fetch(NamedTuple):
     rid: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which no one needs here
     expires_ms: int
+    enough: int = 0  # end it when so many were sent and no more are ready; 0: when all were sent
 
 
 class Info(NamedTuple):

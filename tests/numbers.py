@@ -147,7 +147,9 @@ def _txn(field: str, op: str, value: Any, rid: int) -> Frames | None:
 
 
 def _fetch(field: str, op: str, value: Any, rid: int) -> Frames:
-    return [_pack(Verb.FETCH, CHAN, rid, *((value, 0) if field == "count" else (1, value)))]
+    return [
+        _pack(Verb.FETCH, CHAN, rid, *{"count": (value, 0), "expires_ms": (1, value), "enough": (1, 0, value)}[field])
+    ]
 
 
 def _ready(field: str, op: str, value: Any, rid: int) -> Frames:

@@ -218,6 +218,7 @@ def _consuming_frames() -> Iterator[tuple[str, m.ToHub | m.ToClient]]:
     reasons = ((m.Verdict.RETRY, 21, 21, "the shop is closed"), (m.Verdict.RETRY, 22, 22, (5000, "the shop is closed")))
     yield "ACK, retries with reasons", m.Settle(1, 15, reasons)
     yield "FETCH", m.Fetch(2, 13, 10, 1000)
+    yield "FETCH, one is enough", m.Fetch(2, 13, 10, 1000, 1)
     yield "END", m.End(2, 13, 10)
     yield "GAP", m.Gap(1, 500, 749, "retention")
     yield "RESET, begin", m.Reset(1, {"refresh": 3, "phase": "begin", "target": 1004})
@@ -318,8 +319,9 @@ def frames_meaning(frames: Sequence[bytes]) -> dict[str, Any]:
     message = wire.decode(frames)
     verb = wire.Verb(frames[0][1])  # the second byte of the array: all verbs are below 128
     fields = {name: _plain(value) for name, value in message._asdict().items() if name != "block"}
-    if not fields.get("options", True):
-        del fields["options"]  # of a PUB that has none
+    for optional in ("options", "enough"):
+        if not fields.get(optional, True):
+            del fields[optional]  # a PUB or a FETCH that has none
     return {"verb": verb.name, "number": int(verb)} | fields
 
 

@@ -243,10 +243,10 @@ class Dispatcher:
                 self.timers.set(parcel.deadline, parcel)
             if more:
                 self.stir(group)
-            if len(out) > sent:
-                self.counters["deliveries"] += len(out) - sent
+            self.counters["deliveries"] += len(out) - sent
+            if len(out) > sent or not more:
                 for sub in group.members:
-                    if sub.fetch is not None and sub.sent >= sub.fetch.target:
+                    if sub.fetch is not None and sub.sent >= (sub.fetch.target if more else sub.fetch.enough):
                         self._end_fetch(sub, out)
 
     def _advance(self, group: Group, now: float, out: Out) -> bool:
@@ -274,7 +274,8 @@ class Dispatcher:
         self.commons.change.begin()
         sub.ordinal_max = sub.sent + message.count
         sub.bytes_max = UNLIMITED
-        sub.fetch = FetchOrder(message.rid, sub.sent, sub.ordinal_max, deadline)
+        enough = sub.sent + min(message.enough or message.count, message.count)
+        sub.fetch = FetchOrder(message.rid, sub.sent, sub.ordinal_max, enough, deadline)
         self.stir(sub.group)
         self.timers.set(deadline, sub)
 

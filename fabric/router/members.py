@@ -16,11 +16,12 @@ _first_ordinal = attrgetter("first")
 
 
 class FetchOrder(NamedTuple):
-    """An open FETCH: close it with END at this ordinal or at this time."""
+    """An open FETCH. END closes it at an ordinal, at a time, or when enough was sent and no more is ready."""
 
     rid: int
     first: int  # ordinals sent before it
     target: int
+    enough: int  # the ordinal that is enough
     deadline: float
 
 

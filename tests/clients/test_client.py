@@ -252,13 +252,14 @@ def test_fetch_whose_end_was_lost_gives_what_there_is(served: Served, monkeypatc
     monkeypatch.setattr(sync_consume, "FETCH_GRACE_S", 0.0)
     with fabric_client.connect(served.url) as fab:
         fab.publish("a", b"x")
-        fab.fetch("a", group="g", timeout=PATIENCE_S)
+        (first,) = fab.fetch("a", group="g", timeout=PATIENCE_S)
         served.hub.silent.add(m.Fetch)
         assert fab.fetch("a", group="g", timeout=0.01) == []
         served.hub.silent.clear()
         fab.publish("a", b"y")
         (message,) = fab.fetch("a", group="g", timeout=PATIENCE_S)
         assert message.body == b"y"
+        first.ack()
 
 
 def test_group_with_other_settings_is_refused(served: Served) -> None:

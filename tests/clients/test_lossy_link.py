@@ -11,7 +11,8 @@ import pytest
 from fabric import messages as m
 from fabric.errors import Code
 from fabric_client.outgoing import PLAIN, fit
-from fabric_client.session import Session, State
+from fabric_client.session import Session
+from fabric_client.state import State
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
 from tests.clients.model_hub import ModelHub

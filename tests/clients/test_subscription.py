@@ -214,7 +214,7 @@ def test_large_messages_without_a_group_renew_the_credit_by_bytes() -> None:
 
 def test_deliveries_that_nobody_wants_any_more_go_back() -> None:
     post = Post()
-    post.sub.unwanted = True
+    post.sub.retire()
     post.deliver(1, 3)
     assert not post.sub.ready
     assert post.rows() == [(Verdict.RELEASE, 1, 3, None)]

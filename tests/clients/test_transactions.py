@@ -10,10 +10,11 @@ from fabric_client.batch import Batch
 from fabric_client.errors import BadMessage, Closed, Stale, TopicFull
 from fabric_client.message import Message
 from fabric_client.session import Session
+from fabric_client.settle import settle
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
 from fabric_client.transaction import Transaction, send
-from fabric_client.verdicts import Reject
+from fabric_client.verdicts import Decision, Reject
 from tests.clients.talk import deliver, live_session, said, take, welcome
 
 
@@ -24,7 +25,7 @@ class Desk:
         self.session = live_session()
         self.outcomes: list[Ticket] = []
         self.sub = self.session.subscribe(
-            lambda chan: Subscription(chan, {"patterns": ["#"], "group": "g"}, commit=self.commit), Ticket()
+            lambda chan: Subscription(chan, {"patterns": ["#"], "group": "g"}, shell=self), Ticket()
         )
         (sub,) = said(self.session)
         assert isinstance(sub, m.Subscribe)
@@ -32,10 +33,14 @@ class Desk:
 
     def commit(self, txn: Transaction) -> None:
         if not txn.publishes:
-            txn.ack()
+            self.settle(txn.batch, txn.index, (Verdict.ACK, None), None)
             return
         self.outcomes.append(Ticket())
         send(txn, self.session.publisher, self.session.flush, self.outcomes[-1])
+
+    def settle(self, batch: Batch, index: int | None, decision: Decision, timeout: float | None) -> None:
+        self.outcomes.append(Ticket())
+        settle(batch, index, decision, self.session.flush, self.outcomes[-1])
 
     def deliver(self, *payloads: bytes) -> Batch:
         self.session.receive(deliver(self.sub.chan, self.sub.last_ordinal + 1, *payloads), 0.0)
@@ -274,7 +279,7 @@ async def _committed() -> None: ...
 def test_the_wrong_kind_of_with_is_an_error() -> None:
     desk = Desk()
     (message,) = desk.deliver(b"1")
-    desk.sub.commit = lambda txn: _committed()
+    desk.commit = lambda txn: _committed()  # type: ignore[assignment,method-assign]
     with pytest.raises(Exception, match="asyncio"), message.transaction() as txn:
         txn.publish("out", b"x")
 

@@ -10,7 +10,7 @@ from fabric_client import AsyncClient, AsyncConsumer, Client, Consumer
 AWAITED = {"publish", "publish_many", "cancel", "drain", "flush", "fetch", "work", "close"}
 AWAITED |= {"info", "request", "respond"}
 PLAIN = {"publish_nowait", "schedules", "consume", "consume_batches", "get", "serve"}
-PROPERTIES = {"connected", "hub", "admin"}
+PROPERTIES = {"connected", "hub", "admin", "unconfirmed"}
 
 
 def words(client: type) -> set[str]:

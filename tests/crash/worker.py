@@ -114,12 +114,15 @@ class Consumer:
             self._confirm(batch._sub)
 
     def _confirm(self, sub: Subscription) -> None:
-        self._fab.flush(PATIENCE_S)
-        # A flush also ends when the hub has forgotten the session, and a verdict may come too late. Only what was
-        # neither void nor stale is settled for sure.
+        confirmed = True
+        try:
+            self._fab.flush(PATIENCE_S)
+        except fabric_client.VerdictsUnconfirmed:
+            confirmed = False
+        # A verdict may come too late. Only what was neither void nor stale is settled for sure.
         in_time, self._stale = sub.stale == self._stale, sub.stale
         for generation, acked, rejected in self._given:
-            sure = in_time and generation == sub.generation
+            sure = confirmed and in_time and generation == sub.generation
             self._log.say("acked" if sure else "unsure", acked)
             if rejected:
                 self._log.say("rejected" if sure else "unsure", rejected)

@@ -327,3 +327,28 @@ def test_fetch_ends_when_filled_and_when_time_is_over() -> None:
 def test_fetch_without_waiting_ends_at_once() -> None:
     w = world(A, credit=0)
     assert w.say(A, m.Fetch(1, 11, 2, 0)) == [m.End(1, 11, 0)]
+
+
+def test_fetch_ends_when_enough_was_sent_and_no_more_is_ready() -> None:
+    w = world(A, credit=0)
+    w.pub(P, "job.x", "1", "2", "3")
+    assert [type(x) for x in w.say(A, m.Fetch(1, 11, 10, 5000, 1))] == [m.Deliver, m.End]
+    assert w.said[A][-1] == m.End(1, 11, 3)
+    assert w.say(A, m.Fetch(1, 12, 10, 5000, 2)) == []
+    w.pub(P, "job.x", "4")
+    assert not isinstance(w.said[A][-1], m.End)
+    w.pub(P, "job.x", "5")
+    assert w.said[A][-1] == m.End(1, 12, 2)
+    assert w.say(A, m.Fetch(1, 13, 10, 5000, 1)) == []
+    w.pass_time(5.0)
+    assert w.said[A][-1] == m.End(1, 13, 0)
+    assert w.bodies(A) == ["1", "2", "3", "4", "5"]
+
+
+def test_fetch_of_much_ends_after_all_that_is_ready() -> None:
+    w = world(A, credit=0)
+    for number in range(200):  # more than a group hands out in one go
+        w.pub(P, "job.x", f"{number}")
+    w.say(A, m.Fetch(1, 11, 1000, 5000, 1))
+    w.pass_time(0.001)
+    assert w.said[A][-1] == m.End(1, 11, 200)

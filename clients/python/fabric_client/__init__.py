@@ -37,6 +37,7 @@ from fabric_client.errors import (
     TimedOut,
     Timeout,
     TopicFull,
+    VerdictsUnconfirmed,
 )
 from fabric_client.message import Message
 from fabric_client.options import GroupOptions, PublishOptions
@@ -88,6 +89,7 @@ __all__ = [
     "Timeout",
     "TopicFull",
     "Transaction",
+    "VerdictsUnconfirmed",
     "aconnect",
     "connect",
 ]

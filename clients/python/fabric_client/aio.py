@@ -16,11 +16,11 @@ from fabric.errors import FabricError
 from fabric_client.aio_ask import AsyncAsking
 from fabric_client.aio_consume import AsyncConsuming
 from fabric_client.aio_publish import AsyncPublishing
+from fabric_client.fetchers import Fetchers
 from fabric_client.liveness import SESSION_TTL_S, liveness
 from fabric_client.mailbox import Mailbox
 from fabric_client.options import ANSWER_S, CLOSE_S, GOODBYE_S, default_url, random_name
 from fabric_client.reactor import Reactor
-from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
 from fabric_client.verdicts import Seconds
 
@@ -93,7 +93,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         self._is_named = name is not None
         self._mailbox: Mailbox | None = None
         self._mailbox_lock = asyncio.Lock()
-        self._fetchers: dict[object, list[Subscription]] = {}
+        self._fetchers = Fetchers()
 
     async def _start(self) -> "AsyncClient":
         self._reactor = Reactor(*self._asked)

@@ -1,5 +1,6 @@
 """The asyncio loop over messages or batches: `async for msg in fab.consume(...)`."""
 
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -24,6 +25,8 @@ class AsyncConsumer(Generic[T]):
         self._reactor = reactor
         self._sub = sub
         self._loop = loop
+        # The `finally` of a generator that was never started does not run.
+        weakref.finalize(loop, reactor.drop, sub).atexit = False
 
     @property
     def group(self) -> str | None:
@@ -47,6 +50,7 @@ class AsyncConsumer(Generic[T]):
     async def close(self) -> None:
         """Unsubscribe. What has no verdict yet goes back to the group, uncounted."""
         await self._loop.aclose()
+        self._reactor.drop(self._sub)
 
     async def __aenter__(self) -> "AsyncConsumer[T]":
         return self

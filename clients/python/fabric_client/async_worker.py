@@ -73,8 +73,10 @@ async def work(
             task.cancel()
         raise
     finally:
-        await asyncio.gather(*tasks, return_exceptions=True)  # what has begun may end, and give its verdict
-        reactor.drop(sub)
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)  # what has begun may end, and give its verdict
+        finally:
+            reactor.drop(sub)
     return bench.begun
 
 
@@ -132,6 +134,8 @@ async def respond(
             task.cancel()
         raise
     finally:
-        await asyncio.gather(*tasks, return_exceptions=True)
-        reactor.drop(sub)
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            reactor.drop(sub)
     return begun

@@ -12,12 +12,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fabric.block import Block, cut
 from fabric.columns import HeaderValue
+from fabric.errors import FabricError
 from fabric.messages import Verdict
 from fabric.wire import REASON_CHARS_MAX
 from fabric_client.message import Message
 from fabric_client.rows import Row, extend, extend_range
 from fabric_client.transaction import Transaction
-from fabric_client.verdicts import HandlerVerdict, Seconds, decision, milliseconds, retry_argument
+from fabric_client.verdicts import (
+    SETTLE_S,
+    Decision,
+    HandlerVerdict,
+    Seconds,
+    VerdictName,
+    decision,
+    milliseconds,
+    retry_argument,
+    verdict_of,
+)
 
 if TYPE_CHECKING:
     from fabric_client.subscription import Subscription
@@ -35,8 +46,8 @@ class Batch:
     """
 
     __slots__ = (
-        "_contexts", "_done", "_due", "_headers", "_keys", "_listed", "_lost", "_other", "_payloads", "_sent",
-        "_settled", "_sub", "_topics", "_whole", "attempt", "block", "count", "first_ordinal", "generation",
+        "__weakref__", "_contexts", "_done", "_due", "_headers", "_keys", "_listed", "_lost", "_other", "_payloads",
+        "_sent", "_settled", "_sub", "_topics", "_whole", "attempt", "block", "count", "first_ordinal", "generation",
         "leased_at", "seqs",
     )  # fmt: skip
 
@@ -66,6 +77,10 @@ class Batch:
         self._listed = False
         self._whole = False  # all that has no other verdict is acked
         self._due = 1 if sub.settles else NEVER
+
+    def __del__(self) -> None:
+        if self._sub.fetching and not self.complete:
+            self._sub.forgotten(self)
 
     def __len__(self) -> int:
         return self.count
@@ -150,6 +165,17 @@ class Batch:
         """What has no verdict yet goes to the dead letters."""
         self._settle_rest(Verdict.REJECT, reason[:REASON_CHARS_MAX])
 
+    def settle(
+        self,
+        verdict: VerdictName = "ack",
+        *,
+        delay: Seconds | None = None,
+        reason: str | None = None,
+        timeout: float | None = SETTLE_S,
+    ) -> Any:
+        """Give a verdict on all that has none yet, and wait until the hub has it on disk; see `Message.settle`."""
+        return self._settle_now(None, verdict_of(verdict, delay, reason), timeout)
+
     def touch(self, lease: Seconds | None = None) -> None:
         """Still at work. The client does this by itself; call it to ask for another length, in seconds."""
         self._sub.touch(self, 0, self.count - 1, None if lease is None else milliseconds("lease", lease))
@@ -181,6 +207,11 @@ class Batch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         return self.__exit__(kind, error, trace)
+
+    def _settle_now(self, index: int | None, decision: Decision, timeout: float | None) -> Any:
+        if self._sub.shell is None:
+            raise FabricError("this message takes no verdict", "consume with a group to give verdicts")
+        return self._sub.shell.settle(self, index, decision, timeout)
 
     def message(self, index: int) -> Message:
         return Message(self, index, self.payloads[index])
@@ -267,8 +298,9 @@ class Batch:
     def _note(self, verdict: Verdict, index: int, arg: Any) -> None:
         """Write down a verdict that is no ack. What must come again bars its key first, so that the bar is there
         whenever the verdict is found."""
-        if self._sub.bars.ordered and verdict in (Verdict.RETRY, Verdict.RELEASE) and self._due != NEVER:
-            self._sub.bars.failed(self, index)
+        sub = self._sub
+        if sub.bars.ordered and verdict in (Verdict.RETRY, Verdict.RELEASE) and self.generation == sub.generation:
+            sub.bars.failed(self, index)
         self._other.append((verdict, index, arg))
 
     def _noted(self) -> None:

@@ -23,7 +23,7 @@ class Again(Enum):
 
 
 class Call:
-    """`parts` are the frames of an answer in several frames; `ticket` is done when it is complete."""
+    """An open request. `parts` are the frames of an answer in several frames; `ticket` is done when it is complete."""
 
     __slots__ = ("message", "parts", "retry_at", "rid", "said", "ticket")
 
@@ -35,25 +35,31 @@ class Call:
         self.said = False
         self.parts: deque[m.Got | m.Reply] = deque()
 
+    @property
+    def chan(self) -> int:
+        """The channel that it is about, or 0."""
+        chan: int = getattr(self.message, "chan", 0)
+        return chan
+
     def after_reconnect(self, known: set[int], resumed: bool) -> Again:
         """`known` are the channels that the hub still has."""
         self.retry_at = NOT_DUE
-        said, self.said = self.said, True
-        kept = getattr(self.message, "chan", 0) in known
+        kept = self.chan in known
         match self.message:
             case m.Subscribe() if kept:
                 return Again.ANSWERED
             case m.Unsubscribe() | m.Ready() if not kept:
                 return Again.ANSWERED
-            case m.Fetch() if kept:
+            case m.Fetch() if kept and self.said:
                 return Again.WAIT  # a second one would be refused
-            case m.Request() if said:
+            case m.Request() if self.said:
                 return Again.WAIT if resumed else Again.LOST
         return Again.SAY
 
 
 class Calls:
-    """The open calls of a session, by request id."""
+    """The open calls of a session, by request id. A call on a channel is not said before the SUB of that channel is
+    answered: the hub may refuse the SUB, or ask for patience."""
 
     def __init__(self, say: Callable[[m.ToHub], None]) -> None:
         self._say = say
@@ -61,11 +67,16 @@ class Calls:
         self._later: dict[int, Call] = {}  # those of them that are to be said again
 
     def add(self, message: m.ToHub, rid: int, ticket: Ticket, live: bool) -> Call:
-        call = self._open[rid] = Call(message, rid, ticket)
+        call = Call(message, rid, ticket)
         if live:
-            call.said = True
-            self._say(message)
+            self._say_call(call)
+        self._open[rid] = call
         return call
+
+    def _say_call(self, call: Call) -> None:
+        call.said = not call.chan or isinstance(call.message, m.Subscribe) or call.chan not in self.opening()
+        if call.said:
+            self._say(call.message)
 
     def get(self, rid: int) -> Call | None:
         return self._open.get(rid)
@@ -76,6 +87,17 @@ class Calls:
     def opening(self) -> set[int]:
         """The channels whose SUB has no answer yet."""
         return {call.message.chan for call in self._open.values() if isinstance(call.message, m.Subscribe)}
+
+    def opened(self, chan: int) -> None:
+        """The hub has accepted a subscription: say what waited for it."""
+        for call in [call for call in self._open.values() if call.chan == chan and not call.said]:
+            self._say_call(call)
+
+    def fail_channel(self, chan: int, error: FabricError) -> None:
+        """The subscription has ended: all calls on its channel have failed."""
+        for call in [call for call in self._open.values() if call.chan == chan]:
+            del self._open[call.rid]
+            call.ticket.fail(error)
 
     def all(self) -> list[Call]:
         return list(self._open.values())
@@ -91,7 +113,7 @@ class Calls:
                     answered.append(rid)
                 case Again.SAY:
                     call.parts.clear()
-                    self._say(call.message)
+                    self._say_call(call)
                 case Again.LOST:
                     del self._open[rid]
                     call.ticket.fail(ConnectionLost("the connection was lost", "it may or may not have been answered"))

@@ -20,9 +20,9 @@ from fabric_client.errors import Closed, ConnectionLost, Forked, Timeout
 from fabric_client.link import Link
 from fabric_client.liveness import Liveness
 from fabric_client.outgoing import CLOSED_LANE
-from fabric_client.session import Session, State
+from fabric_client.session import Session
+from fabric_client.state import State
 from fabric_client.subscription import Subscription
-from fabric_client.ticket import Ticket
 
 log = logging.getLogger("fabric_client")
 
@@ -42,7 +42,7 @@ class Engine:
         self.url = url
         self.session = Session(name, producer, random.random, liveness)
         self._context = context or zmq.Context.instance()
-        self._dropped: deque[Subscription] = deque()  # subscriptions whose iterators are gone
+        self._dropped: deque[Subscription] = deque()  # subscriptions that the application has left
         self._stopped = False
         self._forked = False
         self._link = Link(self._context, url)
@@ -88,7 +88,7 @@ class Engine:
                 except ProtocolError as error:
                     log.error("the hub sent something that is not understood: %s", error)
             while self._dropped:
-                session.unsubscribe(self._dropped.popleft(), Ticket())
+                session.drop(self._dropped.popleft())
             session.tick(now)
             if session.wants_link(now):
                 link = self._reopen(now)

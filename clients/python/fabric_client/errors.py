@@ -80,6 +80,21 @@ class Fenced(HubError):
     """Another client took over this producer name."""
 
 
+class VerdictsUnconfirmed(FabricError):
+    """Verdicts were given, and the hub was restarted or forgot the session before it confirmed them. `.messages` names
+    the messages, at most 1,000 of them, as pairs of topic and seq; `.count` is how many there are. Most are delivered
+    again; a verdict that did reach the journal stands."""
+
+    def __init__(self, messages: Sequence[tuple[str, int]], count: int) -> None:
+        some = ", ".join(f"{topic} seq {seq}" for topic, seq in messages[:5]) + (", …" if count > 5 else "")
+        super().__init__(
+            f"{count} verdict{'s were' if count > 1 else ' was'} not confirmed: the hub forgot the session ({some})",
+            "the hub delivers these messages again; `.messages` names them",
+        )
+        self.messages = tuple(messages)
+        self.count = count
+
+
 class BadMessage(FabricError, ValueError):
     """A topic, key, id, header or body that no hub would accept; found before anything was sent."""
 

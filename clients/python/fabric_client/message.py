@@ -5,10 +5,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from fabric.columns import HeaderValue
+from fabric.errors import FabricError
 from fabric.messages import Verdict
 from fabric.wire import REASON_CHARS_MAX
 from fabric_client.transaction import Transaction
-from fabric_client.verdicts import HandlerVerdict, Seconds, decision, milliseconds, retry_argument
+from fabric_client.verdicts import (
+    SETTLE_S,
+    HandlerVerdict,
+    Seconds,
+    VerdictName,
+    decision,
+    milliseconds,
+    retry_argument,
+    verdict_of,
+)
 
 if TYPE_CHECKING:
     from fabric_client.batch import Batch
@@ -110,6 +120,28 @@ class Message:
     def reject(self, reason: str = "") -> None:
         """Never again: to the dead letters, with the reason."""
         self._settle(Verdict.REJECT, reason[:REASON_CHARS_MAX])
+
+    def settle(
+        self,
+        verdict: VerdictName = "ack",
+        *,
+        delay: Seconds | None = None,
+        reason: str | None = None,
+        timeout: float | None = SETTLE_S,
+    ) -> Any:
+        """Give a verdict ("ack", "retry" with its `delay` and `reason`, "release", or "reject" with its `reason`), and
+        wait until the hub has it on disk. Blocks with the blocking client, is awaited with the other.
+
+        Returns when the verdict was applied. Raises Stale when it had no effect, because the hub had taken the message
+        back; VerdictsUnconfirmed when the hub forgot the session, so that nobody can tell; Timeout or ConnectionLost
+        when there was no answer in time: the verdict is still on its way then, and `flush` waits for it."""
+        decided = verdict_of(verdict, delay, reason)
+        if not self._open:
+            raise FabricError(
+                "the message has a verdict already", "the first verdict counts; settle() gives one itself"
+            )
+        self._open = False
+        return self._batch._settle_now(self._index, decided, timeout)
 
     def touch(self, lease: Seconds | None = None) -> None:
         """Still at work. The client does this by itself; call it to ask for another length, in seconds."""

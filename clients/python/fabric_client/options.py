@@ -22,6 +22,7 @@ CLOSE_S: Final = 10.0  # how long close() waits for confirms
 FETCH_GRACE_S: Final = 2.0  # the hub ends a fetch or a request by itself; so much later its answer must have been lost
 GOODBYE_S: Final = 1.0  # how long close() waits for the answer to its goodbye
 CONCURRENCY_MAX: Final = 65_536
+FETCH_MAX: Final = 1_000_000  # messages of one fetch()
 BATCH_MAX: Final = 2_048  # messages of a large block; more in a batch is rare
 BATCH_LEAST: Final = 32  # messages that the hub sends ahead, at first, to a consumer of batches
 
@@ -225,10 +226,18 @@ def subscription_maker(
             fetching=fetching,
             on_error=on_error,
             hook=engine.verdicts,
-            commit=engine.commit,
+            shell=engine,
         )
 
     return make
+
+
+def fetch_request(count: int, at_least: int, timeout: float) -> tuple[int, int, int]:
+    """The numbers of a FETCH: how many at most, how long in milliseconds, and how many are enough."""
+    for what, value, highest in (("count", count, FETCH_MAX), ("at_least", at_least, count)):
+        if type(value) is not int or not 1 <= value <= highest:
+            raise FabricError(f"{what} is 1..{highest}, not {value!r}", "fetch again for more")
+    return count, milliseconds("timeout", timeout), at_least
 
 
 def check_concurrency(concurrency: int) -> int:

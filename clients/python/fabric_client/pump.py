@@ -22,16 +22,19 @@ import zmq
 
 from fabric import messages as m
 from fabric.errors import FabricError
+from fabric.messages import Verdict
 from fabric_client.batch import VERDICTS_PER_FRAME, Batch
 from fabric_client.engine import COMMIT_S, LEARN_S, Engine
 from fabric_client.liveness import Liveness
 from fabric_client.receipt import Receipt
 from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
-from fabric_client.session import State
+from fabric_client.settle import settle
+from fabric_client.state import State
 from fabric_client.subscription import FOREVER, VERDICT_DELAY_S, Subscription
 from fabric_client.ticket import Ticket
 from fabric_client.transaction import Transaction, send
+from fabric_client.verdicts import Decision
 
 log = logging.getLogger("fabric_client")
 
@@ -188,7 +191,7 @@ class Pump(Engine):
     def commit(self, txn: Transaction) -> Receipt | None:
         """Send a transaction and wait for its outcome. Called without the lock."""
         if not txn.publishes:
-            txn.ack()
+            self.settle(txn.batch, txn.index, (Verdict.ACK, None), COMMIT_S)
             return None
         self.check()
         ticket = Ticket()
@@ -196,6 +199,14 @@ class Pump(Engine):
             send(txn, self.session.publisher, self.session.flush, ticket)
         receipt: Receipt = self.result(ticket, COMMIT_S, "the transaction was not confirmed")
         return receipt
+
+    def settle(self, batch: Batch, index: int | None, decision: Decision, timeout: float | None) -> None:
+        """Give a verdict and wait for its answer. Called without the lock."""
+        self.check()
+        ticket = Ticket()
+        with self.lock:
+            settle(batch, index, decision, self.session.flush, ticket)
+        self.result(ticket, timeout, "the verdict was not confirmed")
 
     def result(self, ticket: Ticket, timeout: float | None, what: str) -> Any:
         """Wait for an answer. Called without the lock."""
@@ -267,7 +278,8 @@ class Pump(Engine):
             if self._abandoned and session.settled:
                 self._end_locked()
                 return False
-            self._watching = not self._leading and session.publisher.busy
+            opening = session.state is State.OPENING  # or the welcome would wait for the next deadline
+            self._watching = not self._leading and (opening or session.publisher.busy)
             self._standby_until = session.next_deadline()
             if self._acked:
                 # While verdicts keep coming, look regularly instead of being woken for each of them.

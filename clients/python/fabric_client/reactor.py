@@ -5,6 +5,8 @@ descriptor is edge-triggered. One timer stands for all deadlines of the session.
 """
 
 import asyncio
+import contextlib
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,16 +14,19 @@ from typing import Any
 import zmq
 
 from fabric import messages as m
+from fabric.messages import Verdict
 from fabric_client.batch import VERDICTS_PER_FRAME, Batch
 from fabric_client.engine import COMMIT_S, LEARN_S, Engine
 from fabric_client.liveness import Liveness
 from fabric_client.receipt import Receipt
 from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
-from fabric_client.session import State
+from fabric_client.settle import settle
+from fabric_client.state import State
 from fabric_client.subscription import FOREVER, VERDICT_DELAY_S, Subscription
 from fabric_client.ticket import Ticket
 from fabric_client.transaction import Transaction, send
+from fabric_client.verdicts import Decision
 
 
 class Reactor(Engine):
@@ -34,6 +39,7 @@ class Reactor(Engine):
         liveness: Liveness,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = FOREVER
         self._waiting: dict[asyncio.Future[None], Callable[[], object]] = {}
@@ -118,7 +124,7 @@ class Reactor(Engine):
     async def commit(self, txn: Transaction) -> Receipt | None:
         """Send a transaction and wait for its outcome."""
         if not txn.publishes:
-            txn.ack()
+            await self.settle(txn.batch, txn.index, (Verdict.ACK, None), COMMIT_S)
             return None
         self.check()
         ticket = Ticket()
@@ -127,6 +133,14 @@ class Reactor(Engine):
         receipt: Receipt = await self.result(ticket, COMMIT_S, "the transaction was not confirmed")
         return receipt
 
+    async def settle(self, batch: Batch, index: int | None, decision: Decision, timeout: float | None) -> None:
+        """Give a verdict and wait for its answer."""
+        self.check()
+        ticket = Ticket()
+        settle(batch, index, decision, self.session.flush, ticket)
+        self.pump()
+        await self.result(ticket, timeout, "the verdict was not confirmed")
+
     async def result(self, ticket: Ticket, timeout: float | None, what: str) -> Any:
         """Wait for an answer."""
         if not await self.answer(ticket, timeout):
@@ -134,8 +148,10 @@ class Reactor(Engine):
         return ticket.result()
 
     def verdicts(self, sub: Subscription, urgent: bool) -> None:
-        """A subscription's hook."""
-        if urgent and not self._stopped:
+        """A subscription's hook; called from any thread."""
+        if threading.get_ident() != self._thread:
+            self._call_soon(lambda: self.verdicts(sub, urgent))
+        elif urgent and not self._stopped:
             self.session.flush(sub, time.monotonic())
             self.pump()
         elif sub.flush_at == FOREVER:
@@ -143,10 +159,14 @@ class Reactor(Engine):
             self._set_timer()
 
     def drop(self, sub: Subscription) -> None:
-        """Unsubscribe, without waiting."""
+        """Unsubscribe, without waiting. Runs in finalizers too, in any thread."""
         self._dropped.append(sub)
-        if not self._stopped and not self._loop.is_closed():
-            self._loop.call_soon(self.pump)
+        if not self._stopped:
+            self._call_soon(self.pump)
+
+    def _call_soon(self, call: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(call)
 
     def stop(self) -> None:
         self._end()

@@ -1,5 +1,6 @@
 """Rows of an ACK: verdicts on ranges of ordinals."""
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -25,6 +26,14 @@ def extend_range(rows: list[Row], verdict: int, first: int, last: int, arg: Any 
         rows[-1] = (verdict, rows[-1][1], last, arg)
     else:
         rows.append((verdict, first, last, arg))
+
+
+def drained(rows: "deque[Row]") -> list[Row]:
+    """All rows of a queue, neighbours as one. Another thread may add to the queue meanwhile."""
+    found: list[Row] = []
+    while rows:
+        extend_range(found, *rows.popleft())
+    return found
 
 
 def runs(indexes: Iterable[int]) -> list[tuple[int, int]]:

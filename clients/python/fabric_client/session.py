@@ -16,33 +16,26 @@ The one idea to hold while reading: everything that matters outlives a connectio
 import logging
 import uuid
 from collections.abc import Callable, Mapping
-from enum import Enum
 from typing import Any, Final
 
 from fabric import messages as m
 from fabric.errors import BlockError, Code, FabricError
 from fabric.messages import PROTOCOL_VERSION
 from fabric_client.calls import Call, Calls
+from fabric_client.channels import Channels
 from fabric_client.errors import Closed, NotFound, from_wire
 from fabric_client.liveness import DEFAULT_LIVENESS, Liveness
 from fabric_client.publisher import Publisher
 from fabric_client.requests import Responder
+from fabric_client.state import State
 from fabric_client.subscription import FOREVER, Subscription
 from fabric_client.ticket import Ticket
+from fabric_client.unsettled import Unsettled
 
 log = logging.getLogger("fabric_client")
 
 SILENCE_MAX: Final = 3  # heartbeats without a word from the hub
 BACKOFF_S: Final = (0.05, 2.0)  # first and longest pause before a new socket; each is jittered
-CHANNEL_MAX: Final = 65_535
-
-
-class State(Enum):
-    OPENING = "a socket is open, HELLO is on its way"
-    LIVE = "the hub has welcomed us"
-    LOST = "no connection; a new socket is due at `reopen_at`"
-    FAILED = "the hub refused us for good"
-    CLOSED = "we said goodbye"
 
 
 class Session:
@@ -57,11 +50,11 @@ class Session:
         self.error: FabricError | None = None  # why it FAILED
         self.trouble = ""  # why it was last LOST
         self.hub: Mapping[str, Any] = {}  # what WELCOME said
-        self.subscriptions: dict[int, Subscription] = {}
+        self.subscriptions = Channels()
+        self.unsettled = Unsettled()  # verdicts that the hub may never have seen
         self.publisher = Publisher(self._say, self._next_rid)
         self._random = random
         self._rid = 0
-        self._chan = 0
         self._attempt = 0
         self._token = b""  # the hub's name for this session; a secret
         # A name of one's own must be claimed from an earlier program; a random name has no earlier epoch.
@@ -96,8 +89,7 @@ class Session:
         if self._producer_epoch is not None:
             fields["producer"]["epoch"] = self._producer_epoch
         if self._token:
-            seen = [[sub.chan, sub.last_ordinal] for sub in self.subscriptions.values()]
-            fields["resume"] = {"session": self._token, "subs": seen}
+            fields["resume"] = {"session": self._token, "subs": self.subscriptions.seen()}
         self._hello_rid = self._next_rid()
         self.out = [m.Hello(self._hello_rid, fields)]
 
@@ -130,8 +122,7 @@ class Session:
         self.out = []
         self.publisher.fail_all(error)
         self._calls.fail_all(error)
-        for sub in self.subscriptions.values():
-            sub.error = sub.error or error
+        self.subscriptions.fail(error)
 
     # Requests.
 
@@ -149,8 +140,9 @@ class Session:
 
     def subscribe(self, make: Callable[[int], Subscription], ticket: Ticket) -> Subscription:
         """Open a subscription; `make` builds it for the channel that is given to it."""
-        chan = self._free_channel()
+        chan = self.subscriptions.free()
         sub = self.subscriptions[chan] = make(chan)
+        sub.acks.unsettled = self.unsettled
         self._call_subscribe(sub, ticket)
         return sub
 
@@ -159,12 +151,27 @@ class Session:
         if sub.closed or self.subscriptions.get(sub.chan) is not sub:
             ticket.succeed({})
             return
-        self.flush(sub)
+        self._collect(sub)
         sub.close()
+        self._calls.fail_channel(sub.chan, Closed("this subscription is closed", "subscribe again"))
         self.ask(lambda rid: m.Unsubscribe(sub.chan, rid), ticket)
 
-    def fetch(self, sub: Subscription, count: int, expires_ms: int, ticket: Ticket) -> None:
-        self.ask(lambda rid: m.Fetch(sub.chan, rid, count, expires_ms), ticket)
+    def drop(self, sub: Subscription) -> None:
+        """The application takes nothing more from this subscription. It is closed, and what it holds goes back; but
+        messages that fetch() has handed out may still be settled, and a subscription with such messages is closed when
+        the last of them is settled."""
+        if not sub.fetching:
+            self.unsubscribe(sub, Ticket())
+        elif not sub.closed and self.subscriptions.get(sub.chan) is sub:
+            sub.retire()
+            self._calls.fail_channel(sub.chan, Closed("this subscription is closed", "subscribe again"))
+            self.flush(sub)
+            if self.live and not sub.closed:
+                self._say(m.Credit(sub.chan, 0, 0))
+
+    def fetch(self, sub: Subscription, how: tuple[int, int, int], ticket: Ticket) -> None:
+        """Ask for up to `how[0]` messages, within `how[1]` ms; `how[2]` of them are enough."""
+        self.ask(lambda rid: m.Fetch(sub.chan, rid, *how), ticket)
 
     def ready(self, sub: Subscription, refresh: int, ticket: Ticket) -> None:
         """The application is through with a refresh."""
@@ -174,6 +181,11 @@ class Session:
     def flush(self, sub: Subscription, now: float | None = None) -> None:
         """Send a subscription's verdicts and credit now; without a connection they wait for a resume. With the time
         its credit follows its pace."""
+        self._collect(sub, now)
+        if sub.retired and not sub.holds and not sub.closed:
+            self.unsubscribe(sub, Ticket())
+
+    def _collect(self, sub: Subscription, now: float | None = None) -> None:
         messages = sub.collect(self._next_rid, now)
         if self.state is State.LIVE:
             self.out.extend(messages)
@@ -183,7 +195,7 @@ class Session:
     @property
     def settled(self) -> bool:
         """The hub has confirmed every publish and every verdict."""
-        return self.publisher.settled and not any(sub.unconfirmed or sub.dirty for sub in self.subscriptions.values())
+        return self.publisher.settled and self.subscriptions.settled
 
     # Time.
 
@@ -198,7 +210,7 @@ class Session:
         if now - self._heard_at >= SILENCE_MAX * self._heartbeat_s:
             self.lost(now, f"nothing heard for {now - self._heard_at:.0f} s")
             return
-        for sub in self.subscriptions.values():
+        for sub in list(self.subscriptions.values()):
             if now >= sub.flush_at:
                 self.flush(sub, now)
             if now >= sub.touch_at:
@@ -224,9 +236,7 @@ class Session:
         deadline = min(self._ping_at(), self._heard_at + SILENCE_MAX * self._heartbeat_s, self._calls.next_deadline())
         if self.publisher.hold_until and not self.publisher.settled:
             deadline = min(deadline, self.publisher.hold_until)
-        for sub in self.subscriptions.values():
-            deadline = min(deadline, sub.flush_at, sub.touch_at)
-        return deadline
+        return min(deadline, self.subscriptions.next_deadline())
 
     def _ping_at(self) -> float:
         return max(min(self._said_at, self._heard_at), self._pinged_at) + self._heartbeat_s
@@ -290,12 +300,13 @@ class Session:
         for sub in list(self.subscriptions.values()):
             if sub.chan in known:
                 self.out.extend(sub.resumed())
-            elif sub.closed:
+                continue
+            sub.restart(same_journal)
+            if sub.closed or sub.retired:
+                sub.close()
                 del self.subscriptions[sub.chan]
-            else:
-                sub.restart(same_journal)
-                if sub.chan not in opening:
-                    self._call_subscribe(sub, Ticket())
+            elif sub.chan not in opening:
+                self._call_subscribe(sub, Ticket())
         for rid in self._calls.resume(unanswered, known, resumed):
             self._answer(rid, {})
 
@@ -314,6 +325,7 @@ class Session:
     def _ok(self, message: m.Ok) -> None:
         sub = self.subscriptions.get(message.chan)
         if sub is not None and sub.answered(message.rid, message.fields):
+            self.subscriptions.remove_ended(sub)
             return
         if not self.publisher.answered(message):
             self._answer(message.rid, message.fields)
@@ -327,6 +339,8 @@ class Session:
         elif message.kind == "unsubscribed" and sub is not None:
             sub.error = NotFound(str(fields.get("why", "unsubscribed")), "subscribe again to create it anew")
             del self.subscriptions[sub.chan]
+            sub.acks.fail(sub.error)
+            self._calls.fail_channel(sub.chan, sub.error)
         else:
             log.info("the hub says %s: %s", message.kind, dict(fields))
 
@@ -346,11 +360,17 @@ class Session:
         sub = self.subscriptions.get(message.chan)
         if sub is not None and sub.refuse(message.rid, from_wire(message)):
             log.error("the hub refused verdicts on %s: %s", sub.group, message.text)
+            self.subscriptions.remove_ended(sub)
             return
         call = self._calls.refused(message, now)
-        if call is not None and isinstance(call.message, m.Subscribe) and sub is not None:
-            sub.error = call.ticket.error
+        if call is None or sub is None:
+            return
+        if isinstance(call.message, m.Subscribe):
+            sub.error = call.ticket.error or from_wire(message)
             del self.subscriptions[sub.chan]
+            self._calls.fail_channel(sub.chan, sub.error)
+        elif isinstance(call.message, m.Unsubscribe):
+            self.subscriptions.ended(sub)  # the hub does not have it
 
     def _gap(self, message: m.Gap) -> None:
         sub = self.subscriptions.get(message.chan)
@@ -379,16 +399,10 @@ class Session:
         sub = self.subscriptions.get(getattr(call.message, "chan", 0))
         if sub is not None and isinstance(call.message, m.Subscribe):
             sub.accepted(value)
+            self._calls.opened(sub.chan)
         elif sub is not None and isinstance(call.message, m.Unsubscribe):
-            del self.subscriptions[sub.chan]
+            self.subscriptions.ended(sub)
         call.ticket.succeed(value)
-
-    def _free_channel(self) -> int:
-        for _ in range(CHANNEL_MAX):
-            self._chan = self._chan % CHANNEL_MAX + 1
-            if self._chan not in self.subscriptions:
-                return self._chan
-        raise FabricError("all channels are in use", "close subscriptions that are not needed")
 
     def _next_rid(self) -> int:
         self._rid += 1

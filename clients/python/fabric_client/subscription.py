@@ -7,20 +7,23 @@ is void, because the hub will deliver it again.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakValueDictionary
 
 from fabric import messages as m
 from fabric.block import Block
 from fabric.errors import FabricError
 from fabric.messages import Verdict
 from fabric.wire import REASON_CHARS_MAX
-from fabric_client.batch import NEVER, VERDICTS_PER_FRAME, Batch
+from fabric_client.acks import Acks
+from fabric_client.batch import VERDICTS_PER_FRAME, Batch
 from fabric_client.errors import Closed, HubError, Stale
 from fabric_client.order import Bars
 from fabric_client.refresh import Refresh
-from fabric_client.rows import VERDICT_ROWS_MAX, Row, extend, runs
+from fabric_client.rows import VERDICT_ROWS_MAX, Row, drained, extend, runs
 from fabric_client.ticket import Ticket
+from fabric_client.verdicts import Decision
 from fabric_client.window import PREFETCH_BYTES, Window
 
 if TYPE_CHECKING:
@@ -36,8 +39,14 @@ VERDICT_DELAY_S: Final = 0.005  # verdicts wait so long for company
 FOREVER: Final = float("inf")
 
 
-def _no_transactions(_: "Transaction") -> Any:
-    raise AssertionError("this subscription has no shell")
+class Shell(Protocol):
+    """What sends and waits in its own manner, blocking or awaiting."""
+
+    def commit(self, txn: "Transaction") -> Any:
+        """Send a transaction, and wait for its outcome."""
+
+    def settle(self, batch: Batch, index: int | None, decision: Decision, timeout: float | None) -> Any:
+        """Send a verdict, and wait for its answer."""
 
 
 class Subscription:
@@ -54,25 +63,25 @@ class Subscription:
         fetching: bool = False,
         on_error: str = "retry",
         hook: "Callable[[Subscription, bool], None]" = lambda sub, urgent: None,
-        commit: "Callable[[Transaction], Any]" = _no_transactions,
+        shell: "Shell | None" = None,
     ) -> None:
         self.chan = chan
         self.group: str | None = request.get("group")
         self.request = dict(request)
         self.hook = hook
-        self.commit = commit  # sends a transaction, and waits for its outcome in the manner of the shell
+        self.shell = shell
         self.on_error = on_error
         self.fetching = fetching
         self.ready: deque[Batch | Refresh] = deque()  # arrived and not yet taken
         self.dirty: deque[Batch] = deque()  # have verdicts to send
-        self.unconfirmed: dict[int, m.Settle] = {}  # ACKs without an answer, by rid
+        self.acks = Acks()  # those without an answer
         self.refused: list[HubError] = []  # answers to ACKs that the application has not heard of yet
         self.flush_at = FOREVER
         self.touch_at = FOREVER
         self.lease_s: float = request.get("lease_ms", LEASE_S * 1000) / 1000
         self.error: FabricError | None = None
         self.closed = False
-        self.unwanted = False  # nobody takes deliveries any more; those that still come go back at once
+        self.retired = False  # fetch() has left it: deliveries go back at once, and it ends when nothing is held
         self.generation = 0
         self.void = 0  # deliveries that a lost session made void
         self.stale = 0  # verdicts that came, or would come, after the delivery was someone else's
@@ -81,9 +90,10 @@ class Subscription:
         self.taken = 0  # messages taken since the last collect
         self.bars = Bars()
         self._next_seq = 0  # where an ephemeral subscription goes on; 0: not known
-        self._touches: list[Row] = []
-        self._returns: list[Row] = []  # go back to keep the order
-        self._held: dict[int, Batch] = {}  # deliveries not settled yet, by first ordinal
+        self._touches: deque[Row] = deque()
+        self._returns: deque[Row] = deque()  # go back to keep the order, or since the program has forgotten them
+        # Deliveries not settled yet, by first ordinal. What fetch() has handed out is held by the program alone.
+        self._held: MutableMapping[int, Batch] = WeakValueDictionary() if fetching else {}
         self._readies: deque[int] = deque()  # refreshes that the application is through with
         self._adopt(request)
         self._window = Window(prefetch, count_max, fetching, least)
@@ -119,18 +129,18 @@ class Subscription:
     def restart(self, same_journal: bool) -> None:
         """The hub knows nothing of this subscription any more. A group's deliveries will come again, so what is held
         of them is void. Without verdicts nothing comes twice: what is buffered stays, and we go on after it."""
-        self.generation += 1
         if self.settles:
-            for batch in self._held.values():
-                self.void += len(batch.open_indexes())
-                batch._due = NEVER
+            batches: list[Batch] = []
+            self.acks.void(self._rows(batches), batches)
+            self.acks.lost()
+            self.void += sum(len(batch.open_indexes()) for batch in self._held.values())
             self.ready.clear()
             self._held.clear()
             self.dirty.clear()
             self._touches.clear()
             self._returns.clear()
-            self.unconfirmed.clear()
             self.bars.clear()
+        self.generation += 1
         self._readies.clear()
         if not same_journal:
             self._next_seq = 0
@@ -138,6 +148,18 @@ class Subscription:
         self._window = self._window.renewed()
         self.last_ordinal = 0
         self.jump_allowed = False
+
+    def retire(self) -> None:
+        """Nothing more is taken. What arrived and was not taken goes back, and so does what still arrives."""
+        self.retired = True
+        while (item := self.take()) is not None:
+            if isinstance(item, Batch):
+                item.release()
+
+    @property
+    def holds(self) -> bool:
+        """Whether deliveries are here that are not settled."""
+        return bool(self._held)
 
     def close(self) -> None:
         """No more deliveries. A verdict on what is still held is an error from now on: the hub has taken it back."""
@@ -173,7 +195,7 @@ class Subscription:
                 self._window.began(now)
             self._held[message.first_ordinal] = batch
             self.touch_at = min(self.touch_at, now + self.lease_s / 4)
-        if self.unwanted:
+        if self.retired:
             batch.release()
             return True
         self.ready.append(batch)
@@ -208,7 +230,7 @@ class Subscription:
         fresh = sorted(set(indexes).difference(batch._settled))
         self.taken_back += len(fresh)
         if give_back:
-            extend(self._returns, Verdict.RELEASE, (batch.first_ordinal + index for index in fresh))
+            self._give_back(batch, fresh)
         if batch in self.ready:
             self._cut_up(batch, fresh)
         elif fresh:
@@ -217,10 +239,23 @@ class Subscription:
             self._window.lost(len(fresh))
             self._settle(batch, fresh)
 
+    def _give_back(self, batch: Batch, indexes: Iterable[int]) -> None:
+        rows: list[Row] = []
+        extend(rows, Verdict.RELEASE, (batch.first_ordinal + index for index in indexes))
+        self._returns.extend(rows)
+
+    def forgotten(self, batch: Batch) -> None:
+        """The program has dropped fetched messages without a verdict: they go back. Called by the finalizer of the
+        batch, in any thread, without a lock."""
+        if self.settles and not self.closed and batch.generation == self.generation:
+            self._give_back(batch, batch.open_indexes())
+            self.hook(self, False)
+
     def _cut_up(self, batch: Batch, gone: Collection[int]) -> None:
         """Put what is left of a batch that nobody has taken in its place."""
         at = self.ready.index(batch)
         del self.ready[at], self._held[batch.first_ordinal]
+        batch._whole = True  # its pieces stand for it
         left = [index for index in range(batch.count) if index not in gone]
         pieces = [batch.piece(start, stop) for start, stop in runs(left)]
         for place, piece in enumerate(pieces):
@@ -270,9 +305,6 @@ class Subscription:
                 "this subscription is closed; the message went back to its group",
                 "settle messages before leaving the loop, or use fetch() to hold on to them",
             )
-        if batch.generation != self.generation:
-            batch._due = NEVER
-            return
         if not batch._listed:
             batch._listed = True
             self.dirty.append(batch)
@@ -289,23 +321,22 @@ class Subscription:
         self.flush_at = FOREVER
         self.taken = 0
         out: list[m.ToHub] = []
-        rows = self._rows()
-        if self._returns or self._touches:
-            rows += self._returns
-            rows += self._touches
-            self._returns, self._touches = [], []
+        batches: list[Batch] = []
+        rows = self._rows(batches)
+        for given in (self._returns, self._touches):
+            rows += drained(given)
         for start in range(0, len(rows), VERDICT_ROWS_MAX):
             settle = m.Settle(self.chan, next_rid(), tuple(rows[start : start + VERDICT_ROWS_MAX]))
-            self.unconfirmed[settle.rid] = settle
-            out.append(settle)
+            out.append(self.acks.sent(settle, batches))
             self.bars.sent(settle.rid)
+        self.acks.all_sent()
         if now is not None:
             self._window.measure(now, not self._held)
         if self._window.rise():
             out.append(m.Credit(self.chan, self._window.ordinal_max, self._window.bytes_max))
         return out
 
-    def _give_back(self) -> None:
+    def _give_back_barred(self) -> None:
         """What is here of barred keys goes back together with the failure that barred them."""
         for batch in list(self._held.values()):
             late = [index for index in batch.open_indexes() if self.bars.goes_back(batch, index)]
@@ -337,24 +368,27 @@ class Subscription:
     def resumed(self) -> Iterable[m.ToHub]:
         """What the hub may have missed before a resume: unanswered ACKs and the credit, both safe to repeat."""
         self.jump_allowed = True
-        yield from self.unconfirmed.values()
-        if not self.fetching:
+        yield from self.acks.messages()
+        if not self.fetching or self.retired:
             yield m.Credit(self.chan, self._window.ordinal_max, self._window.bytes_max)
 
     def answered(self, rid: int, fields: Mapping[str, Any]) -> bool:
         """The hub's OK to an ACK. True when it was one of ours."""
-        if self.unconfirmed.pop(rid, None) is None:
+        stale = self.acks.answered(rid, fields)
+        if stale is None:
             return False
-        self.stale += sum(last - first + 1 for first, last in fields.get("stale", ()))
+        self.stale += stale
         self.bars.answered(rid)
         return True
 
     def refuse(self, rid: int, error: HubError) -> bool:
         """The hub's ERR to an ACK. True when it was one of ours; the application hears of it with its next step."""
-        if self.unconfirmed.pop(rid, None) is None:
+        untold = self.acks.refused(rid, error)
+        if untold is None:
             return False
         self.bars.answered(rid)
-        self.refused.append(error)
+        if untold:
+            self.refused.append(error)
         return True
 
     def transacted(self, batch: Batch, indexes: Collection[int], error: FabricError | None) -> None:
@@ -365,6 +399,7 @@ class Subscription:
             fresh = set(indexes).difference(batch._settled)
             self._window.settled += len(fresh)
             self._settle(batch, fresh)
+            self.acks.unsettled.confirmed(batch, indexes)
         elif isinstance(error, Stale):
             # Some may still be ours, but nothing was done for them either; what is not ours is stale once more.
             self._forget(batch, indexes, give_back=True)
@@ -373,6 +408,12 @@ class Subscription:
             for index in indexes:
                 batch._note(Verdict.RETRY, index, str(error)[:REASON_CHARS_MAX])
             self.noted(batch, urgent=False)
+
+    def _void(self, batch: Batch) -> None:
+        """Verdicts on messages of a session that the hub has forgotten: they are not sent, but remembered."""
+        rows: list[Row] = []
+        batch.harvest(rows, rows)
+        self.acks.void(rows, [batch])
 
     def _settle(self, batch: Batch, indexes: Collection[int]) -> None:
         """Nothing more is expected of us for these messages."""
@@ -384,19 +425,23 @@ class Subscription:
         if self._held.pop(batch.first_ordinal, None) is not None:
             self._window.settled_bytes += len(batch.block.raw)
 
-    def _rows(self) -> list[Row]:
+    def _rows(self, batches: list[Batch]) -> list[Row]:
+        """The verdicts given since the last time; the batches that they are about are added to `batches`."""
         acks: list[Row] = []
         others: list[Row] = []
         while self.dirty:
             batch = self.dirty.popleft()
             batch._listed = False
+            if batch.generation != self.generation:
+                self._void(batch)
             if self._held.get(batch.first_ordinal) is not batch:
                 continue  # settled before, or void
+            batches.append(batch)
             self._window.settled += batch.harvest(acks, others)
             if batch._listed:
                 self.dirty.append(batch)
             if batch.complete:
                 self._let_go(batch)
         if self.bars and self.bars.leaving(others):
-            self._give_back()
+            self._give_back_barred()
         return acks + others

@@ -13,11 +13,11 @@ from typing import Any
 import zmq
 
 from fabric.errors import FabricError
+from fabric_client.fetchers import Fetchers
 from fabric_client.liveness import SESSION_TTL_S, liveness
 from fabric_client.mailbox import Mailbox
 from fabric_client.options import ANSWER_S, CLOSE_S, GOODBYE_S, default_url, random_name
 from fabric_client.pump import Pump
-from fabric_client.subscription import Subscription
 from fabric_client.sync_ask import Asking
 from fabric_client.sync_consume import Consuming
 from fabric_client.sync_publish import Publishing
@@ -69,7 +69,7 @@ class Client(Publishing, Consuming, Asking):
         heartbeat: Seconds | None = None,
     ) -> None:
         self._closed = True
-        self._fetchers: dict[object, list[Subscription]] = {}
+        self._fetchers = Fetchers()
         self._is_named = name is not None
         self._mailbox: Mailbox | None = None
         self._mailbox_lock = threading.Lock()

@@ -6,6 +6,7 @@ from typing import Any, Unpack
 from fabric_client import consumer, worker
 from fabric_client.batch import Batch
 from fabric_client.consumer import Consumer, OnRefresh
+from fabric_client.fetchers import Fetchers, fetched
 from fabric_client.message import Message
 from fabric_client.options import (
     ANSWER_S,
@@ -15,9 +16,9 @@ from fabric_client.options import (
     Start,
     batch_concurrency,
     check_concurrency,
+    fetch_request,
     subscription_maker,
 )
-from fabric_client.refresh import Refresh
 from fabric_client.session import Session
 from fabric_client.subscription import Subscription
 from fabric_client.sync_base import Base
@@ -26,7 +27,7 @@ from fabric_client.ticket import Ticket
 
 class Consuming(Base):
     _session: Session
-    _fetchers: dict[object, list[Subscription]]
+    _fetchers: Fetchers
 
     def consume(
         self,
@@ -111,45 +112,41 @@ class Consuming(Base):
         *patterns: str,
         group: str | None = None,
         count: int = 1,
+        at_least: int = 1,
         timeout: float = 1.0,
         start: Start | None = None,
         on_error: str = "retry",
         **settings: Unpack[GroupOptions],
     ) -> list[Message]:
-        """Up to `count` messages, those that came within `timeout` seconds; an empty list when there are none.
-        Messages of a group may be held as long as needed, and want a verdict each."""
-        key = (patterns, group, on_error, *settings.items()) if group is not None else object()
-        idle = self._fetchers.setdefault(key, []) if group is not None else []
-        sub = idle.pop() if idle else None
-        if sub is not None and sub.refused:
-            idle.append(sub)
-            raise sub.refused.pop(0)
-        if sub is None or sub.closed or sub.error is not None:
+        """Up to `count` messages: those that are there, or else the first that come within `timeout` seconds; an empty
+        list when there are none. With `at_least`, waits for so many, but not longer than `timeout`. Messages of a group
+        may be held as long as needed, and want a verdict each; a message that the program drops goes back."""
+        how = fetch_request(count, at_least, timeout)
+        key = (patterns, group, on_error, *settings.items())
+        sub = self._fetchers.take(key) if group is not None else None
+        if sub is None:
             sub = self._subscribe(
                 patterns, settings,
                 group=group, start=start, concurrency=CONCURRENCY_MAX, on_error=on_error, fetching=True,
             )  # fmt: skip
-        ticket = Ticket()
-        with self._pump.lock:
-            self._session.fetch(sub, count, max(0, round(timeout * 1000)), ticket)
-        ended = self._pump.wait(lambda: ticket.done, timeout + FETCH_GRACE_S)
-        self._pump.check()
-        with self._pump.lock:
-            items = list(iter(sub.take, None))
-        batches = [item for item in items if isinstance(item, Batch)]
-        for item in items:
-            if isinstance(item, Refresh):
-                item.tell(None)
-        if ended:
-            ticket.result()
-            idle.append(sub)
-        elif not self._session.live and not batches:
-            self._pump.drop(sub)
-            raise self._pump.too_late("the hub did not answer a fetch", timeout)
-        sub.unwanted = not ended  # its END was lost with a connection
-        if group is None:
-            self._pump.drop(sub)
-        return [message for batch in batches for message in batch if not message.lost]
+        ticket, idle = Ticket(), False
+        try:
+            with self._pump.lock:
+                self._session.fetch(sub, how, ticket)
+            self._pump.wait(lambda: ticket.done, timeout + FETCH_GRACE_S)
+            self._pump.check()
+            with self._pump.lock:
+                messages = fetched(sub)
+            if ticket.done:
+                ticket.result()
+                idle = group is not None
+            elif not messages and not self._session.live:
+                raise self._pump.too_late("the hub did not answer a fetch", timeout)
+        finally:
+            displaced = self._fetchers.put(key, sub) if idle else sub
+            if displaced is not None:
+                self._pump.drop(displaced)
+        return messages
 
     def _subscribe(self, patterns: Sequence[str], settings: Mapping[str, Any], **how: Any) -> Subscription:
         sub: Subscription = self._open(subscription_maker(self._pump, patterns, settings=settings, **how), ANSWER_S)

@@ -123,19 +123,19 @@ class Publishing(Base):
 
     def flush(self, timeout: float | None = PUBLISH_S) -> None:
         """Wait until the hub has confirmed every publish and every verdict. Raises PublishRefused for messages that
-        it refused, and what it has against verdicts."""
+        it refused, what it has against verdicts, and VerdictsUnconfirmed, which names messages whose verdicts were lost
+        with a session since the last flush."""
         self._pump.check()
-        subs = list(self._session.subscriptions.values())
         with self._pump.lock:
-            for sub in subs:
+            for sub in list(self._session.subscriptions.values()):
                 self._session.flush(sub)
         done = self._pump.wait(lambda: self._session.settled or self._session.error, timeout)
         self._pump.check()
         if self._publisher.refusals:
             raise refusal_error(self._publisher.take_refusals())
-        for sub in subs:
-            if sub.refused:
-                raise sub.refused.pop(0)
+        self._session.subscriptions.complain()
+        if (unsettled := self._session.unsettled.take()) is not None:
+            raise unsettled
         if not done:
             raise self._pump.too_late(f"{self._publisher.unconfirmed} messages were not confirmed", timeout)
 

@@ -28,7 +28,7 @@ class Transaction:
 
     def __init__(self, batch: "Batch", index: int | None) -> None:
         self.batch = batch
-        self._index = index
+        self.index = index
         self.gather = Gather()
         self._over = False
 
@@ -39,7 +39,7 @@ class Transaction:
 
     def indexes(self) -> Collection[int]:
         """The messages that it acks, by their places in the batch."""
-        return self.batch.open_indexes() if self._index is None else (self._index,)
+        return self.batch.open_indexes() if self.index is None else (self.index,)
 
     def publish(
         self,
@@ -58,7 +58,7 @@ class Transaction:
 
     def reply(self, data: object, *, headers: Mapping[str, HeaderValue] | None = None) -> None:
         """Answer a durable request: to the topic and with the correlation that its headers name."""
-        asked = self.batch.headers[self._index or 0]
+        asked = self.batch.headers[self.index or 0]
         inbox = asked.get("reply-to")
         if not isinstance(inbox, str):
             raise BadMessage("the message is no request: it has no header reply-to", "publish on a topic of yours")
@@ -71,7 +71,9 @@ class Transaction:
         """Send it. Blocks with the blocking client, is awaited with the other; gives the receipt of the publishes, None
         without any."""
         self._over = True
-        return self.batch._sub.commit(self)
+        shell = self.batch._sub.shell
+        assert shell is not None
+        return shell.commit(self)
 
     def commit_now(self) -> None:
         """For `with`."""
@@ -88,16 +90,9 @@ class Transaction:
 
     def _rolled_back(self, error: BaseException) -> bool:
         self._over = True
-        if self._index is None:
+        if self.index is None:
             return self.batch.__exit__(type(error), error, None)
-        return self.batch.message(self._index)._fail(error)
-
-    def ack(self) -> None:
-        """What is left of a transaction without publishes."""
-        if self._index is None:
-            self.batch.ack()
-        else:
-            self.batch.message(self._index).ack()
+        return self.batch.message(self.index)._fail(error)
 
     def __enter__(self) -> "Transaction":
         return self

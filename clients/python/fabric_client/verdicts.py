@@ -5,14 +5,18 @@ turns that into the verdict. Any other exception is the handler's failure, and `
 """
 
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from fabric.bounds import HORIZON_MS
 from fabric.errors import FabricError
 from fabric.messages import Verdict
 from fabric.wire import REASON_CHARS_MAX
 
+SETTLE_S: Final = 10.0  # how long settle() waits for the hub's answer unless told
+
 Seconds = float | timedelta
+VerdictName = Literal["ack", "retry", "release", "reject"]
+OnError = VerdictName  # what an exception in a handler means
 Decision = tuple[Verdict, Any]  # the verdict and its argument on the wire
 
 ON_ERROR: Final = {
@@ -84,10 +88,25 @@ def retry_argument(delay: Seconds | None, reason: str | None) -> Any:
     return reason[:REASON_CHARS_MAX] if wait is None else [wait, reason[:REASON_CHARS_MAX]]
 
 
-def check_on_error(on_error: str) -> str:
+def verdict_of(name: str, delay: Seconds | None, reason: str | None) -> Decision:
+    """A verdict in words, as the wire has it."""
+    check_on_error(name, "verdict")
+    if (delay is not None and name != "retry") or (reason is not None and name not in ("retry", "reject")):
+        raise FabricError(
+            f"{name!r} takes no {'delay' if delay is not None else 'reason'}",
+            "'retry' takes a delay and a reason, 'reject' a reason",
+        )
+    match name:
+        case "retry":
+            return Verdict.RETRY, retry_argument(delay, reason)
+        case "reject":
+            return Verdict.REJECT, (reason or "")[:REASON_CHARS_MAX]
+    return ON_ERROR[name], None
+
+
+def check_on_error(on_error: str, what: str = "on_error") -> None:
     if on_error not in ON_ERROR:
-        raise FabricError(f"on_error {on_error!r} is not known", f"use one of {', '.join(map(repr, ON_ERROR))}")
-    return on_error
+        raise FabricError(f"{what} {on_error!r} is not known", f"use one of {', '.join(map(repr, ON_ERROR))}")
 
 
 def decision(error: BaseException, on_error: str) -> Decision:

@@ -67,8 +67,10 @@ def work(
                 elif not pump.wait(lambda: finished, None):
                     time.sleep(POLL_S)  # the client was closed: what has begun may end nevertheless
         finally:
-            pool.shutdown(wait=True)  # what has begun may end, and give its verdict
-            pump.drop(sub)
+            try:
+                pool.shutdown(wait=True)  # what has begun may end, and give its verdict
+            finally:
+                pump.drop(sub)
     return bench.begun
 
 
@@ -117,6 +119,8 @@ def respond(
                 begun += 1
                 pool.submit(handle, request)
         finally:
-            pool.shutdown(wait=True)
-            pump.drop(sub)
+            try:
+                pool.shutdown(wait=True)
+            finally:
+                pump.drop(sub)
     return begun
