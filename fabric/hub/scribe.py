@@ -123,6 +123,7 @@ class Scribe:
 
     def _run(self) -> None:
         try:
+            self._trim()  # limits may have become narrower, and messages older, since the last hub
             while True:
                 try:
                     records = self._work.get(timeout=TRIM_EVERY_S)
@@ -156,12 +157,12 @@ class Scribe:
         if time.monotonic() < self._trim_at:
             return
         first_seq = self._journal.trim_step(time.time_ns() // 1000)
-        if first_seq is None:
+        if first_seq is not None:
+            self._report(Trimmed(first_seq))
+        if not self._journal.may_trim_more:
             self._trim_at = time.monotonic() + TRIM_EVERY_S
             if wanted := self._journal.trim_wanted:
                 self._report(TrimWanted(wanted))
-        else:
-            self._report(Trimmed(first_seq))
 
     def _report(self, report: Report) -> None:
         self._reports.append(report)

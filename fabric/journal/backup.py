@@ -26,6 +26,7 @@ from fabric.journal.environment import (
     Reading,
     Tables,
     Writing,
+    append_row,
     existing,
     lmdb_errors,
     open_environment,
@@ -174,14 +175,14 @@ class _Copy:
         more = cursor.set_range(seq_key(self._next_seq))
         while more and (budget is None or size < budget):
             key, raw = cursor.item()
-            writing.put(key, raw, append=True, db=self._target.blocks)
+            append_row(writing, key, raw, self._target.blocks)
             size += len(raw)
             self._next_seq = _end_of(key, raw) + 1
             more = cursor.next()
         chunks = reading.cursor(self._source.chunks)
         found = chunks.set_range(seq_key(self._next_chunk))
         while found and (first_seq := key_seq(chunks.key())) < self._next_seq:
-            writing.put(chunks.key(), chunks.value(), append=True, db=self._target.chunks)
+            append_row(writing, chunks.key(), chunks.value(), self._target.chunks)
             self._next_chunk = first_seq + 1
             found = chunks.next()
         more = self._copy_events(reading, writing, None if budget is None else budget - size) or more
@@ -206,7 +207,7 @@ class _Copy:
         hole = hole_of(key_seq(cursor.key()), cursor.value())
         if hole is None or hole.last_seq < self._next_seq or hole.first_seq == self._next_seq:
             return 0
-        writing.put(*Hole(self._next_seq, hole.last_seq, hole.ts_us).encode(), append=True, db=self._target.blocks)
+        append_row(writing, *Hole(self._next_seq, hole.last_seq, hole.ts_us).encode(), self._target.blocks)
         self._next_seq = hole.last_seq + 1
         return 1
 
@@ -218,7 +219,7 @@ class _Copy:
         more = cursor.set_range(seq_key(self._next_event))
         while more and (budget is None or size < budget):
             key, row = cursor.item()
-            writing.put(key, row, append=True, db=self._target.events)
+            append_row(writing, key, row, self._target.events)
             size += len(row)
             self._next_event = key_seq(key) + 1
             more = cursor.next()

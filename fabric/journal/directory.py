@@ -49,34 +49,67 @@ def sync_directory(path: Path) -> None:
 
 
 class LockFile:
-    """An exclusive claim on a journal directory, for as long as the process lives or until `release`."""
+    """An exclusive claim on a journal directory, for as long as the process lives or until `release`.
+
+    Two files are locked: `hub.lock`, because it is there before the first journal is made, and the data file itself,
+    because a lock on a file that someone has removed by hand keeps nobody out.
+    """
 
     def __init__(self, directory: Path) -> None:
-        path = directory / LOCK_FILE
+        self._directory = directory
+        self._data_fd = -1
+        self._fd = self._locked(LOCK_FILE, os.O_RDWR | os.O_CREAT)
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            if has_data(directory):
+                self.claim_data()
+        except BaseException:
+            os.close(self._fd)
+            raise
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def claim_data(self) -> None:
+        """Lock the data file, which exists by now."""
+        if self._data_fd < 0:
+            self._data_fd = self._locked(DATA_FILE, os.O_RDONLY)
+
+    def holds_data(self) -> bool:
+        """Whether the data file that was locked is still the one in the directory."""
+        held = os.fstat(self._data_fd)
+        try:
+            there = os.stat(self._directory / DATA_FILE)
+        except OSError:
+            return False
+        return (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino)
+
+    def release(self) -> None:
+        # The files stay: removing one would let two processes hold a lock on two files of one name.
+        if self._fd >= 0:
+            os.ftruncate(self._fd, 0)
+            for fd in (self._data_fd, self._fd):
+                if fd >= 0:
+                    os.close(fd)
+            self._fd = self._data_fd = -1
+
+    def _locked(self, name: str, flags: int) -> int:
+        """Open a file of the directory and lock it."""
+        path = self._directory / name
+        try:
+            fd = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise JournalError(
                 f"cannot open {path}: {error.strerror}", "check the owner and the permissions of the directory"
             ) from error
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            owner = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
-            os.close(self._fd)
+            owner = os.pread(fd, 32, 0).decode(errors="replace").strip() if name == LOCK_FILE else ""
+            os.close(fd)
             raise JournalError(
-                f"the journal in {directory} is in use" + (f" by process {owner}" if owner else ""),
+                f"the journal in {self._directory} is in use" + (f" by process {owner}" if owner else ""),
                 "stop the hub that uses it, or choose another directory",
             ) from error
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
-
-    def release(self) -> None:
-        # The file stays: removing it would let two processes hold a lock on two files of one name.
-        if self._fd >= 0:
-            os.ftruncate(self._fd, 0)
-            os.close(self._fd)
-            self._fd = -1
+        return fd
 
 
 def require_local(path: Path, mountinfo: str | None = None) -> None:

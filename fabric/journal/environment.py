@@ -145,6 +145,20 @@ def seek(cursor: Cursor, seq: int) -> bool:
     return key_seq(cursor.key()) == seq or cursor.prev()
 
 
+def append_row(txn: Writing, key: bytes | memoryview, row: bytes | memoryview, table: "lmdb._Database") -> None:
+    """Write a row behind all others of its table. LMDB does not raise when there is one at or above the key."""
+    if not txn.put(key, row, append=True, db=table):
+        raise foreign_writer(f"row {bytes(key).hex()} does not follow the last one")
+
+
+def foreign_writer(finding: str) -> JournalError:
+    """The journal is not as its only writer has left it."""
+    return JournalError(
+        f"another process has written to this journal ({finding})",
+        "make sure that one hub alone uses the directory, then check it with 'fabric journal verify'",
+    )
+
+
 @contextmanager
 def lmdb_errors(doing: str) -> Iterator[None]:
     """Turn whatever LMDB raises into the journal's own errors."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from fabric.errors import BlockError, JournalDamaged
 from fabric.events import EVENTS_MAX, extent_of, time_of
-from fabric.journal.environment import Cursor, Reading, Tables, Writing, seek
+from fabric.journal.environment import Cursor, Reading, Tables, Writing, append_row, seek
 from fabric.journal.limits import Limits
 from fabric.journal.records import key_seq, seal, seq_key, unseal
 from fabric.messages import SaveEvents
@@ -22,7 +22,7 @@ SHARE: Final = 4  # events have one part in so many of the bytes
 
 def put_events(txn: Writing, tables: Tables, record: SaveEvents) -> None:
     key = seq_key(record.first)
-    txn.put(key, seal(key, record.value), append=True, db=tables.events)
+    append_row(txn, key, seal(key, record.value), tables.events)
 
 
 class EventReader:

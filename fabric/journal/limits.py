@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import lmdb
 
+from fabric.errors import JournalError
 from fabric.journal.environment import Reading, Tables, existing
 
 DISK_FLOOR_SHARE: Final = 0.05  # refuse publishes when less than this share of the volume is free,
@@ -54,16 +55,22 @@ class Gauge:
         return self._used + self._written
 
     def poll_now(self) -> None:
-        self._polled_s = time.monotonic()
         self._written = 0
         with self._mapping, self._environment.begin(buffers=True) as txn:
             self._used = used_bytes(txn, self._tables)
-        disk = os.statvfs(self._path)
+        try:
+            disk = os.statvfs(self._path)
+        except OSError as error:
+            raise JournalError(
+                f"cannot read the journal's directory {self._path}: {error.strerror}",
+                "put the directory back or restore a backup, then start the hub again",
+            ) from error
         self._disk_free = disk.f_bavail * disk.f_frsize
         self._disk_floor = max(int(DISK_FLOOR_SHARE * disk.f_blocks * disk.f_frsize), DISK_FLOOR_BYTES)
         if self._limits.disk_floor_bytes is not None:
             self._disk_floor = self._limits.disk_floor_bytes
         self._map = self._environment.info()["map_size"]
+        self._polled_s = time.monotonic()  # last: another thread that finds it fresh uses all of the above
 
     def pressure(self) -> str | None:
         """Why publishes must be refused, or None."""

@@ -3,7 +3,8 @@
 Every call is one short read transaction, ended before it returns; bytes are copied out. How far the open chunk goes is
 noted before the transaction begins: blocks are committed first and published in memory second, so whatever the memory
 spoke of then, the transaction can see. Where the journal begins is asked within the transaction: that is published
-before blocks are removed, so whatever lies above it must be there.
+before blocks are removed, so whatever lies above it must be there. Blocks are given whole, also one that begins before
+the journal's first seq does; positions are never below that seq.
 """
 
 from collections import OrderedDict
@@ -135,7 +136,7 @@ class Reader:
         if seq > last_seq:
             return None
         with self._transaction() as txn:
-            if seq < self._journal.first_seq:
+            if seq < self._journal.first_block_seq:
                 return None
             cursor = txn.cursor(self._tables.blocks)
             if not seek(cursor, seq):
@@ -158,7 +159,7 @@ class Reader:
         open_chunk = self._journal.open_chunk
         committed = open_chunk.committed
         with self._transaction() as txn:
-            seq = max(seq, self._journal.first_seq)
+            seq = max(seq, self._journal.first_block_seq)
             topics_left = _TOPICS_PER_CALL
             for _ in range(_CHUNKS_PER_CALL):
                 if seq >= open_chunk.first_seq:
@@ -201,7 +202,7 @@ class Reader:
         """The seq of the last message with a wanted topic; of those whose block begins before a seq, when given."""
         for block in self.backwards(wanted, before):
             if (seq := _last_in(block, wanted)) is not None:
-                return seq
+                return seq if seq >= self._journal.first_seq else None
         return None
 
     def latest_per_key(self, wanted: Wanted, limit: int = LATEST_KEYS_MAX) -> Iterator[list[int]]:
@@ -217,7 +218,7 @@ class Reader:
             if block is not None:
                 hits = [wanted(topic) for topic in block.topics]
                 keys, places = block.keys(), block.topic_idx()
-                for i in range(block.count - 1, -1, -1):
+                for i in range(block.count - 1, max(self._journal.first_seq - block.base_seq, 0) - 1, -1):
                     if hits[place := places[i]] and (key := (block.topics[place], keys[i])) not in seen:
                         seen.add(key)
                         found.append(block.base_seq + i)
@@ -264,7 +265,7 @@ class Reader:
                 place = bits.bit_length() - 1
                 bits ^= 1 << place
                 base, end = chunk.range_of(place)
-                if self._journal.first_seq <= base < stop:
+                if base < stop and end >= self._journal.first_seq:
                     yield self._fetch(base, end)
             stop = chunk.first_seq
 
@@ -315,14 +316,15 @@ class Reader:
         return block, last_seq + 1
 
     def _readable(self, cursor: Cursor, seq: int, low: int) -> Stamp | None:
-        """The stamp of the block or hole that holds seq, or of the nearest good one before it, not below low."""
+        """The stamp of the block or hole that holds seq, or the nearest good one before, if it reaches low."""
         found = seek(cursor, seq)
-        while found and (base := key_seq(cursor.key())) >= low:
+        while found:
+            base = key_seq(cursor.key())
             with suppress(BlockError):
                 stamp = span_of(base, cursor.value())
                 if stamp.base_seq == base:
-                    return stamp
-            found = cursor.prev()
+                    return stamp if stamp.last_seq >= low else None
+            found = base > low and cursor.prev()
         return None
 
     def _chunk(self, txn: Reading, seq: int, stop: int) -> Chunk:

@@ -73,6 +73,7 @@ class Meta(NamedTuple):
     first_seq: int  # what lies below was removed by retention; what is missing above was lost
     last_seq: int  # where it ended when it was closed in good order
     removed: int = 0  # messages in holes, at or above first_seq; format 1 had none
+    floor: int = 0  # what lies below is out of reach, though the block that holds it is not removed yet
 
 
 FORMAT_KEY: Final = b"format"  # kept apart and plain, so that every future program can read it

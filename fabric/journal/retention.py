@@ -1,6 +1,8 @@
 """Removing what is too old or too much, in small steps.
 
-Whole blocks go, oldest first. The last block always stays: it is what remembers the last sequence number and time.
+Whole blocks go, oldest first, and only when no message of theirs is within the limits; of the first block that stays,
+`floor` tells where the limits begin, and the hub delivers nothing below it. The last block always stays: it remembers
+the last sequence number and time, also when all of its messages are beyond the limits.
 A step is one short transaction, because pages that a transaction frees can be used again only some commits later; a
 single large delete would need as much new room as it frees.
 
@@ -41,6 +43,7 @@ class _Front(NamedTuple):
     base_seq: int
     last_seq: int
     ts_us: int
+    size: int
     is_hole: bool
 
 
@@ -63,8 +66,13 @@ class Retention:
         """There are new holes, and the first block may be in one."""
         self._front = None
 
-    def is_due(self, environment: lmdb.Environment, now_us: int, last_seq: int, used: int, hold_seq: int) -> bool:
-        """Whether a step would find something to remove."""
+    def is_due(
+        self, environment: lmdb.Environment, now_us: int, last_seq: int, end_seq: int, used: int, hold_seq: int
+    ) -> bool:
+        """Whether a step would find something to remove.
+
+        `last_seq` is counted as if there were no holes, `end_seq` is the real one.
+        """
         self.wanted = 0
         if self._idle_producers(now_us, 1):
             return True
@@ -80,12 +88,30 @@ class Retention:
                 if limited and self._events.is_due(txn, now_us):
                     return True
         front = self._front
-        if front.is_hole or not self._exceeds(front, now_us, last_seq, used):
+        if front.is_hole or front.last_seq == end_seq or not self._exceeds(front, now_us, last_seq, used):
             return front.is_hole
         if front.last_seq >= hold_seq:
             self.wanted = self._ahead(environment, now_us, last_seq, used)
             return False
         return True
+
+    def floor(self, now_us: int, last_seq: int, end_seq: int) -> int:
+        """The first seq of the first block that is within the limits; 0 when there is no block.
+
+        Of the last block, bytes are counted by the block alone, and one message stays whatever its size.
+        """
+        front, limits = self._front, self._limits
+        if front is None or front.is_hole:
+            return 0
+        count = kept = front.last_seq - front.base_seq + 1
+        if limits.max_messages:
+            kept = min(kept, limits.max_messages - (last_seq - front.last_seq))
+        if front.last_seq == end_seq:
+            if limits.max_bytes and front.size > limits.max_bytes:
+                kept = min(kept, max(limits.max_bytes * count // front.size, 1))
+            if self._is_too_old(front, now_us):
+                kept = 0
+        return front.last_seq + 1 - max(kept, 0)
 
     def step(self, txn: Reading, now_us: int, last_seq: int, open_seq: int, hold_seq: int) -> Step:
         """Remove at most STEP_ROWS rows, none that holds hold_seq or what lies above."""
@@ -143,10 +169,13 @@ class Retention:
     def _exceeds(self, front: _Front, now_us: int, last_seq: int, used: int) -> bool:
         limits = self._limits
         return bool(
-            (limits.max_age_s and front.ts_us < now_us - limits.max_age_s * 1_000_000)
-            or (limits.max_messages and last_seq - front.base_seq + 1 > limits.max_messages)
+            self._is_too_old(front, now_us)
+            or (limits.max_messages and last_seq - front.last_seq >= limits.max_messages)
             or (limits.max_bytes and used > limits.max_bytes)
         )
+
+    def _is_too_old(self, front: _Front, now_us: int) -> bool:
+        return bool(self._limits.max_age_s) and front.ts_us < now_us - self._limits.max_age_s * 1_000_000
 
     def _idle_producers(self, now_us: int, limit: int) -> list[str]:
         idle: list[str] = []
@@ -172,11 +201,11 @@ def _front_at(cursor: Cursor) -> _Front:
     base_seq = key_seq(cursor.key())
     hole = hole_of(base_seq, cursor.value())
     if hole is not None:
-        return _Front(*hole, is_hole=True)
+        return _Front(*hole, size=0, is_hole=True)
     last_seq = base_seq
     with suppress(BlockError):
         last_seq = stamp_of(cursor.value()).last_seq
-    return _Front(base_seq, last_seq, _time_at(cursor), is_hole=False)
+    return _Front(base_seq, last_seq, _time_at(cursor), len(cursor.value()), is_hole=False)
 
 
 def _time_at(cursor: Cursor) -> int:

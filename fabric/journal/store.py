@@ -9,24 +9,27 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import lmdb
 
-from fabric.block import glance, stamp_of
-from fabric.errors import BlockError, JournalDamaged, JournalError
+from fabric.block import glance
+from fabric.errors import JournalDamaged, JournalError
 from fabric.journal import records, state
 from fabric.journal.chunks import Chunk, OpenChunk
 from fabric.journal.directory import DATA_FILE, LockFile, has_data, make_directory, require_local
+from fabric.journal.end import RESTORE_HINT, find_end
 from fabric.journal.environment import (
     MAP_BYTES,
     Reading,
     Writing,
+    append_row,
     as_journal_error,
     create_environment,
+    foreign_writer,
     lmdb_errors,
     open_environment,
     open_tables,
@@ -34,8 +37,8 @@ from fabric.journal.environment import (
 from fabric.journal.holes import dig
 from fabric.journal.limits import Gauge, Limits
 from fabric.journal.pins import Pins
-from fabric.journal.reader import Damaged, Reader, blocks_from
-from fabric.journal.records import SEQ_MAX, Meta, key_seq, seq_key
+from fabric.journal.reader import Damaged, Reader
+from fabric.journal.records import SEQ_MAX, Meta, seq_key
 from fabric.journal.residence import Residence
 from fabric.journal.retention import Retention
 from fabric.journal.state import put_state
@@ -56,7 +59,6 @@ from fabric.messages import (
 
 __all__ = ["Damaged", "Finding", "Journal", "Limits", "Reader", "Restored", "Stats"]
 
-_RESTORE_HINT: Final = "restore a backup with 'fabric journal restore'"
 # What a row maps in two tables that grow everywhere, not at the end: the kernel maps the neighbours of a page with it.
 SCATTERED_BYTES: Final = 32 << 10
 _READER_CHECK_S: Final = 10.0
@@ -80,7 +82,7 @@ class Restored(NamedTuple):
 
 
 class Journal:
-    """An open journal. `environment`, `tables`, `mapping` and `open_chunk` are for this room only."""
+    """An open journal. `environment`, `tables`, `mapping`, `open_chunk` and `writing` are for this room only."""
 
     def __init__(
         self, path: Path, limits: Limits, map_bytes: int, lock: LockFile, findings: tuple[Finding, ...]
@@ -99,6 +101,7 @@ class Journal:
             self.environment.close()
             raise
         self._retention = Retention(self.tables, limits)
+        self.may_trim_more = False  # the latest step of retention has removed blocks
         self.hold_seq = SEQ_MAX  # retention of the whole journal stops here; set by whoever counts what it removes
         self._pins = Pins(path)
         self.residence = Residence(path / DATA_FILE)
@@ -106,6 +109,7 @@ class Journal:
         self._checked_readers_s = 0.0
         self.open_chunk = OpenChunk(1)
         self._last_ts_us = 0
+        self._txn_id = 0  # of the last transaction of this process that changed something
         self._meta: Meta  # this and the next are set when it begins
         self._was_clean: bool
 
@@ -133,6 +137,7 @@ class Journal:
                 findings = verify_in_child(path, tail_only=True).findings
             else:
                 create_environment(path, Meta(uuid.uuid4().bytes, 1, time.time_ns() // 1000, True, 1, 0))
+                lock.claim_data()
             journal = cls(path, limits, _map_bytes, lock, findings)
             try:
                 with lmdb_errors(f"cannot open the journal in {path}"):
@@ -178,6 +183,11 @@ class Journal:
     @property
     def first_seq(self) -> int:
         """What lies below was removed by retention."""
+        return max(self._meta.first_seq, self._meta.floor)
+
+    @property
+    def first_block_seq(self) -> int:
+        """Where the first block begins that is on disk; some of its messages may lie below `first_seq`."""
         return self._meta.first_seq
 
     @property
@@ -198,8 +208,9 @@ class Journal:
                 # like any other. Waiting for deletes would be a dead end, because they need room as well.
                 self._grow(sum(len(r.block) for r in turn if isinstance(r, Append | SaveSchedule)))
                 filled, chunk = self._write(turn)
-        except lmdb.Error as error:
+        except (lmdb.Error, JournalError) as error:
             raise self._fail("cannot write to the journal", error) from error
+        self._require_in_place()  # before anything is confirmed: what is in a removed file is on no disk
         for full in filled:
             full.publish()
         chunk.publish()
@@ -209,14 +220,18 @@ class Journal:
         """One small transaction of retention, when it is due; the new first seq when messages were removed."""
         self.require_usable()
         self._check_readers()
+        self._require_in_place()
         chunk = self.open_chunk
         try:
             used = self._gauge.used_bytes()
             meta, hold_seq = self._meta, min(self.hold_seq, self._pins.lowest(now_us))
             last_seq = chunk.last_seq - meta.removed  # as if there were no holes
-            if not self._retention.is_due(self.environment, now_us, last_seq, used, hold_seq):
-                return None
-            with self.environment.begin(write=True, buffers=True) as txn:
+            self.may_trim_more = self._retention.is_due(
+                self.environment, now_us, last_seq, chunk.last_seq, used, hold_seq
+            )
+            if not self.may_trim_more:
+                return self._raise_floor(self._retention.floor(now_us, last_seq, chunk.last_seq), hold_seq)
+            with self.writing(buffers=True) as txn:
                 step = self._retention.step(txn, now_us, last_seq, chunk.first_seq, hold_seq)
                 if step.first_seq > meta.first_seq:
                     self._meta = meta._replace(first_seq=step.first_seq, removed=meta.removed - step.holes)
@@ -225,19 +240,33 @@ class Journal:
         except lmdb.MapFullError:
             self._grow(0)
             return None
-        except lmdb.Error as error:
+        except (lmdb.Error, JournalError) as error:
             raise self._fail("cannot trim the journal", error) from error
-        return step.first_seq if step.blocks else None
+        return self.first_seq if step.blocks else None
+
+    def _raise_floor(self, floor: int, hold_seq: int) -> int | None:
+        """Leave out the part of the first block that is beyond the limits; its bytes go with the rest of the block."""
+        if floor > hold_seq:
+            self._retention.wanted = max(self._retention.wanted, floor)
+        floor = min(floor, hold_seq)
+        if floor <= self.first_seq:
+            return None
+        meta = self._meta._replace(floor=floor)
+        with self.writing() as txn:
+            self._put_meta(txn, meta)
+        self._meta = meta
+        return floor
 
     @property
     def trim_wanted(self) -> int:
         """Up to where retention would remove messages if `hold_seq` let it; 0 when it is not held back by that."""
         wanted = min(self._retention.wanted, self._pins.seq)
-        return wanted if wanted > self._meta.first_seq else 0
+        return wanted if wanted > self.first_seq else 0
 
     def rest(self) -> None:
         """To be called by the journal thread when it has had nothing to do for a while."""
         self.require_usable()
+        self._require_in_place()
         self.residence.rest()
 
     def pressure(self) -> str | None:
@@ -263,7 +292,7 @@ class Journal:
         self._is_open = False
         try:
             if not self._failed:
-                with lmdb_errors("cannot close the journal"), self.environment.begin(write=True) as txn:
+                with lmdb_errors("cannot close the journal"), self.writing() as txn:
                     self._put_meta(txn, self._meta._replace(clean=True, last_seq=self.last_seq))
         finally:
             self.environment.close()
@@ -289,15 +318,14 @@ class Journal:
         last_seq, last_ts_us, written = chunk.last_seq, self._last_ts_us, 0
         blocks, meta, removed, scattered = self.tables.blocks, self._meta, 0, 0
         chunk.roll_back()  # what an earlier attempt has left
-        with self.environment.begin(write=True) as txn:
-            put = txn.put
+        with self.writing() as txn:
             for record in turn:
                 if type(record) is Append:
                     raw = record.block
                     (base_seq, end, ts_us), topics = glance(raw)
                     assert base_seq == last_seq + 1, f"seq {base_seq} cannot follow {last_seq}"
                     assert ts_us >= last_ts_us, f"time {ts_us} cannot follow {last_ts_us}"
-                    put(seq_key(base_seq), raw, append=True, db=blocks)
+                    append_row(txn, seq_key(base_seq), raw, blocks)
                     chunk.add(base_seq, end, ts_us, len(raw), topics)
                     last_seq, last_ts_us, written = end, ts_us, written + len(raw)
                     if chunk.is_full:
@@ -326,6 +354,16 @@ class Journal:
         self.residence.touched(written + scattered)
         return filled, chunk
 
+    @contextmanager
+    def writing(self, *, buffers: bool = False) -> "Iterator[lmdb.Transaction[Any]]":
+        """A transaction of the journal's only writer: LMDB's numbers tell when another process has written as well."""
+        with self.environment.begin(write=True, buffers=buffers) as txn:
+            number = txn.id()
+            if number != self._txn_id + 1:
+                raise foreign_writer(f"transaction {number} cannot follow {self._txn_id}")
+            yield txn
+        self._txn_id = min(self.environment.info()["last_txnid"], number)  # one that changed nothing has no number
+
     def _put_chunk(self, txn: Writing, chunk: OpenChunk) -> None:
         key, row = Chunk.of(chunk).encode()
         txn.put(key, row, db=self.tables.chunks)
@@ -333,10 +371,20 @@ class Journal:
     def _put_meta(self, txn: "Writing | Reading", meta: Meta) -> None:
         txn.put(records.META_KEY, records.encode_meta(meta), db=self.tables.meta)
 
-    def _fail(self, doing: str, error: lmdb.Error) -> JournalError:
-        failure = as_journal_error(doing, error)
+    def _fail(self, doing: str, error: lmdb.Error | JournalError) -> JournalError:
+        failure = as_journal_error(doing, error) if isinstance(error, lmdb.Error) else error
         self._failed = str(failure)
         return failure
+
+    def _require_in_place(self) -> None:
+        if not self._lock.holds_data():
+            raise self._fail(
+                "",
+                JournalError(
+                    f"{self.path / DATA_FILE} was removed, moved or replaced while the journal was open",
+                    "put the directory back or restore a backup, then start the hub again",
+                ),
+            )
 
     def _grow(self, needed: int) -> None:
         with self.mapping:
@@ -357,15 +405,16 @@ class Journal:
         self.environment.reader_check()
         with self.environment.begin(buffers=True) as txn:
             meta = self._read_meta(txn)
-            filled = self._find_end(txn)
+            self.open_chunk, filled, self._last_ts_us = find_end(txn, self.tables)
             producers = [records.decode_producer(key, row) for key, row in txn.cursor(self.tables.producers)]
             if meta.clean and meta.last_seq != self.last_seq:
                 raise JournalDamaged(
-                    f"the journal was closed at seq {meta.last_seq} and now ends at {self.last_seq}", _RESTORE_HINT
+                    f"the journal was closed at seq {meta.last_seq} and now ends at {self.last_seq}", RESTORE_HINT
                 )
         self._was_clean, self._meta = meta.clean, meta._replace(clean=False)
         for producer in sorted(producers, key=lambda p: p.seen_us):
             self._retention.saw(producer)
+        self._txn_id = self.environment.info()["last_txnid"]
         try:
             self._mark_open(filled)
         except lmdb.MapFullError:
@@ -373,7 +422,7 @@ class Journal:
             self._mark_open(filled)
 
     def _mark_open(self, filled: Sequence[OpenChunk]) -> None:
-        with self.environment.begin(write=True) as txn:
+        with self.writing() as txn:
             self._put_meta(txn, self._meta)
             for chunk in filled:
                 self._put_chunk(txn, chunk)
@@ -381,37 +430,5 @@ class Journal:
     def _read_meta(self, txn: Reading) -> Meta:
         row = txn.get(records.META_KEY, db=self.tables.meta)
         if row is None:
-            raise JournalDamaged(f"the journal in {self.path} does not say what it is", _RESTORE_HINT)
+            raise JournalDamaged(f"the journal in {self.path} does not say what it is", RESTORE_HINT)
         return records.decode_meta(row)
-
-    def _find_end(self, txn: Reading) -> list[OpenChunk]:
-        """Set the last seq and rebuild the open chunk. Returns chunks that turned out full: their summary was lost."""
-        blocks = txn.cursor(self.tables.blocks)
-        if not blocks.last():
-            return []
-        try:
-            base_seq, last_seq, self._last_ts_us = stamp_of(blocks.value())
-        except BlockError as error:
-            raise JournalDamaged(f"the last block of the journal is damaged: {error}", _RESTORE_HINT) from error
-        if base_seq != key_seq(blocks.key()):
-            raise JournalDamaged("the last block of the journal is not in its place", _RESTORE_HINT)
-        filled, chunk = [], OpenChunk(self._open_seq(txn))
-        for found in blocks_from(txn, self.tables, chunk.first_seq, last_seq + 1, limit=SEQ_MAX):
-            if found.topics == [] and not chunk.entries:  # a hole needs no summary
-                chunk = OpenChunk(found.last_seq + 1)
-                continue
-            chunk.add(*found)
-            if chunk.is_full:
-                filled.append(chunk)
-                chunk = OpenChunk(found.last_seq + 1)
-        chunk.publish()
-        self.open_chunk = chunk
-        return filled
-
-    def _open_seq(self, txn: Reading) -> int:
-        """The seq after the last good summary: from there on, blocks are not summed up."""
-        for key, row in txn.cursor(self.tables.chunks).iterprev():
-            with suppress(JournalDamaged):
-                return Chunk.decode(key, row).last_seq + 1
-        blocks = txn.cursor(self.tables.blocks)
-        return key_seq(blocks.key()) if blocks.first() else 1

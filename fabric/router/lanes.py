@@ -230,7 +230,7 @@ def _end_of_gap(shelf: Shelf, first: int, last: int) -> int:
     block, _ = shelf.reader.next_block(first, _any_topic)
     if block is None:
         return last
-    return (block.base_seq if isinstance(block, Block) else block.first_seq) - 1
+    return max(block.base_seq if isinstance(block, Block) else block.first_seq, shelf.first_seq) - 1
 
 
 def _any_topic(topic: str) -> bool:

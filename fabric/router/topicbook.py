@@ -141,8 +141,8 @@ class TopicBook:
     # The turns of the router.
 
     def __bool__(self) -> bool:
-        """Whether there is something to write down that would not wait for a publish."""
-        return bool(self.keeper.moved)
+        """Whether there is something to write down, or to let go of, that would not wait for a publish."""
+        return bool(self.keeper.moved) or (self._wanted > 0 and not self._giving)
 
     def next_deadline(self) -> float:
         return self.keeper.next_deadline()
@@ -281,7 +281,7 @@ class TopicBook:
         floor = max(self._start, self._commons.shelf.removed.get(name, 0))
         self._commons.change.begin()
         topic = existing or Topic(name, asked, floor, self.keeper.first_seq)
-        topic.settings, topic.deleted, topic.kept = asked, False, 0
+        topic.settings, topic.floor, topic.deleted, topic.kept = asked, max(topic.floor, floor), False, 0
         topic.recount(self._intake.next_seq)
         self._enter(topic)
         self.keeper.moved[topic] = None

@@ -17,7 +17,7 @@ from fabric.block import HEAD_BYTES
 from fabric.errors import BlockError, SnapshotDamaged
 from fabric.events import extent_of
 from fabric.journal.directory import FILE_MODE
-from fabric.journal.environment import Reading, lmdb_errors, seek
+from fabric.journal.environment import Reading, append_row, lmdb_errors, seek
 from fabric.journal.holes import hole_of, span_of
 from fabric.journal.records import SEQ_MAX, key_seq, seq_key
 
@@ -189,4 +189,4 @@ class ShardWriter:
     def _put(self, rows: list[tuple[int, bytes]]) -> None:
         with self._environment.begin(write=True) as txn:
             for number, value in rows:
-                txn.put(seq_key(number), value, append=True, db=self._table)
+                append_row(txn, seq_key(number), value, self._table)

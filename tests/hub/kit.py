@@ -152,9 +152,14 @@ class Talker(Peer):
         self.send(m.Settle(chan, rid, ((m.Verdict.ACK, first, last, None),)))
         return dict(self.until(m.Ok, rid).fields)
 
-    def info(self, what: str) -> dict[str, Any]:
+    def info(self, what: str, **fields: Any) -> dict[str, Any]:
         rid = self.next_rid()
-        self.send(m.Info(rid, {"what": what}))
+        self.send(m.Info(rid, {"what": what, **fields}))
+        return dict(self.until(m.Ok, rid).fields)
+
+    def admin(self, op: str, **fields: Any) -> dict[str, Any]:
+        rid = self.next_rid()
+        self.send(m.Admin(rid, {"op": op, **fields}))
         return dict(self.until(m.Ok, rid).fields)
 
 

@@ -151,7 +151,7 @@ def test_a_backup_does_not_overwrite_and_leaves_nothing_when_it_fails(tmp_path: 
 
 def damage(path: Path, base_seq: int) -> None:
     journal = Journal.open(path)
-    with journal.environment.begin(write=True) as txn:
+    with journal.writing() as txn:
         raw = bytearray(txn.get(seq_key(base_seq), db=journal.tables.blocks) or b"")
         raw[-20] ^= 1
         txn.put(seq_key(base_seq), bytes(raw), db=journal.tables.blocks)

@@ -49,7 +49,7 @@ def test_a_sound_journal_is_verified(data: Path) -> None:
 
 def test_a_damaged_journal_is_exit_code_9_and_names_the_seqs(data: Path) -> None:
     journal = Journal.open(data)
-    with journal.environment.begin(write=True) as txn:
+    with journal.writing() as txn:
         txn.put(seq_key(21), bytes(99), db=journal.tables.blocks)
     journal.close()
     result = fabric("verify", "--data", data, expect=9)

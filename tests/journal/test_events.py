@@ -126,7 +126,7 @@ def test_without_limits_all_events_stay(tmp_path: Path) -> None:
 def test_a_damaged_last_block_gives_no_number_twice(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "j")
     journal.commit(Diary().blocks(2))
-    with journal.environment.begin(write=True) as txn:
+    with journal.writing() as txn:
         row = bytearray(txn.get(seq_key(4), db=journal.tables.events) or b"")
         row[50] ^= 1
         txn.put(seq_key(4), bytes(row), db=journal.tables.events)

@@ -146,7 +146,7 @@ def test_every_table_is_checked_counted_and_copied(tmp_path: Path) -> None:
     """A row in each of them; none may be forgotten when one is added."""
     journal = Journal.open(tmp_path / "j")
     journal.commit(Pen().blocks(2))
-    with journal.environment.begin(write=True) as txn:
+    with journal.writing() as txn:
         for name in NEW_TABLES:
             key = (7).to_bytes(8, "big")
             txn.put(key, seal(key, name.encode()), db=getattr(journal.tables, name))

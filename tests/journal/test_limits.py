@@ -45,8 +45,48 @@ def test_messages_older_than_the_limit_are_removed(tmp_path: Path) -> None:
 def test_the_oldest_are_removed_while_there_are_too_many(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "j", Limits(max_messages=25))
     journal.commit(Pen().blocks(10, count=10))
-    assert trim_all(journal, 0) == [81]
-    assert journal.load()[:2] == (81, 100)
+    assert trim_all(journal, 0) == [71, 76]  # the block of 71..80 stays, and half of its messages are out of reach
+    assert journal.load()[:2] == (76, 100)
+    journal.close()
+
+
+def test_exactly_so_many_messages_stay_within_one_block(tmp_path: Path) -> None:
+    pen = Pen()
+    journal = Journal.open(tmp_path / "j", Limits(max_messages=100))
+    journal.commit([pen.block(count=60), pen.block(["b"] * 30 + ["a.b"] * 90)])
+    assert trim_all(journal, 0) == [61, 81]
+    reader = journal.reader()
+    assert reader.block_at(60) is None
+    assert reader.last_match(lambda topic: topic == "b") == 90
+    journal.commit([pen.block(count=10)])
+    assert trim_all(journal, 0) == [91]
+    assert reader.last_match(lambda topic: topic == "b") is None
+    assert list(reader.latest_per_key(lambda topic: topic == "b")) == [[]]
+    assert journal.load()[:2] == (91, 190)
+    journal.close()
+
+
+def test_messages_of_the_last_block_are_too_old_as_well(tmp_path: Path) -> None:
+    pen = Pen(ts_us=0)
+    journal = Journal.open(tmp_path / "j", Limits(max_age_s=10))
+    journal.commit(pen.blocks(3, count=5))
+    assert trim_all(journal, now_us=DAY_US) == [11, 16]
+    assert journal.load()[:2] == (16, 15)
+    assert journal.reader().seek_time(0) == 16
+    journal.commit([pen.block(count=5, later_us=DAY_US)])
+    assert trim_all(journal, now_us=DAY_US) == [16]  # the block before is gone from disk, too
+    assert [row.seq for row in rows_in(journal)] == list(range(16, 21))
+    journal.close()
+
+
+def test_of_a_last_block_that_is_too_large_the_newest_messages_stay(tmp_path: Path) -> None:
+    pen = Pen()
+    journal = Journal.open(tmp_path / "j", Limits(max_bytes=60_000))
+    journal.commit([pen.block(count=10, size=12_000)])
+    assert trim_all(journal, 0) == [7]
+    journal.commit([pen.block(count=1, size=100_000)])
+    assert trim_all(journal, 0) == [11]
+    assert journal.load()[:2] == (11, 11)
     journal.close()
 
 
@@ -70,7 +110,7 @@ def test_a_step_is_small_and_takes_summaries_along(tmp_path: Path, monkeypatch: 
     journal.commit(Pen().blocks(33, count=2))
     chunks = journal.stats().chunks
     assert chunks == 6
-    assert trim_all(journal, 0) == [15, 29, 43, 57, 65]  # seven blocks of two, and so on; the last one stays
+    assert trim_all(journal, 0) == [15, 29, 43, 57, 65, 66]  # seven blocks of two, and so on; the last one stays
     assert (journal.stats().blocks, journal.stats().chunks) == (1, 0)
     assert [row.seq for row in rows_in(journal)] == [65, 66]
     journal.close()
@@ -84,10 +124,11 @@ def test_a_journal_trimmed_to_its_last_block_goes_on_counting(tmp_path: Path) ->
     trim_all(journal, now_us=DAY_US)
     journal.close()
     journal = Journal.open(tmp_path / "j", limits)
-    assert journal.load()[:3] == (pen.seq - 4, pen.seq - 1, pen.ts_us)
+    assert journal.load()[:3] == (pen.seq, pen.seq - 1, pen.ts_us)
     journal.commit([pen.block()])
     trim_all(journal, now_us=DAY_US)
-    assert journal.load().first_seq == pen.seq - 4
+    assert journal.load().first_seq == pen.seq
+    assert journal.stats().blocks == 1
     journal.close()
 
 
@@ -95,7 +136,7 @@ def test_a_damaged_block_goes_with_the_next_good_one(tmp_path: Path) -> None:
     pen = Pen(ts_us=0)
     journal = Journal.open(tmp_path / "j", Limits(max_age_s=10))
     journal.commit([pen.block(count=1, later_us=1_000_000) for _ in range(6)])
-    with journal.environment.begin(write=True) as txn:
+    with journal.writing() as txn:
         for seq in (1, 3):
             txn.put(seq_key(seq), bytes(100), db=journal.tables.blocks)
     assert trim_all(journal, now_us=12_500_000) == [3]

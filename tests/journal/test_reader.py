@@ -126,7 +126,7 @@ def test_lost_and_damaged_summaries_change_no_answer_and_the_last_ones_are_writt
     journal = Journal.open(tmp_path / "j")
     fill(journal, pen, rng, turns=20)
     twin = rows_in(journal)
-    with journal.environment.begin(write=True) as txn:
+    with journal.writing() as txn:
         rows = list(txn.cursor(journal.tables.chunks))
         txn.delete(rows[1][0], db=journal.tables.chunks)
         txn.put(rows[3][0], rows[3][1][:-9] + b"?" + rows[3][1][-8:], db=journal.tables.chunks)
@@ -151,7 +151,7 @@ def test_missing_blocks_are_told_by_their_range_and_their_neighbours_are_read(tm
         if reopened:
             journal.close()
             journal = Journal.open(tmp_path / "j")
-        with journal.environment.begin(write=True) as txn:
+        with journal.writing() as txn:
             for base in (1, 11, 81, 171):
                 txn.delete(seq_key(base), db=journal.tables.blocks)
         reader, seq, good, damaged = journal.reader(), 1, [], []

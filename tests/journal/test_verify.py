@@ -52,7 +52,7 @@ def test_an_empty_journal_is_sound(tmp_path: Path) -> None:
 
 
 def change(journal: Journal, base_seq: int, raw: bytes | None) -> None:
-    with journal.environment.begin(write=True) as txn:
+    with journal.writing() as txn:
         if raw is None:
             txn.delete(seq_key(base_seq), db=journal.tables.blocks)
         else:
@@ -90,7 +90,7 @@ def test_a_summary_that_says_something_else(journal: Journal) -> None:
     lie = OpenChunk(26)
     for seq in range(26, 51, 5):
         lie.add(seq, seq + 4, seq, 10, [b"x.y"])
-    with journal.environment.begin(write=True) as txn:
+    with journal.writing() as txn:
         key, row = Chunk.of(lie).encode()
         txn.put(key, row, db=journal.tables.chunks)
     assert found(journal) == [("chunks", 26, 50)]
@@ -98,7 +98,7 @@ def test_a_summary_that_says_something_else(journal: Journal) -> None:
 
 @pytest.mark.parametrize("row", [None, b"damaged row"])
 def test_a_missing_or_damaged_summary(journal: Journal, row: bytes | None) -> None:
-    with journal.environment.begin(write=True) as txn:
+    with journal.writing() as txn:
         if row is None:
             txn.delete(seq_key(26), db=journal.tables.chunks)
         else:
@@ -109,7 +109,7 @@ def test_a_missing_or_damaged_summary(journal: Journal, row: bytes | None) -> No
 @pytest.mark.parametrize("table", ["groups", "producers"])
 def test_a_damaged_row_of_state(journal: Journal, table: str) -> None:
     handle = getattr(journal.tables, table)
-    with journal.environment.begin(write=True) as txn:
+    with journal.writing() as txn:
         key, row = next(iter(txn.cursor(handle)))
         txn.put(key, row[:-1] + bytes([row[-1] ^ 1]), db=handle)
     assert found(journal) == [(table, 0, 0)]

@@ -112,7 +112,7 @@ def test_a_damaged_snapshot_is_exit_code_9_and_names_the_seqs(data: Path, tmp_pa
 
 def test_a_damaged_journal_gives_a_snapshot_and_exit_code_9(data: Path, tmp_path: Path) -> None:
     journal = Journal.open(data)
-    with journal.environment.begin(write=True) as txn:
+    with journal.writing() as txn:
         txn.put(seq_key(21), bytes(99), db=journal.tables.blocks)
     journal.close()
     result = fabric("create", tmp_path / "s", "--data", data, expect=9)

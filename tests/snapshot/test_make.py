@@ -373,7 +373,7 @@ def test_events_that_retention_has_removed_are_gone(tmp_path: Path) -> None:
     fill(tmp_path / "j", Pen(), 5, *[save(1 + 300 * i, 300) for i in range(20)])
     first = create_in(tmp_path / "j", tmp_path / "s", pace=PACE)
     journal = Journal.open(tmp_path / "j")
-    with journal.environment.begin(write=True) as txn:
+    with journal.writing() as txn:
         for i in range(3):
             txn.delete(seq_key(1 + 300 * i), db=journal.tables.events)
     journal.close()
@@ -389,7 +389,7 @@ def test_events_that_retention_has_removed_are_gone(tmp_path: Path) -> None:
 def test_damage_is_copied_and_told(tmp_path: Path) -> None:
     rows = fill(tmp_path / "j", Pen())
     journal = Journal.open(tmp_path / "j")
-    with journal.environment.begin(write=True) as txn:
+    with journal.writing() as txn:
         raw = bytearray(txn.get(seq_key(51), db=journal.tables.blocks) or b"")
         raw[-20] ^= 1
         txn.put(seq_key(51), bytes(raw), db=journal.tables.blocks)

@@ -1,0 +1,52 @@
+"""Where a journal ends: its last seq and time, and the chunk that is not summed up yet."""
+
+from contextlib import suppress
+from typing import NamedTuple
+
+from fabric.block import stamp_of
+from fabric.errors import BlockError, JournalDamaged
+from fabric.journal.chunks import Chunk, OpenChunk
+from fabric.journal.environment import Reading, Tables
+from fabric.journal.reader import blocks_from
+from fabric.journal.records import SEQ_MAX, key_seq
+
+RESTORE_HINT = "restore a backup with 'fabric journal restore'"
+
+
+class End(NamedTuple):
+    open_chunk: OpenChunk
+    filled: list[OpenChunk]  # chunks that turned out to be full: their summary was lost
+    last_ts_us: int
+
+
+def find_end(txn: Reading, tables: Tables) -> End:
+    """The last time, and the open chunk, rebuilt from its blocks."""
+    blocks = txn.cursor(tables.blocks)
+    if not blocks.last():
+        return End(OpenChunk(1), [], 0)
+    try:
+        base_seq, last_seq, last_ts_us = stamp_of(blocks.value())
+    except BlockError as error:
+        raise JournalDamaged(f"the last block of the journal is damaged: {error}", RESTORE_HINT) from error
+    if base_seq != key_seq(blocks.key()):
+        raise JournalDamaged("the last block of the journal is not in its place", RESTORE_HINT)
+    filled, chunk = [], OpenChunk(_open_seq(txn, tables))
+    for found in blocks_from(txn, tables, chunk.first_seq, last_seq + 1, limit=SEQ_MAX):
+        if found.topics == [] and not chunk.entries:  # a hole needs no summary
+            chunk = OpenChunk(found.last_seq + 1)
+            continue
+        chunk.add(*found)
+        if chunk.is_full:
+            filled.append(chunk)
+            chunk = OpenChunk(found.last_seq + 1)
+    chunk.publish()
+    return End(chunk, filled, last_ts_us)
+
+
+def _open_seq(txn: Reading, tables: Tables) -> int:
+    """The seq after the last good summary: from there on, blocks are not summed up."""
+    for key, row in txn.cursor(tables.chunks).iterprev():
+        with suppress(JournalDamaged):
+            return Chunk.decode(key, row).last_seq + 1
+    blocks = txn.cursor(tables.blocks)
+    return key_seq(blocks.key()) if blocks.first() else 1
