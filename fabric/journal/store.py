@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -357,7 +357,8 @@ class Journal:
     @contextmanager
     def writing(self, *, buffers: bool = False) -> "Iterator[lmdb.Transaction[Any]]":
         """A transaction of the journal's only writer: LMDB's numbers tell when another process has written as well."""
-        with self.environment.begin(write=True, buffers=buffers) as txn:
+        begin: Callable[..., lmdb.Transaction[Any]] = self.environment.begin
+        with begin(write=True, buffers=buffers) as txn:
             number = txn.id()
             if number != self._txn_id + 1:
                 raise foreign_writer(f"transaction {number} cannot follow {self._txn_id}")
