@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from fabric.cli import EXIT_NO_HUB, EXIT_PARTLY
 from fabric.cli_client import connect, hub_options, sigterm_interrupts
-from fabric.cli_show import usage
+from fabric.cli_show import Failed, usage
 from fabric.cli_values import Duration, Header, Moment, shown_ago, shown_bytes, shown_seconds, shown_time
 
 if TYPE_CHECKING:
@@ -202,6 +203,8 @@ def _publish_stream(
     *,
     show: bool,
 ) -> None:
+    from fabric_client import ConnectionLost, Timeout
+
     progress = _Progress(show)
     count = size = 0
     try:
@@ -217,6 +220,14 @@ def _publish_stream(
         progress.done()
         _tell_interrupted(fab, count)
         raise
+    except (ConnectionLost, Timeout) as error:
+        progress.done()
+        stored = count - fab.unconfirmed
+        raise Failed(
+            f"{stored:,} of {count:,} messages stored; {error}",
+            "what was sent and not confirmed may be stored; what was not sent is withdrawn",
+            EXIT_PARTLY if stored else EXIT_NO_HUB,
+        ) from error
     took_s = progress.done()
     rate = count / took_s if took_s else 0.0
     if style == "text":
@@ -231,13 +242,19 @@ def _tell_interrupted(fab: "Client", count: int) -> None:
     """The user wants to leave: say what became of the messages so far."""
     from fabric_client import FabricError
 
+    sent = 0
     try:
         fab.flush(CONFIRMS_S)
     except FabricError as error:
+        sent = getattr(error, "unconfirmed", 0)
         click.echo(f"{error}", err=True)
-    open_ = fab.unconfirmed
-    stored = f"interrupted: {max(count - open_, 0):,} of {count:,} messages stored"
-    click.echo(f"{stored}, {open_:,} not confirmed: these may be stored or not" if open_ else stored, err=True)
+    unconfirmed = fab.unconfirmed
+    words = [f"interrupted: {max(count - unconfirmed, 0):,} of {count:,} messages stored"]
+    if sent:
+        words.append(f"{sent:,} not confirmed: these may be stored or not")
+    if unconfirmed > sent:
+        words.append(f"{unconfirmed - sent:,} never sent, and withdrawn")
+    click.echo(", ".join(words), err=True)
 
 
 class _Progress:

@@ -55,6 +55,8 @@ class FabricError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")  # a traceback shows it
 
 
 class ProtocolError(FabricError):

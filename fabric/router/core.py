@@ -356,4 +356,7 @@ class Router:
         self.ids.sweep()
         self.dispatcher.sweep(now, out)
         self.topics.sweep(out)
-        self.reception.adjust_window(out)
+        flows: Out = []
+        self.reception.adjust_window(flows)
+        for peer, flow in flows:
+            self.ledger.answer(peer, flow)  # behind a WELCOME that waits for the disk

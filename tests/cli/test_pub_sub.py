@@ -377,5 +377,29 @@ def test_an_interrupted_publisher_says_what_is_not_confirmed(
         result = talk("pub", "a", "--lines")
     finally:
         os.kill(hub.pid, signal.SIGCONT)
-    assert "interrupted: 1 of 3 messages stored, 2 not confirmed: these may be stored or not" in result.stderr
+    assert (
+        "interrupted: 1 of 3 messages stored, 1 not confirmed: these may be stored or not, 1 never sent"
+        in result.stderr
+    )
     assert result.exit_code == 130
+
+
+def test_a_publisher_that_gives_up_says_what_is_stored(
+    hub: HubProcess, talk: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lines() -> Iterator[bytes]:
+        yield b"1"
+        wait_until(is_stored(hub, 1))
+        os.kill(hub.pid, signal.SIGSTOP)
+        yield b"2"
+        yield b"3"
+
+    monkeypatch.setattr("fabric.cli_pub._lines", lines)
+    try:
+        result = talk("pub", "a", "--lines", "--timeout", "500ms")
+        alone = talk("pub", "a", "x", "--timeout", "500ms", "--connect-timeout", "1s")
+    finally:
+        os.kill(hub.pid, signal.SIGCONT)
+    assert "1 of 3 messages stored; 1 message sent and not confirmed, 1 message not sent: no answer" in result.stderr
+    assert result.exit_code == 8
+    assert alone.exit_code == 3

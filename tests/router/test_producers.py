@@ -160,6 +160,15 @@ def test_info_shows_which_sessions_share_a_producer_but_not_its_name() -> None:
     assert marks[0] == marks[1] != marks[2]
 
 
+def test_nothing_is_said_before_welcome() -> None:
+    w = World()
+    for n in range(200):  # so many publishers that each gets a smaller window
+        w.hello(b"\0%d" % n, producer={"name": f"p{n}", "epoch": 1})
+    say_later(w, A, m.Hello(1, {"proto": 1, "producer": {"name": "p"}}))
+    w.pass_time(1.0)
+    assert [type(said) for said in w.said[A]] == [m.Welcome, m.Flow]
+
+
 # Resends.
 
 

@@ -37,6 +37,7 @@ from fabric_client.errors import (
     TimedOut,
     Timeout,
     TopicFull,
+    Unconfirmed,
     VerdictsUnconfirmed,
 )
 from fabric_client.message import Message
@@ -89,6 +90,7 @@ __all__ = [
     "Timeout",
     "TopicFull",
     "Transaction",
+    "Unconfirmed",
     "VerdictsUnconfirmed",
     "aconnect",
     "connect",

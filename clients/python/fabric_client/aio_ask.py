@@ -24,6 +24,7 @@ from fabric_client.options import (
 from fabric_client.reading import Reading
 from fabric_client.requests import Reply, Request, next_reply, one, request_fields, responder_maker
 from fabric_client.ticket import Ticket
+from fabric_client.unconfirmed import Pending
 
 
 class AsyncAsking(AsyncBase):
@@ -194,6 +195,6 @@ class AsyncAsking(AsyncBase):
         self._reactor.session.publisher.put(message, options, ticket)
         self._reactor.pump()
         deadline = monotonic() + timeout
-        await self._reactor.result(ticket, timeout, "the request was not confirmed")
+        await self._reactor.published([Pending(ticket)], timeout)
         await self._reactor.wait(lambda: box.look(correlation), max(0.0, deadline - monotonic()))
         return box.take(correlation)

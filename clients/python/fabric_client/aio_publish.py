@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from fabric import messages as m
 from fabric.columns import HeaderValue
 from fabric_client.aio_base import AsyncBase
-from fabric_client.errors import BufferFull, refusal_error
+from fabric_client.errors import BufferFull, ConnectionLost, Timeout, refusal_error
 from fabric_client.options import ANSWER_S, PUBLISH_S, PublishOptions, block_options, message_of, pack
 from fabric_client.outgoing import LANE_BODY_MAX, Fit, Options
 from fabric_client.publisher import Publisher
@@ -15,6 +15,7 @@ from fabric_client.receipt import Receipt, total
 from fabric_client.schedules import Schedule, cancelled_due, check_one_schedule, schedule_choice, schedule_page
 from fabric_client.session import Session
 from fabric_client.ticket import Ticket
+from fabric_client.unconfirmed import Pending
 
 
 class AsyncPublishing(AsyncBase):
@@ -31,8 +32,7 @@ class AsyncPublishing(AsyncBase):
         await self.drain(timeout)
         ticket = Ticket()
         self._gather(message, steering, ticket)
-        receipt: Receipt = await self._reactor.result(ticket, timeout, "the publish was not confirmed")
-        return receipt
+        return (await self._reactor.published([Pending(ticket)], timeout))[0]
 
     async def publish_many(
         self,
@@ -50,14 +50,19 @@ class AsyncPublishing(AsyncBase):
         steering = block_options(**options)
         blocks = pack(topic, payloads, steering, keys=keys, ids=ids, headers=headers)
         check_one_schedule(steering, len(blocks))
-        tickets: list[Ticket] = []
-        for raw, count in blocks:
-            await self.drain(timeout)
-            self._reactor.check()
-            tickets.append(Ticket())
-            self._publisher.put_block(raw, count, steering, topic, tickets[-1], each=ids is not None)
-            self._reactor.pump()
-        return total([await self._reactor.result(one, timeout, "the publish was not confirmed") for one in tickets])
+        pending = [Pending(Ticket(), count) for _, count in blocks]
+        try:
+            for (raw, count), (ticket, _) in zip(blocks, pending, strict=True):
+                await self.drain(timeout)
+                self._reactor.check()
+                self._publisher.put_block(raw, count, steering, topic, ticket, each=ids is not None)
+                self._reactor.pump()
+        except (Timeout, ConnectionLost):
+            raise self._reactor.unpublished(pending, timeout) from None
+        except BaseException as error:
+            self._reactor.interrupted(pending, error)
+            raise
+        return total(await self._reactor.published(pending, timeout))
 
     def publish_nowait(self, topic: str, data: object, **options: Unpack[PublishOptions]) -> None:
         """Publish without waiting for the confirm; `flush` waits for all. Raises BufferFull when there is no room
@@ -114,7 +119,7 @@ class AsyncPublishing(AsyncBase):
         if (unsettled := self._session.unsettled.take()) is not None:
             raise unsettled
         if not done:
-            raise self._reactor.too_late(f"{self._publisher.unconfirmed} messages were not confirmed", timeout)
+            raise self._reactor.unflushed(timeout)
 
     async def cancel(
         self, id: int | Receipt | None = None, *, name: str | None = None, timeout: float | None = ANSWER_S

@@ -10,6 +10,7 @@ import random
 import time
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 import zmq
@@ -20,9 +21,11 @@ from fabric_client.errors import Closed, ConnectionLost, Forked, Timeout
 from fabric_client.link import Link
 from fabric_client.liveness import Liveness
 from fabric_client.outgoing import CLOSED_LANE
+from fabric_client.receipt import Receipt
 from fabric_client.session import Session
 from fabric_client.state import State
 from fabric_client.subscription import Subscription
+from fabric_client.unconfirmed import Pending, error_of, give_up, unflushed
 
 log = logging.getLogger("fabric_client")
 
@@ -63,6 +66,33 @@ class Engine:
         why = f" ({self.session.trouble})" if self.session.trouble else ""
         hint = "start one with 'fabric hub', or check the address"
         return ConnectionLost(f"no hub at {self.url} for {waited:g} s{why}", hint)
+
+    def receipts(self, pending: Sequence[Pending], waited: float | None) -> list[Receipt]:
+        """The receipts of publishes that were waited for. Raises when they are not all there: what never left is
+        withdrawn, what left may be stored. The blocking client holds the lock."""
+        if not all(ticket.done for ticket, _ in pending):
+            raise self.unpublished(pending, waited)
+        return [ticket.result() for ticket, _ in pending]
+
+    def unpublished(self, pending: Sequence[Pending], waited: float | None) -> FabricError:
+        """The error for publishes that were not all confirmed in time."""
+        why = self._why(waited)
+        return error_of(give_up(self.session.publisher, pending, why), why, self.session.live)
+
+    def interrupted(self, pending: Sequence[Pending], error: BaseException) -> None:
+        """The caller was interrupted while it waited: withdraw what never left, and let the error say what did."""
+        if not all(ticket.done for ticket, _ in pending):
+            error.add_note(f"publish interrupted: {give_up(self.session.publisher, pending, 'interrupted')}")
+
+    def unflushed(self, waited: float | None) -> FabricError:
+        """The error for a flush that was not through in time."""
+        return unflushed(self.session.publisher, self._why(waited), self.session.live)
+
+    def _why(self, waited: float | None) -> str:
+        if not self.session.live:
+            return str(self.no_hub(waited or 0.0))
+        reason = self.session.publisher.last_reason
+        return f"no answer within {waited or 0.0:g} s" + (f"; the hub says: {reason}" if reason else "")
 
     def too_late(self, what: str, waited: float | None) -> FabricError:
         """The error for a caller who waited for an answer in vain."""

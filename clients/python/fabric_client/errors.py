@@ -11,12 +11,29 @@ from fabric import messages as m
 from fabric.errors import Code, FabricError
 
 
-class ConnectionLost(FabricError):
-    """There is no hub at the other end, or it went away and did not come back in time."""
+class _Unpublished(FabricError):
+    """How many messages of a publish were stored, sent without a confirmation, and withdrawn before they were sent."""
+
+    stored = 0
+    unconfirmed = 0
+    withdrawn = 0
 
 
-class Timeout(FabricError, TimeoutError):
-    """The answer did not come in time."""
+class ConnectionLost(_Unpublished):
+    """There is no hub at the other end, or it went away and did not come back in time. What a publish had not sent is
+    withdrawn: it is not stored later."""
+
+
+class Timeout(_Unpublished, TimeoutError):
+    """The answer did not come in time. What a publish had not sent is withdrawn: it is not stored later."""
+
+
+class Unconfirmed(Timeout, ConnectionLost):
+    """Messages were sent and not confirmed: the hub may have stored them, and the client goes on sending them until it
+    is closed. A message with an `id` can be published again: the hub stores it once."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint or _UNCONFIRMED_HINT)
 
 
 class Closed(FabricError):
@@ -131,6 +148,9 @@ def refusal_error(refusals: Sequence[Refusal]) -> PublishRefused:
     return (TopicFull if refusals[0].code == Code.TOPIC_FULL else PublishRefused)(refusals)
 
 
+_UNCONFIRMED_HINT: Final = (
+    "they may be stored or not; to be sure, publish them again with the same id=, which the hub stores once"
+)
 _REFUSED_HINT: Final = "`.refusals` of this error holds the messages"
 _HINTS: Final[dict[int, str]] = {
     Code.BAD_TOPIC: "a topic is 1..16 words joined by '.', without wildcards, spaces or a leading '$'",

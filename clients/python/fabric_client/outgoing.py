@@ -172,6 +172,14 @@ class Outgoing:
         self.pseq = 0  # 0: gets the next number when it is sent
         self.rid = 0
 
+    def without(self, index: int) -> None:
+        """Take one message out. For a block that was never sent, or that the hub has said it did not store."""
+        raw = block.Block(self.raw)
+        self.raw = block.select(raw, [run for run in ((0, index), (index + 1, raw.count)) if run[0] < run[1]])
+        self.topics = block.Block(self.raw).topics
+        self.count -= 1
+        self.marks = [(at - (at > index), waiter) for at, waiter in self.marks if at != index]
+
     def message(self) -> m.Publish | m.Transact:
         """What is said to the hub."""
         if self.settles:
@@ -223,6 +231,16 @@ class Gather:
         if message.headers:
             self._headers = _pad(self._headers or [], count, None)
             self._headers.append(message.headers)
+
+    def remove(self, index: int) -> None:
+        """Take one message out."""
+        self.room += len(self.payloads.pop(index)) + MESSAGE_COST
+        for column in (self._topics, self._keys, self._ids, self._headers):
+            if column is not None and index < len(column):
+                column.pop(index)
+        self.marks = [(at - (at > index), waiter) for at, waiter in self.marks if at != index]
+        if not self.payloads:
+            self._clear()
 
     def extend(self, topic: str, bodies: Sequence[bytes]) -> None:
         """Add plain messages, as they come out of a lane."""

@@ -16,7 +16,7 @@ from typing import Final
 from fabric import messages as m
 from fabric.block import Block
 from fabric.errors import Code, FabricError
-from fabric_client.errors import BadMessage, Refusal, Stale, describe, from_wire, refusal_error
+from fabric_client.errors import BadMessage, Refusal, Stale, Unconfirmed, describe, from_wire, refusal_error
 from fabric_client.outgoing import (
     BLOCK_ROOM,
     BLOCK_SLACK,
@@ -98,6 +98,11 @@ class Publisher:
         return len(self.gather.payloads) + len(self.lane.items) - self.lane.taken
 
     @property
+    def sent(self) -> int:
+        """Messages that were sent and that the hub may have stored."""
+        return sum(block.count for block in (*self._flight.values(), *self._queue) if block.pseq)
+
+    @property
     def unconfirmed(self) -> int:
         """Messages that the hub has not confirmed."""
         return self._queued_messages + self.gathered + sum(b.count for b in self._flight.values())
@@ -147,6 +152,22 @@ class Publisher:
     def _close_lane(self) -> None:
         if self.lane is not CLOSED_LANE:
             self.absorb(self.lane)
+
+    def withdraw(self, waiter: Ticket) -> bool:
+        """Take back what is waited for, so that it is not sent later. False when it was sent and the hub has not said
+        that it did not store it: then the hub may have it."""
+        self._close_lane()
+        for index, other in self.gather.marks:
+            if other is waiter:
+                self.gather.remove(index)
+                return True
+        for block in self._queue:
+            for index, other in block.marks:
+                if other is waiter and not block.pseq:
+                    self._remove(block, index)
+                    return True
+        sent = (*self._flight.values(), *self._queue)
+        return not any(other is waiter for block in sent for _, other in block.marks)
 
     def put_alone(self, message: Fit, options: Options, waiter: Ticket | None) -> None:
         """Accept one message as a block of its own, so that the answer is about it alone."""
@@ -306,7 +327,8 @@ class Publisher:
         self._live = False
         self._close_lane()
         for block in (*self._flight.values(), *self._queue):
-            self._tell(block, error)
+            sent = block.pseq and not block.settles
+            self._tell(block, Unconfirmed(f"sent and not confirmed: {error}") if sent else error)
         for _, waiter in self.gather.marks:
             waiter.fail(error)
 
@@ -363,6 +385,16 @@ class Publisher:
         self._tell(block, from_wire(answer) if itself else refusal_error([refusal]))
         if len(block.marks) < block.count and not (block.marks and block.marks[0][0] < 0):
             self.refusals.append(refusal)
+
+    def _remove(self, block: Outgoing, index: int) -> None:
+        """Take a message, or all of a block, out of the queue."""
+        if index < 0 or block.count == 1:
+            self._unqueue(block)
+            return
+        size = len(block.raw)
+        block.without(index)
+        self._queued_messages -= 1
+        self._queued_bytes += len(block.raw) - size
 
     def _unqueue(self, block: Outgoing) -> None:
         self._queue.remove(block)

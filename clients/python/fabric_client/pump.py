@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import zmq
@@ -34,6 +34,7 @@ from fabric_client.state import State
 from fabric_client.subscription import FOREVER, VERDICT_DELAY_S, Subscription
 from fabric_client.ticket import Ticket
 from fabric_client.transaction import Transaction, send
+from fabric_client.unconfirmed import Pending, all_done
 from fabric_client.verdicts import Decision
 
 log = logging.getLogger("fabric_client")
@@ -194,11 +195,21 @@ class Pump(Engine):
             self.settle(txn.batch, txn.index, (Verdict.ACK, None), COMMIT_S)
             return None
         self.check()
-        ticket = Ticket()
         with self.lock:
-            send(txn, self.session.publisher, self.session.flush, ticket)
-        receipt: Receipt = self.result(ticket, COMMIT_S, "the transaction was not confirmed")
-        return receipt
+            count = txn.publishes
+            outcome = send(txn, self.session.publisher, self.session.flush, Ticket())
+        return self.published([Pending(outcome, count)], COMMIT_S)[0]
+
+    def published(self, pending: Sequence[Pending], timeout: float | None) -> list[Receipt]:
+        """Wait for the receipts of publishes. Called without the lock."""
+        try:
+            self.wait(all_done(pending), timeout)
+        except BaseException as error:
+            with self.lock:
+                self.interrupted(pending, error)
+            raise
+        with self.lock:
+            return self.receipts(pending, timeout)
 
     def settle(self, batch: Batch, index: int | None, decision: Decision, timeout: float | None) -> None:
         """Give a verdict and wait for its answer. Called without the lock."""

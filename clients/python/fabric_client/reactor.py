@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
@@ -26,6 +26,7 @@ from fabric_client.state import State
 from fabric_client.subscription import FOREVER, VERDICT_DELAY_S, Subscription
 from fabric_client.ticket import Ticket
 from fabric_client.transaction import Transaction, send
+from fabric_client.unconfirmed import Pending
 from fabric_client.verdicts import Decision
 
 
@@ -82,7 +83,14 @@ class Reactor(Engine):
         """True once the ticket is done; cheaper than `wait` where many wait at once."""
         if not ticket.done:
             future: asyncio.Future[None] = self._loop.create_future()
-            ticket.on_done = lambda _: _finish(future)
+            before = ticket.on_done
+
+            def done(ticket: Ticket) -> None:
+                if before is not None:
+                    before(ticket)
+                _finish(future)
+
+            ticket.on_done = done
             await self._within(future, timeout)
         return ticket.done
 
@@ -127,11 +135,23 @@ class Reactor(Engine):
             await self.settle(txn.batch, txn.index, (Verdict.ACK, None), COMMIT_S)
             return None
         self.check()
-        ticket = Ticket()
-        send(txn, self.session.publisher, self.session.flush, ticket)
+        count = txn.publishes
+        outcome = send(txn, self.session.publisher, self.session.flush, Ticket())
         self.pump()
-        receipt: Receipt = await self.result(ticket, COMMIT_S, "the transaction was not confirmed")
-        return receipt
+        return (await self.published([Pending(outcome, count)], COMMIT_S))[0]
+
+    async def published(self, pending: Sequence[Pending], timeout: float | None) -> list[Receipt]:
+        """Wait for the receipts of publishes."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            for ticket, _ in pending:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not await self.answer(ticket, left):
+                    break
+        except BaseException as error:
+            self.interrupted(pending, error)
+            raise
+        return self.receipts(pending, timeout)
 
     async def settle(self, batch: Batch, index: int | None, decision: Decision, timeout: float | None) -> None:
         """Give a verdict and wait for its answer."""

@@ -24,6 +24,7 @@ from fabric_client.reading import Reading
 from fabric_client.requests import Reply, Request, next_reply, one, request_fields, responder_maker
 from fabric_client.sync_base import Base
 from fabric_client.ticket import Ticket
+from fabric_client.unconfirmed import Pending
 
 
 class Asking(Base):
@@ -186,6 +187,6 @@ class Asking(Base):
         with self._pump.lock:
             self._pump.session.publisher.put(message, options, ticket)
         deadline = monotonic() + timeout
-        self._pump.result(ticket, timeout, "the request was not confirmed")
+        self._pump.published([Pending(ticket)], timeout)
         self._pump.wait(lambda: box.look(correlation), max(0.0, deadline - monotonic()))
         return box.take(correlation)

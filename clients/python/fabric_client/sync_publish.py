@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 from fabric import messages as m
 from fabric.columns import HeaderValue
-from fabric_client.errors import refusal_error
+from fabric_client.errors import ConnectionLost, Timeout, refusal_error
 from fabric_client.options import ANSWER_S, PUBLISH_S, PublishOptions, block_options, message_of, pack
 from fabric_client.outgoing import LANE_BODY_MAX, Fit, Options
 from fabric_client.publisher import Publisher
@@ -15,6 +15,7 @@ from fabric_client.schedules import Schedule, cancelled_due, check_one_schedule,
 from fabric_client.session import Session
 from fabric_client.sync_base import Base
 from fabric_client.ticket import Ticket
+from fabric_client.unconfirmed import Pending
 
 
 class Publishing(Base):
@@ -36,8 +37,7 @@ class Publishing(Base):
                 self._publisher.put_alone(message, steering, ticket)  # so that it can be cancelled alone
             else:
                 self._publisher.put(message, steering, ticket)
-        receipt: Receipt = self._pump.result(ticket, timeout, "the publish was not confirmed")
-        return receipt
+        return self._pump.published([Pending(ticket)], timeout)[0]
 
     def publish_many(
         self,
@@ -55,15 +55,22 @@ class Publishing(Base):
         steering = block_options(**options)
         blocks = pack(topic, payloads, steering, keys=keys, ids=ids, headers=headers)
         check_one_schedule(steering, len(blocks))
-        tickets: list[Ticket] = []
-        for raw, count in blocks:
-            self._make_room(timeout)
-            tickets.append(Ticket())
+        pending = [Pending(Ticket(), count) for _, count in blocks]
+        try:
+            for (raw, count), (ticket, _) in zip(blocks, pending, strict=True):
+                self._make_room(timeout)
+                with self._pump.lock:
+                    self._pump.check()
+                    self._publisher.put_block(raw, count, steering, topic, ticket, each=ids is not None)
+                    self._pump.turn_locked()
+        except (Timeout, ConnectionLost):
             with self._pump.lock:
-                self._pump.check()
-                self._publisher.put_block(raw, count, steering, topic, tickets[-1], each=ids is not None)
-                self._pump.turn_locked()
-        return total([self._pump.result(ticket, timeout, "the publish was not confirmed") for ticket in tickets])
+                raise self._pump.unpublished(pending, timeout) from None
+        except BaseException as error:
+            with self._pump.lock:
+                self._pump.interrupted(pending, error)
+            raise
+        return total(self._pump.published(pending, timeout))
 
     def publish_nowait(self, topic: str, data: object, **options: Unpack[PublishOptions]) -> None:
         """Publish without waiting for the confirm; `flush` waits for all. When the buffer is full this waits for
@@ -137,7 +144,8 @@ class Publishing(Base):
         if (unsettled := self._session.unsettled.take()) is not None:
             raise unsettled
         if not done:
-            raise self._pump.too_late(f"{self._publisher.unconfirmed} messages were not confirmed", timeout)
+            with self._pump.lock:
+                raise self._pump.unflushed(timeout)
 
     def cancel(
         self, id: int | Receipt | None = None, *, name: str | None = None, timeout: float | None = ANSWER_S

@@ -119,17 +119,18 @@ class Transaction:
         return False
 
 
-def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscription], None]", ticket: Ticket) -> None:
-    """Hand a transaction to the publisher; the ticket gets its outcome, and the subscription hears of it first."""
+def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscription], None]", ticket: Ticket) -> Ticket:
+    """Hand a transaction to the publisher; the ticket gets its outcome, and the subscription hears of it first. Gives
+    what the publisher knows the transaction by."""
     batch, indexes = txn.batch, list(txn.indexes())
     sub = batch._sub
     if not sub.settles:
         ticket.fail(FabricError("a transaction needs a message that wants an ack", "consume with a group"))
-        return
+        return ticket
     late = sub.closed or batch.generation != sub.generation or any(map(batch.is_gone, indexes))
     if late or not indexes:
         ticket.fail(Stale("the message is no longer ours; nothing was published", describe(Code.STALE)))
-        return
+        return ticket
     rows: list[Row] = []
     extend(rows, Verdict.ACK, (batch.first_ordinal + index for index in indexes))
     if len(rows) > VERDICT_ROWS_MAX:
@@ -139,7 +140,7 @@ def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscriptio
                 "settle fewer messages of a batch beforehand, or make the prefetch smaller",
             )
         )
-        return
+        return ticket
 
     def through(outcome: Ticket) -> None:
         sub.transacted(batch, indexes, outcome.error)
@@ -155,3 +156,4 @@ def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscriptio
         publisher.put_transaction(txn.gather, ((sub.chan, tuple(rows)),), outcome)
     except FabricError as error:
         outcome.fail(error)
+    return outcome

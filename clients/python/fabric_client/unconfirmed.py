@@ -1,0 +1,96 @@
+"""What became of publishes that were waited for in vain: stored, sent without a confirmation, or withdrawn.
+
+A message that never left the client is taken out of its buffer, so that it is not stored after its caller was told of a
+failure. A message that left cannot be taken back: the hub may have it, and the error says so.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from fabric.errors import FabricError
+from fabric_client.errors import ConnectionLost, Timeout, Unconfirmed
+from fabric_client.ticket import Ticket
+
+if TYPE_CHECKING:
+    from fabric_client.publisher import Publisher
+
+WITHDRAWN_HINT: Final = "it is safe to publish again: what was withdrawn is not sent any more"
+UNSENT_HINT: Final = "what is not sent leaves when the hub is there again, unless the client is closed before"
+
+
+class Pending(NamedTuple):
+    """A publish whose receipt is waited for."""
+
+    ticket: Ticket
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count; how many messages it has
+
+
+class Tally(NamedTuple):
+    stored: int
+    unconfirmed: int
+    withdrawn: int
+
+    def __str__(self) -> str:
+        parts = (
+            (self.stored, "stored"),
+            (self.unconfirmed, "sent and not confirmed"),
+            (self.withdrawn, "never sent, and withdrawn"),
+        )
+        return ", ".join(f"{messages(count)} {what}" for count, what in parts if count)
+
+
+def messages(count: int) -> str:
+    return f"{count:,} message{'s' if count != 1 else ''}"
+
+
+def all_done(pending: Sequence[Pending]) -> Callable[[], bool]:
+    """A function that tells whether all have their answers; it looks at each answer once."""
+    waiting = iter(pending)
+    first = next(waiting, None)
+
+    def done() -> bool:
+        nonlocal first
+        while first is not None and first.ticket.done:
+            first = next(waiting, None)
+        return first is None
+
+    return done
+
+
+def give_up(publisher: "Publisher", pending: Sequence[Pending], why: str) -> Tally:
+    """Withdraw what never left, and count the rest. A withdrawn transaction hears why."""
+    stored = unconfirmed = withdrawn = 0
+    for ticket, count in pending:
+        if ticket.done:
+            stored += 0 if ticket.error is not None else count
+        elif publisher.withdraw(ticket):
+            withdrawn += count
+            ticket.fail(FabricError(f"withdrawn before it was sent: {why}"))
+        else:
+            unconfirmed += count
+    return Tally(stored, unconfirmed, withdrawn)
+
+
+def error_of(tally: Tally, why: str, is_live: bool) -> ConnectionLost | Timeout:
+    """The error for a caller whose publishes were not all confirmed."""
+    text = f"{tally}: {why}"
+    if tally.unconfirmed:
+        error: ConnectionLost | Timeout = Unconfirmed(text)
+    else:
+        error = Timeout(text, WITHDRAWN_HINT) if is_live else ConnectionLost(text, WITHDRAWN_HINT)
+    error.stored, error.unconfirmed, error.withdrawn = tally
+    return error
+
+
+def unflushed(publisher: "Publisher", why: str, is_live: bool) -> FabricError:
+    """The error of a flush. It withdraws nothing, since it may be called again."""
+    sent, unsent = publisher.sent, publisher.unconfirmed - publisher.sent
+    if sent:
+        more = f", {messages(unsent)} not sent" if unsent else ""
+        error: ConnectionLost | Timeout = Unconfirmed(f"{messages(sent)} sent and not confirmed{more}: {why}")
+    elif unsent:
+        error = (Timeout if is_live else ConnectionLost)(f"{messages(unsent)} not sent: {why}", UNSENT_HINT)
+    else:
+        error = (Timeout if is_live else ConnectionLost)(f"verdicts were not confirmed: {why}")
+    error.unconfirmed = sent
+    return error
