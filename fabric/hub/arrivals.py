@@ -35,7 +35,7 @@ class Arrivals:
         self._ring: deque[PeerId] = deque()  # peers with frames, in the order in which they are served
         self._held: list[PeerId] = []  # the same, but they wait for the disk
         self.count = 0
-        self._bytes = 0
+        self.bytes = 0
 
     @property
     def is_ready(self) -> bool:
@@ -44,14 +44,14 @@ class Arrivals:
 
     @property
     def is_crowded(self) -> bool:
-        return self.count >= FRAMES_MAX or self._bytes >= BYTES_MAX
+        return self.count >= FRAMES_MAX or self.bytes >= BYTES_MAX
 
     @property
     def room(self) -> tuple[int, int]:
         """Frames and bytes to be received in this turn. However crowded it is here, a peer that is new must get in."""
         if self.is_crowded:
             return 2 * (len(self._queues) + 1), BYTES_MAX
-        return FRAMES_MAX - self.count, BYTES_MAX - self._bytes
+        return FRAMES_MAX - self.count, BYTES_MAX - self.bytes
 
     def has(self, peer: PeerId) -> bool:
         return peer in self._queues
@@ -70,7 +70,7 @@ class Arrivals:
         queue.frames.append(frames)
         queue.bytes += size
         self.count += 1
-        self._bytes += size
+        self.bytes += size
 
     def next(self) -> tuple[PeerId, Frames]:
         """The peer whose turn it is, and its first frames, which stay here. To be called when `is_ready`."""
@@ -89,7 +89,7 @@ class Arrivals:
         queue.bytes -= size
         queue.debt_s = min(queue.debt_s + seconds, DEBT_MAX_S)
         self.count -= 1
-        self._bytes -= size
+        self.bytes -= size
         if not queue.frames:
             self._ring.remove(peer)
             del self._queues[peer]

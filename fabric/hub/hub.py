@@ -29,6 +29,7 @@ from fabric.hub.advisory_log import SLOW_COMMIT, AdvisoryLog
 from fabric.hub.arrivals import Arrivals
 from fabric.hub.commit_share import CommitShare, is_publish
 from fabric.hub.faults import Faults
+from fabric.hub.guard import Guard
 from fabric.hub.log import event
 from fabric.hub.options import HubOptions as HubOptions
 from fabric.hub.port import Port, check_address
@@ -84,6 +85,7 @@ class Hub:
             undo.callback(self._port.close)
             self.binds = [self._port.bind(url) for url in options.binds]
             undo.pop_all()
+        self._guard = Guard(self._port.connections, self.counters, options.memory_bytes)
         self._scribe = Scribe(self.journal)
         self._poller = zmq.Poller()
         self._port.register(self._poller)
@@ -178,6 +180,8 @@ class Hub:
         self._take_arrivals(now, out)
         if self._port.connections.fd in ready:
             self._port.connections.read()
+        if self._guard.is_crowded:
+            self._guard.cut_excess(now)
         self._gone += self._port.lost()
         if self._gone:
             self._say_gone()
@@ -213,13 +217,14 @@ class Hub:
 
     def _take_arrivals(self, now: float, out: Out) -> None:
         """Process what arrived, a share of each peer after the other, until the turn has cost enough."""
-        arrivals, intake, begun = self._arrivals, self._router.intake, now
+        arrivals, begun = self._arrivals, now
         while arrivals.is_ready and begun - now < TURN_S:
             peer, frames = arrivals.next()
             publishes = is_publish(frames)
             if publishes and self._share.is_full(peer):
                 arrivals.hold(peer)
                 continue
+            intake = self._router.intake  # of a router that may be replaced meanwhile
             pending_bytes = intake.pending_bytes
             self._take(peer, frames, now, out)
             if publishes:
@@ -312,6 +317,7 @@ class Hub:
             self._router.block_peer(peer, blocked=True)
 
     def _housekeeping(self, now: float) -> None:
+        self._guard.look(now, self._router, self._arrivals)
         if now < self._space_at:
             return
         self._log.tick(now)
@@ -384,6 +390,7 @@ class Hub:
         self._log.close()
         self._scribe.stop()
         self._port.close()
+        self._guard.close()
         if self.failure is None:
             self.journal.close()
             event(logging.INFO, "hub stopped", **{k: self.counters[k] for k in ("messages_in", "commits")})

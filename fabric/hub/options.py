@@ -14,3 +14,4 @@ class HubOptions(NamedTuple):
     drain_s: float = 5.0  # how long a stopping hub waits for outstanding acks
     io_threads: int = 1
     allow_network_fs: bool = False
+    memory_bytes: int = 2 << 30  # memory of the process; above it the hub says so, and closes silent connections

@@ -4,13 +4,15 @@ A full connection never blocks the hub and never loses a frame silently: what do
 the router is told not to hand out more to that peer meanwhile.
 """
 
+import contextlib
+import ctypes
 import ipaddress
 import os
 import resource
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -55,6 +57,7 @@ Failed = Callable[[Exception, ToClient], None]
 
 class Port:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", counters: Counter[str], failed: Failed) -> None:
+        seed_routing_ids()
         self._socket = context.socket(zmq.ROUTER)
         for option, value in ROUTER_OPTIONS.items():
             self._socket.setsockopt(option, value)
@@ -75,7 +78,8 @@ class Port:
         """Listen at url, which `check_address` has passed; returns where, with a wildcard port filled in."""
         require_free(url)
         try:
-            self._socket.bind(url)
+            with private_files() if url.startswith("ipc://") else contextlib.nullcontext():
+                self._socket.bind(url)
         except zmq.ZMQError as error:
             raise FabricError(
                 f"cannot listen at {url}: {zmq.strerror(error.errno or 0)}",
@@ -104,6 +108,7 @@ class Port:
                     frames.append(last.bytes)
                 if peer.buffer[0] != HUB_MADE_ID:
                     self._counters["dropped_chosen_id"] += 1
+                    self._counters["connections_refused"] += self.connections.refuse(peer)
                     continue
                 size += len(frames[-1]) if frames else 0
                 name = peer.bytes
@@ -212,6 +217,25 @@ class Port:
         for url in self.binds:
             if url.startswith("ipc://") and os.path.exists(url[6:]):
                 os.unlink(url[6:])
+
+
+def seed_routing_ids() -> None:
+    """Make the routing ids that ZeroMQ gives to connections unpredictable. To be called before a ROUTER is made.
+
+    They are counted upward from a `rand()` that ZeroMQ does not seed. A peer that claims the id which comes next ends
+    the process: ZeroMQ asserts that an id of its own is free, and nothing tells the hub of the claim.
+    """
+    ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4)))
+
+
+@contextlib.contextmanager
+def private_files() -> Iterator[None]:
+    """Files that are made meanwhile are for this user alone, from the beginning."""
+    previous = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(previous)
 
 
 def is_readable(socket: "zmq.Socket[bytes]") -> bool:

@@ -8,8 +8,10 @@ Whoever may write to the directory may pin, and the hub only reads: a file that 
 nothing.
 """
 
+import errno
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,7 @@ from fabric.journal.records import SEQ_MAX
 PINS_DIR: Final = "pins"
 PINS_MAX: Final = 1000  # more are not looked at
 LOOK_US: Final = 1_000_000  # how long the hub believes what it saw last
+NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 _FILE_BYTES_MAX: Final = 4096
 
 
@@ -45,12 +48,14 @@ def drop_pin(journal: str | os.PathLike[str], name: str) -> None:
 
 
 def pinned(journal: str | os.PathLike[str], now_us: int) -> int:
-    """The lowest seq that is pinned; SEQ_MAX when none is."""
+    """The lowest seq that is pinned; SEQ_MAX when none is. Raises OSError when the process has no descriptor left."""
     lowest = SEQ_MAX
     try:
         with os.scandir(Path(journal) / PINS_DIR) as entries:
             names = [entry.path for _, entry in zip(range(PINS_MAX), entries, strict=False)]
-    except OSError:
+    except OSError as error:
+        if error.errno in NO_DESCRIPTOR:
+            raise
         return lowest
     for name in names:
         if name.endswith(".json"):
@@ -63,7 +68,9 @@ def _seq_of(file: str, now_us: int) -> int:
         with open(file, "rb") as opened:
             pin = json.loads(opened.read(_FILE_BYTES_MAX))
         seq, until_us = pin["seq"], pin["until_us"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
+            raise
         return SEQ_MAX
     if type(seq) is not int or type(until_us) is not int or until_us <= now_us:
         return SEQ_MAX
@@ -80,5 +87,7 @@ class Pins:
 
     def lowest(self, now_us: int) -> int:
         if not 0 <= now_us - self._looked_us < LOOK_US:
-            self._looked_us, self.seq = now_us, pinned(self._journal, now_us)
+            self._looked_us = now_us
+            with suppress(OSError):  # no descriptor is free: what was pinned before still is
+                self.seq = pinned(self._journal, now_us)
         return self.seq

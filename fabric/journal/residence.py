@@ -46,7 +46,11 @@ class Residence:
         """Unmap what is resident. The map is read-only and shared, so nothing is lost and readers go on unharmed."""
         if self._madvise is None:
             return
-        for line in _MAPS.read_bytes().splitlines():
+        try:
+            maps = _MAPS.read_bytes()
+        except OSError:  # no descriptor is free; the pages are given back the next time
+            return
+        for line in maps.splitlines():
             if line.endswith(self._name):
                 first, _, last = line.split(b" ", 1)[0].partition(b"-")
                 start, stop = int(first, 16), int(last, 16)

@@ -24,9 +24,13 @@ ROOT: Final = Path(__file__).parent.parent.parent
 PATIENCE_S: Final = 30.0
 
 SCRIPT: Final = """
-import sys
+import resource, sys
 from fabric.hub.hub import Hub, HubOptions, serve
-hub = Hub(sys.argv[1], HubOptions(binds=["tcp://127.0.0.1:*"], drain_s=0.1))
+from fabric.journal.store import Limits
+descriptors_max, limits, options = map(eval, sys.argv[2:])
+if descriptors_max:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors_max, descriptors_max))
+hub = Hub(sys.argv[1], HubOptions(binds=["tcp://127.0.0.1:*"], drain_s=0.1, limits=Limits(**limits), **options))
 print(hub.binds[0], flush=True)
 sys.exit(serve(hub))
 """
@@ -35,11 +39,19 @@ Kind = TypeVar("Kind", bound="m.ToClient")
 
 
 class HubProcess:
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, *, descriptors_max: int = 0, limits: dict[str, Any] | None = None, **options: Any
+    ) -> None:
         paths = [str(ROOT), str(ROOT / "clients/python"), os.environ.get("PYTHONPATH", "")]
         self._log = (folder / "hub.log").open("w+")
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(folder / "journal")],
+            [
+                sys.executable,
+                "-c",
+                SCRIPT,
+                str(folder / "journal"),
+                *map(repr, (descriptors_max, limits or {}, options)),
+            ],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -1,12 +1,14 @@
 """Pins hold back the retention of the journal, for as long as they say, and never get in the way otherwise."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from fabric.errors import JournalError
 from fabric.journal.limits import Limits
-from fabric.journal.pins import LOOK_US, PINS_DIR, drop_pin, pinned, set_pin
+from fabric.journal.pins import LOOK_US, PINS_DIR, Pins, drop_pin, pinned, set_pin
 from fabric.journal.records import SEQ_MAX
 from fabric.journal.store import Journal
 from tests.spark.sample import T0, Author
@@ -54,3 +56,19 @@ def test_where_no_pin_can_be_set_that_is_said(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="cannot write the pin") as caught:
         set_pin(tmp_path, "a", 1, 2)
     assert "write access" in caught.value.hint
+
+
+def test_without_a_free_descriptor_pins_stay_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub that cannot look must not remove what a reader has pinned."""
+    set_pin(tmp_path, "spark", 7, 10_000_000)
+    seen = Pins(tmp_path)
+    assert seen.lowest(1_000_000) == 7
+
+    def exhausted(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "scandir", exhausted)
+    assert seen.lowest(3_000_000) == 7
+    monkeypatch.undo()
+    monkeypatch.setattr("builtins.open", exhausted)
+    assert seen.lowest(5_000_000) == 7

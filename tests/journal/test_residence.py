@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from fabric.block import encode, stamp
-from fabric.journal.residence import RELEASE_EVERY_BYTES
+from fabric.journal import residence
+from fabric.journal.residence import RELEASE_EVERY_BYTES, Residence
 from fabric.journal.store import Journal
 from fabric.messages import Append
 
@@ -41,3 +42,11 @@ def test_pages_that_were_read_are_given_back(tmp_path: Path) -> None:
         assert resident_bytes(data_file) < 1 << 20
     finally:
         journal.close()
+
+
+def test_without_a_free_descriptor_pages_stay_and_nothing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Residence(tmp_path / "data.mdb")
+    monkeypatch.setattr(residence, "_MAPS", tmp_path / "no descriptor is free")
+    kept.release()

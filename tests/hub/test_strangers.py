@@ -1,0 +1,180 @@
+"""Connections that say nothing, or nothing that is finished, or claim the names of others: the hub outlives them."""
+
+import ctypes
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import zmq
+
+from fabric.hub.hub import Hub, HubOptions
+from fabric.hub.port import seed_routing_ids
+from tests.hub.hostile import PATIENCE_S, Canary, HubProcess, Peer
+from tests.hub.kit import eventually, sockets
+from tests.hub.test_hostile import GREETING, HANDSHAKE, READY
+
+FIRST_ID: Final = 0x6B8B4567  # what an unseeded rand() gives first
+MORE_FRAME_BYTES: Final = 8 << 20
+MIB: Final = 1 << 20
+
+
+class Stage:
+    """A hub that is started with limits of its own, and ways to connect to it."""
+
+    def __init__(self, folder: Path, open_files: ExitStack) -> None:
+        self._folder = folder
+        self._open_files = open_files
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        open_files.callback(self._context.destroy, linger=0)
+
+    def start(self, **limits: Any) -> None:
+        self.hub = HubProcess(self._folder, **limits)
+        self._open_files.callback(self.hub.stop)
+
+    def peer(self) -> Peer:
+        return self._open_files.enter_context(Peer(self._context, self.hub.url))
+
+    def canary(self) -> Canary:
+        canary = Canary(self.peer())
+        canary.sing()
+        return canary
+
+    def connect(self, greeting: bytes = HANDSHAKE) -> socket.socket:
+        """A stranger: a connection that speaks ZMTP, and no word of ours."""
+        stranger = self._open_files.enter_context(socket.create_connection(("127.0.0.1", self.hub.port)))
+        stranger.settimeout(PATIENCE_S)
+        with suppress(ConnectionError):  # refused already
+            stranger.sendall(greeting)
+        return stranger
+
+    def introduced(self, greeting: bytes = HANDSHAKE) -> socket.socket:
+        """A stranger whose handshake the hub has answered: its routing id is taken, and messages may follow."""
+        stranger = self.connect(greeting)
+        heard = b""
+        while b"READY" not in heard:
+            part = stranger.recv(1_000)
+            assert part, "the handshake was not accepted"
+            heard += part
+        return stranger
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with ExitStack() as open_files:
+        yield Stage(tmp_path, open_files)
+
+
+def claim(routing_id: bytes) -> bytes:
+    """The handshake of a peer that chooses its routing id."""
+    body = READY + b"\x08Identity" + struct.pack(">I", len(routing_id)) + routing_id
+    return GREETING + b"\x04" + bytes([len(body)]) + body
+
+
+def test_a_peer_that_claims_the_next_routing_id_does_not_end_the_hub(stage: Stage) -> None:
+    stage.start()
+    for ahead in range(16):
+        stage.introduced(claim(b"\x00" + struct.pack(">I", FIRST_ID + ahead)))
+    canary = stage.canary()
+    for _ in range(20):
+        stage.peer().hello()
+    canary.sing()
+    stage.hub.assert_alive()
+
+
+def test_the_ids_of_two_hubs_do_not_begin_alike() -> None:
+    """ZeroMQ draws the first one when the socket is made; it names the first connection."""
+    first = set()
+    for n in range(4):
+        ctypes.CDLL(None).srand(1)  # as in a process that has just begun
+        seed_routing_ids()
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        with context.socket(zmq.ROUTER) as router, context.socket(zmq.DEALER) as dealer:
+            router.bind(f"inproc://ids-{n}")
+            dealer.connect(f"inproc://ids-{n}")
+            dealer.send(b"x")
+            first.add(router.recv_multipart()[0])
+        context.term()
+    assert len(first) == 4
+
+
+def test_a_connection_with_a_chosen_id_is_closed(stage: Stage) -> None:
+    stage.start()
+    canary = stage.canary()
+    stranger = stage.introduced(claim(b"mine"))
+    stranger.sendall(b"\x00\x01x")
+    _read_to_the_end(stranger)
+    canary.wait_for("dropped_chosen_id", 0)
+    canary.wait_for("connections_refused", 0)
+
+
+def test_an_ipc_socket_is_for_its_user_alone(tmp_path: Path) -> None:
+    with sockets() as folder, Hub(tmp_path / "journal", HubOptions(binds=[f"ipc://{folder}/hub"])):
+        assert (folder / "hub").stat().st_mode & 0o777 == 0o600
+        (tmp_path / "other").touch()
+        assert (tmp_path / "other").stat().st_mode & 0o777 != 0o600, "other files are made as before"
+
+
+def test_idle_connections_beyond_the_descriptors_are_refused(stage: Stage) -> None:
+    """The hub lives, whoever was there is served, and a client gets in though the idle ones stay."""
+    stage.start(descriptors_max=120, limits={"max_messages": 200})
+    canary = stage.canary()
+    idle = [stage.connect() for _ in range(300)]
+    for _ in range(20):
+        canary.sing()
+    canary.wait_for("connections_refused", 150)
+    stage.peer().hello()
+    for stranger in idle:
+        stranger.close()
+    for _ in range(20):
+        stage.peer().hello()
+        canary.sing()
+    stage.hub.assert_alive()
+    assert "connections refused" in stage.hub.log()
+    assert stage.hub.log().count("connections refused") < 10
+
+
+def test_an_unfinished_message_is_named_and_its_connection_closed(stage: Stage) -> None:
+    stage.start(memory_bytes=256 * MIB)
+    canary = stage.canary()
+    frame = b"\x03" + struct.pack(">Q", MORE_FRAME_BYTES) + bytes(MORE_FRAME_BYTES)
+    strangers = [stage.introduced() for _ in range(2)]
+    closed = 0
+    for stranger in strangers:
+        try:
+            for _ in range(100):
+                stranger.sendall(frame)
+        except OSError:
+            closed += 1
+    assert closed
+    canary.wait_for("memory_over_budget", 0)
+    canary.sing()
+    assert "memory above its budget" in stage.hub.log()
+    eventually(lambda: stage.hub.rss_mb() < 256, "the memory is given back")
+
+
+def _read_to_the_end(stranger: socket.socket) -> None:
+    try:
+        while stranger.recv(1 << 16):
+            pass
+    except ConnectionResetError:
+        pass
+
+
+def test_connections_that_stay_silent_are_closed(tmp_path: Path) -> None:
+    """In this process, so that time can pass faster; ZeroMQ's heartbeats are answered, so it keeps the connection."""
+    with (
+        Hub(tmp_path / "journal", HubOptions(binds=["tcp://127.0.0.1:*"])) as hub,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as silent,
+    ):
+        silent.connect(hub.binds[0])
+        with Peer(context, hub.binds[0]) as speaking:
+            speaking.hello(hb_ms=60_000, ttl_ms=600_000)
+            eventually(lambda: hub._port.connections.kept == 2, "both are connected")
+            hub._guard.silent_max_s = 0.0
+            eventually(lambda: hub.counters["connections_silent"] >= 1, "the silent one was closed")
+            speaking.still_served()
