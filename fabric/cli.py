@@ -64,6 +64,7 @@ COMMANDS: Final = {
     "spark": Command("fabric.cli_spark", "spark", "Jobs on snapshots: statistics, latency, lag, Parquet, replay."),
     "bench": Command("fabric.cli_bench", "bench", "Measure this machine: throughput, latency, growth."),
 }
+AS_OPTIONS: Final = {"help": "it is 'fabric --help', or 'fabric COMMAND --help'", "version": "it is 'fabric --version'"}
 PLURALS: Final = {
     f"{name}s": name for name in ("group", "topic", "queue", "schedule", "session", "setting", "snapshot")
 }
@@ -122,6 +123,7 @@ class Fabric(Overview):
         if args and args[0] not in COMMANDS and args[0] not in PLURALS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
             hint = f"did you mean 'fabric {near[0]}'?" if near else "'fabric --help' lists the commands"
+            hint = AS_OPTIONS.get(args[0], hint)
             raise _WrongUsage(f"there is no command {args[0]!r}", hint)
         return super().resolve_command(ctx, args)
 
@@ -223,6 +225,8 @@ def _usage_hint(error: click.ClickException) -> str:
     if isinstance(error, _WrongUsage):
         return error.hint
     context = error.ctx if isinstance(error, click.UsageError) else None
+    if isinstance(error, click.NoSuchOption) and context is not None and context.command is main:
+        return f"options come after the command: 'fabric COMMAND {error.option_name} …'"
     return f"see '{context.command_path} --help'" if context else ""
 
 

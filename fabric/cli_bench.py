@@ -29,7 +29,7 @@ GROWTH: Final = PARTS[6:9]
 
 
 @click.command()
-@click.argument("parts", nargs=-1, type=click.Choice([*PARTS, "growth", "all"]))
+@click.argument("parts", nargs=-1, type=click.Choice([*PARTS, "growth", "all"]), metavar="[PART]...")
 @click.option(
     "--size", type=Size(), default=128, show_default=True, help="Bytes of a message, where a part leaves it open."
 )

@@ -105,7 +105,7 @@ def dlq() -> None:
 @dlq.command("list")
 @click.argument("group", required=False, shell_complete=cli_complete.letters)
 @filters
-@click.option("-n", "count", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
+@click.option("-n", "--count", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
 @output_options
 @hub_options
 def list_command(
@@ -153,7 +153,7 @@ def list_command(
 @dlq.command("peek")
 @click.argument("group", shell_complete=cli_complete.letters)
 @click.argument("seqs", type=Seq(), nargs=-1)
-@click.option("-n", "count", type=click.IntRange(min=1), default=1, show_default=True, help="Without SEQS: so many.")
+@click.option("-n", "--count", type=click.IntRange(min=1), default=1, show_default=True, help="Without SEQS: so many.")
 @click.option("-f", "--format", "template", help=r"Such as '%s %t %v\n', as in 'fabric sub'.")
 @click.option("-o", "--output", type=click.Choice(SHAPES), help="[default: text on a terminal, else ndjson]")
 @click.option("--json", "as_json", is_flag=True, help="Same as -o json.")
@@ -195,6 +195,8 @@ def peek_command(
         raise Failed(
             f"group {name} has no dead letter {shown}", f"'fabric dlq list {name}' shows which there are", EXIT_PARTLY
         )
+    if not found and shape.for_people:
+        click.echo(f"group {name} has no dead letters", err=True)
     return 0 if found else EXIT_NOTHING
 
 

@@ -27,7 +27,7 @@ ALL: Final = 1 << 62
 )
 @click.option("--last", is_flag=True, help="The last ones.")
 @click.option("--by-key", is_flag=True, help="Of each topic and key, the latest only.")
-@click.option("-n", "count", type=click.IntRange(min=1), help="At most so many.  [default: 10; with --by-key all]")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="At most so many.  [default: 10; with --by-key all]")
 @click.option("--all", "everything", is_flag=True, help="As many as there are.")
 @click.option("--headers", is_flag=True, help="Show headers, too; JSON always has them.")
 @click.option("-f", "--format", "template", help=r"Such as '%s %t %v\n', as in 'fabric sub'.")
@@ -78,6 +78,8 @@ def get(
         following = None if last else next(found, None)
     if following is not None and shape.for_people:
         click.echo(f"there is more: go on with --from {following.seq}, or --all", err=True)
+    if not shown and shape.for_people:
+        click.echo("there is nothing", err=True)
     return 0 if shown else EXIT_NOTHING
 
 

@@ -27,7 +27,7 @@ _LISTS: Final = {
 
 
 @click.command("info")
-@click.argument("what", type=click.Choice(QUESTIONS), default="hub")
+@click.argument("what", type=click.Choice(QUESTIONS), default="hub", metavar="[WHAT]")
 @click.argument("name", required=False)
 @output_options
 @hub_options

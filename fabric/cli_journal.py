@@ -160,7 +160,7 @@ def restore_command(
     from fabric.journal.backup import restore
     from fabric.journal.directory import has_data
 
-    _require_journal(source)
+    _require_journal(source, "SOURCE is a directory that 'fabric journal backup' has made")
     plan = f"restore {source} to {data}" + (", replacing the journal there" if has_data(data) else "")
     if dry_run:
         click.echo(f"would {plan}")
@@ -200,11 +200,11 @@ def compact_command(data: Path, output: str | None, as_json: bool, no_progress: 
 # Asking and telling.
 
 
-def _require_journal(path: Path) -> None:
+def _require_journal(path: Path, hint: str = "name its directory, as --data or FABRIC_DATA") -> None:
     from fabric.journal.directory import has_data
 
     if not has_data(path):
-        raise _NotFound(f"there is no journal in {path}\nhint: name its directory, as --data or FABRIC_DATA")
+        raise _NotFound(f"there is no journal in {path}\nhint: {hint}")
 
 
 def _require_absent(path: Path, hint: str) -> None:

@@ -160,6 +160,8 @@ def _told(style: str, topic: str, size: int, level: str, receipt: "Receipt", how
 
 def body_of(data: str | None) -> bytes:
     """DATA, or standard input."""
+    if data in (None, "-") and sys.stdin.isatty():
+        click.echo("reading the message from standard input; Ctrl-D ends it", err=True)
     return sys.stdin.buffer.read() if data in (None, "-") else str(data).encode()
 
 

@@ -41,7 +41,7 @@ def schedule() -> None:
 
 
 @schedule.command("list")
-@click.option("-n", "count", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
+@click.option("-n", "--count", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
 @output_options
 @hub_options
 def list_command(count: int, as_json: bool, url: str, connect_timeout: float) -> None:

@@ -4,9 +4,10 @@ from typing import Final
 
 import click
 
+from fabric.cli import EXIT_NOT_FOUND
 from fabric.cli_client import connect, hub_options
 from fabric.cli_noun import Noun
-from fabric.cli_show import Column, output_options, say, show_rows
+from fabric.cli_show import Column, Failed, output_options, say, show_rows
 
 COLUMNS: Final = (Column("SETTING", "setting"), Column("VALUE", "value", rank=0))
 _WORDS: Final = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
@@ -40,7 +41,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
 
 @setting.command("set")
 @click.argument("name")
-@click.argument("value", type=click.Choice(list(_WORDS)))
+@click.argument("value", type=click.Choice(list(_WORDS)), metavar="on|off")
 @output_options
 @hub_options
 def set_command(name: str, value: str, as_json: bool, url: str, connect_timeout: float) -> None:
@@ -52,5 +53,7 @@ def set_command(name: str, value: str, as_json: bool, url: str, connect_timeout:
       fabric setting set advisories off         send no $sys.* messages
     """
     with connect(url, connect_timeout) as fab:
+        if name not in (known := fab.info("settings")):
+            raise Failed(f"there is no setting {name!r}", f"there are {', '.join(known)}", EXIT_NOT_FOUND)
         answer = fab.admin.hub.update(**{name: _WORDS[value]})
     say("fabric.setting.set.v1", answer, f"setting {name}: {'on' if _WORDS[value] else 'off'}", as_json)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from fabric.cli import EXIT_DAMAGED
+from fabric.cli import EXIT_DAMAGED, EXIT_NOT_FOUND
 from fabric.cli_noun import Noun
 from fabric.cli_show import Column, Failed, output_options, show_rows
 from fabric.cli_values import Text
@@ -55,8 +55,7 @@ def jobs_command(name: str | None, as_json: bool) -> None:
         columns = (Column("JOB", "job"), Column("WHAT IT TELLS", "about", folds=True, rank=0))
         show_rows("fabric.spark.jobs.v1", "jobs", rows, columns, as_json, "there are none")
         return
-    with _hints_apart():
-        job = registry.find(name)
+    job = _find(name)
     rows = [{"parameter": p.name, "default": _shown_default(p.default), "help": p.help} for p in job.parameters]
     shown = (
         Column("PARAMETER", "parameter"),
@@ -111,7 +110,7 @@ def run_command(
         raise click.UsageError(f"there is no folder {Path(html).absolute().parent} for --html")
     package = _jobs_package()
     with _hints_apart():
-        chosen = package.registry.find(job)
+        chosen = _find(job)
         settings = package.base.settings_for(chosen, _parameters(chosen, param, snapshot, out))
         answer = _answer(chosen, settings, master, _pairs("--conf", conf), "" if job == "lake" else out or "", form)
     if html:
@@ -204,6 +203,16 @@ def _jobs_package() -> Any:
     except ImportError as error:
         _no_spark(error)
     return jobs
+
+
+def _find(name: str) -> "Job":
+    from fabric_spark.errors import SourceError
+
+    try:
+        job: Job = _jobs_package().registry.find(name)
+    except SourceError as error:
+        raise Failed(str(error.args[0]), error.hint, EXIT_NOT_FOUND) from error
+    return job
 
 
 def _no_spark(error: ImportError) -> NoReturn:

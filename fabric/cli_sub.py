@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     type=Position(),
     help=f"{POSITIONS}. A group that exists goes on where it is.  [default: first with --group, else new]",
 )
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
 @click.option("--timeout", type=Duration(), help="End when no message came for so long.")
 @click.option("-f", "--format", "template", help=r"Such as '%s %t %v\n'; see above.")
 @click.option("-o", "--output", type=click.Choice(SHAPES), help="[default: text on a terminal, else ndjson]")
@@ -133,6 +133,8 @@ def sub(
             # Whoever read our output has seen enough. Nothing more can be written, not even when Python closes it.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+    if timeout is not None and not tally.count and shape.for_people:
+        click.echo(f"nothing came in {shown_seconds(timeout)}", err=True)
     if timeout is not None and not tally.count:
         return EXIT_NOTHING
     return EXIT_PARTLY if tally.failed or (count is not None and tally.count < count) else 0

@@ -201,6 +201,7 @@ def purge_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout
       fabric topic purge logs.debug --yes
     """
     with connect(url, connect_timeout) as fab:
+        known_topic(fab, name)
         confirm(f"remove all messages of the topic {name}", yes)
         answer = fab.admin.topics.purge(name)
     say("fabric.topic.purge.v1", answer, f"topic {name}: {removed(answer)}", as_json)

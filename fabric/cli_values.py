@@ -69,7 +69,7 @@ def position(text: str, now_s: float) -> str | int | float:
             raise ValueError(f"{text!r} is not a position; a seq is written seq:120")
         return int(word[4:])
     if _NUMBER.fullmatch(word):
-        raise ValueError(f"{text!r} is not a position; write seq:{word} (a seq) or {word}s ({word} seconds ago)")
+        raise ValueError(f"{text!r} is not a position; write seq:{word} (a seq) or {word}s (seconds ago)")
     try:
         return moment(word, now_s, "before")
     except ValueError:

@@ -23,6 +23,7 @@ from fabric.errors import Code, FabricError
 from fabric.hub.connections import Connections
 from fabric.messages import Err, PeerId, Pong, ToClient
 
+PORT_MAX: Final = 65_535  # of a larger number ZeroMQ takes the lower bits, and listens elsewhere
 _EVENTS: Final = int(zmq.EVENTS)  # plain numbers: enum arithmetic is dear where every message passes
 _POLLIN: Final = int(zmq.POLLIN)
 _DONTWAIT: Final = int(zmq.DONTWAIT)
@@ -252,6 +253,12 @@ def check_address(url: str) -> None:
         return
     if parts.scheme != "tcp":
         raise FabricError(f"cannot listen at {url}", "use tcp://127.0.0.1:PORT, ipc://PATH or inproc://NAME")
+    port = url.rpartition(":")[2]
+    if port != "*" and not (port.isascii() and port.isdigit() and int(port) <= PORT_MAX):
+        raise FabricError(
+            f"cannot listen at {url}: it has no port of 0..{PORT_MAX}",
+            "write tcp://127.0.0.1:PORT, or * for any free port",
+        )
     host = (parts.hostname or "").strip("[]")
     try:
         local = host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -61,7 +61,9 @@ def group_name(fields: Mapping[str, Any]) -> str:
     try:
         check_topic(REDRIVE + name)  # the longest of the topics that are made with it
     except ProtocolError as error:
-        raise ProtocolError(Code.BAD_OPTION, f"group: its dead letters would need a bad topic: {error}") from None
+        raise ProtocolError(
+            Code.BAD_OPTION, f"group {name!r}: a name is made of words as a topic is, and {error}"
+        ) from None
     return name
 
 
@@ -120,11 +122,15 @@ def _require_same(name: str, existing: GroupSettings, asked: GroupSettings) -> N
         if have != want:
             raise ProtocolError(
                 Code.GROUP_MISMATCH,
-                f"group {name!r} exists with {field} {have!r}, not {want!r}",
+                f"group {name!r} exists with {field} {_said(have)}, not {_said(want)}",
                 field=field,
                 have=str(have),
                 want=str(want),
             )
+
+
+def _said(value: Any) -> str:
+    return " ".join(value) if isinstance(value, tuple) else repr(value)
 
 
 def patterns_of(fields: Mapping[str, Any]) -> tuple[str, ...]:

@@ -341,8 +341,8 @@ def test_settings_of_the_hub(talk: Fabric) -> None:
     assert talk("setting", "set", "events", "on", "-o", "table").stdout == "setting events: on\n"
     assert told(talk, "setting", "set", "advisories", "off") == {"events": True, "advisories": False}
     unknown = talk("setting", "set", "weather", "on")
-    assert unknown.exit_code == 2
-    assert "hub.update knows events, advisories, not 'weather'" in unknown.stderr
+    assert unknown.exit_code == 4
+    assert unknown.stderr == "error: there is no setting 'weather'\nhint: there are events, advisories\n"
     assert talk("setting", "set", "events", "maybe").exit_code == 2
 
 

@@ -101,6 +101,16 @@ def test_an_unknown_transport_is_refused(tmp_path: Path, fabric: Fabric) -> None
     assert "error: cannot listen at http://" in result.stderr
 
 
+@pytest.mark.parametrize("url", ["tcp://127.0.0.1", "tcp://127.0.0.1:", "tcp://127.0.0.1:99999", "tcp://127.0.0.1:x"])
+def test_an_address_without_a_port_is_refused_before_a_journal_is_made(
+    tmp_path: Path, fabric: Fabric, url: str
+) -> None:
+    result = fabric("hub", "--data", str(tmp_path / "journal"), "--bind", url)
+    assert result.exit_code == 1
+    assert f"error: cannot listen at {url}: it has no port" in result.stderr
+    assert not (tmp_path / "journal").exists()
+
+
 def test_a_journal_that_cannot_be_written_ends_it_with_70(start: Start, tmp_path: Path) -> None:
     """The limit on the file's size stands for a disk that fails."""
     url, data = f"ipc://{tmp_path}/hub", tmp_path / "journal"

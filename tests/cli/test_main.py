@@ -94,6 +94,21 @@ def test_a_misspelt_command_is_recognised(fabric: Fabric) -> None:
     assert result.stderr == "error: there is no command 'hbu'\nhint: did you mean 'fabric hub'?\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["help"], "it is 'fabric --help', or 'fabric COMMAND --help'"),
+        (["version"], "it is 'fabric --version'"),
+        (["--url", "x", "pub", "a", "b"], "options come after the command: 'fabric COMMAND --url …'"),
+        (["group", "--yes"], "see 'fabric group --help'"),
+    ],
+)
+def test_what_a_newcomer_types_gets_a_hint(fabric: Fabric, arguments: list[str], hint: str) -> None:
+    result = fabric(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.endswith(f"\nhint: {hint}\n")
+
+
 def test_a_prefix_is_not_a_command(fabric: Fabric) -> None:
     assert fabric("jour", "stats").exit_code == 2
 

@@ -242,14 +242,17 @@ def test_what_becomes_of_a_message_whose_command_fails(talk: Fabric, verdict: st
     talk("pub", "a", "x")
     talk("sub", "a", "--group", "g", "--exec", "echo why >&2; exit 3", "--on-error", verdict, "--count", "1")
 
-    def outcome() -> tuple[list[str], int, int]:
+    def outcome() -> tuple[list[str], int, int, bool]:
         letters = json.loads(talk("dlq", "list", "g").stdout)["letters"]
         group = json.loads(talk("group", "show", "g").stdout)
-        return [letter["error"] for letter in letters], group["redelivering"], group["failed"]
+        return [letter["error"] for letter in letters], group["redelivering"], group["failed"], group["floor"] > 0
 
     expected = {
-        "retry": ([], 1, 1), "reject": (["exit code 3: why"], 0, 0), "release": ([], 1, 0), "ack": ([], 0, 0),
-    }  # fmt: skip
+        "retry": ([], 1, 1, False),
+        "reject": (["exit code 3: why"], 0, 0, True),
+        "release": ([], 0, 0, False),
+        "ack": ([], 0, 0, True),
+    }
     wait_until(lambda: outcome() == expected[verdict])
 
 
@@ -303,6 +306,18 @@ def test_a_gap_is_told(talk: Fabric, hub: HubProcess) -> None:
     found = talk("sub", "--group", "g", "--count", "1", "-f", "%v")
     assert found.stdout == "stays"
     assert "warning: messages 1..1 are gone" in found.stderr
+
+
+def test_nothing_there_is_said_to_people(talk: Fabric) -> None:
+    talk("group", "create", "g", "a")
+    for words, said in (
+        (["get", "a", "-o", "text"], "there is nothing\n"),
+        (["sub", "a", "--timeout", "10ms", "-o", "text"], "nothing came in 10 ms\n"),
+        (["dlq", "peek", "g", "-o", "text"], "group g has no dead letters\n"),
+    ):
+        result = talk(*words)
+        assert (result.exit_code, result.stdout, result.stderr) == (7, "", said)
+        assert talk(*words[:-1], "ndjson").stderr == ""
 
 
 PICTURE = bytes(range(256)) * 3  # with newlines and zeros, and without one at its end

@@ -80,7 +80,8 @@ def test_topics_without_settings_are_named(talk: Fabric) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "more"), [("show", []), ("info", []), ("update", ["--max-age", "1h"]), ("delete", ["--yes"])]
+    ("verb", "more"),
+    [("show", []), ("info", []), ("purge", ["--yes"]), ("update", ["--max-age", "1h"]), ("delete", ["--yes"])],
 )
 def test_an_unknown_topic_is_not_found(talk: Fabric, verb: str, more: list[str]) -> None:
     result = talk("topic", verb, "nope", *more)

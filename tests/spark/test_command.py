@@ -41,7 +41,7 @@ def test_jobs_and_their_parameters() -> None:
     assert "gap" in done.stdout
     assert "30 minutes" in done.stdout
     done = fabric("spark", "jobs", "session")
-    assert done.exit_code == 1
+    assert done.exit_code == 4
     assert "did you mean sessions" in done.stderr
 
 

@@ -190,7 +190,7 @@ def from_wire(answer: m.Err) -> HubError:
     """The error that an ERR answer stands for."""
     text = answer.text or f"error {answer.code}"
     fields = dict(answer.fields)
-    if answer.code == Code.GROUP_MISMATCH and "field" in fields:
+    if answer.code == Code.GROUP_MISMATCH and "field" in fields and str(fields["field"]) not in text:
         text = f"{text}: {fields['field']} is {fields.get('have')!r}, not {fields.get('want')!r}"
     return _CLASSES.get(answer.code, HubError)(text, _HINTS.get(answer.code, ""), code=answer.code, fields=fields)
 
