@@ -2,17 +2,18 @@
 
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 import fabric_client
 from fabric.hub import advisory_log, log
-from fabric.hub.advisory_log import LINES, LINES_MAX, PERIOD_S, AdvisoryLog
+from fabric.hub.advisory_log import LINES_MAX, PERIOD_S, AdvisoryLog
 from tests.cli.conftest import wait_until
 from tests.test_house import ROOT
 
@@ -170,7 +171,11 @@ def test_text_of_a_client_cannot_leave_its_line(text: str, capsys: pytest.Captur
     assert said.endswith(f"client={json.dumps(text)} session=1\n")
 
 
+EVENT: Final = re.compile(r"""(?:event\(\s*logging\.\w+|Line\(logging\.\w+|_say\(\s*now),\s*"([^"]+)\"""")
+
+
 def test_every_event_is_on_the_page() -> None:
     page = (ROOT / "docs/admin.md").read_text(encoding="utf-8")
-    names = {line.name for line in LINES.values()} | {advisory_log.SLOW_COMMIT.name}
-    assert [name for name in names if f"`{name}`" not in page] == []
+    names = {name for path in (ROOT / "fabric/hub").glob("*.py") for name in EVENT.findall(path.read_text())}
+    assert names >= {"hub ready", "session opened", "slow commit", "connections refused"}
+    assert [name for name in sorted(names) if f"`{name}`" not in page] == []
