@@ -15,7 +15,7 @@ import time
 import uuid
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 import click
 import lmdb
@@ -88,7 +88,9 @@ class Fabric(Peer):  # type: ignore[misc]
         topic = os.environ[TOPIC] = f"bench.{uuid.uuid4().hex[:12]}"
         with (
             fabric_client.connect(url(port)) as fab,
-            fab.consume(topic, group=topic, start="first", level=os.environ[LEVEL]),
+            fab.consume(
+                topic, group=topic, start="first", level=cast(Literal["journaled", "received"], os.environ[LEVEL])
+            ),
         ):
             pass  # the group stays; it starts at the first message
 

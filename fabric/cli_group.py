@@ -1,7 +1,7 @@
 """`fabric group …`: look at groups, make them, change them, move them."""
 
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -76,6 +76,9 @@ _CONSUMERS: Final = (
     Column("IN FLIGHT", "outstanding"),
 )
 
+if TYPE_CHECKING:
+    from fabric_client.options import Start
+
 
 @click.group("group", cls=Noun)
 def group() -> None:
@@ -142,7 +145,7 @@ def show_command(name: str, as_json: bool, url: str, connect_timeout: float) -> 
 def create_command(
     name: str,
     patterns: tuple[str, ...],
-    start: str | int | float | None,
+    start: "Start | None",
     settings: dict[str, Any],
     as_json: bool,
     url: str,
@@ -216,7 +219,7 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
 @hub_options
 def seek_command(
     name: str,
-    position: str | int | float,
+    position: "Start",
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -300,7 +303,7 @@ def resume_command(name: str, as_json: bool, url: str, connect_timeout: float) -
 @hub_options
 def refresh_command(
     name: str,
-    start: str | int | float | None,
+    start: "Start | None",
     timeout: float | None,
     wait: bool,
     as_json: bool,

@@ -26,6 +26,7 @@ from fabric.errors import Code
 
 if TYPE_CHECKING:
     from fabric_client import Batch, Client, Consumer, Message
+    from fabric_client.options import Start
 
 
 @click.command()
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 def sub(
     patterns: tuple[str, ...],
     group: str | None,
-    start: str | int | float | None,
+    start: "Start | None",
     count: int | None,
     timeout: float | None,
     template: str | None,

@@ -59,11 +59,12 @@ def size_bytes(text: str) -> int:
 POSITIONS: Final = "first, new, last, last_per_key, seq:120, 1h (an hour ago) or 2026-11-16T02:00Z"
 
 
-def position(text: str, now_s: float) -> str | int | float:
+def position(text: str, now_s: float) -> "Start":
     """Where to start: a word, `seq:N`, a time, or a duration before now. As the client takes it."""
     word = text.strip()
-    if word.replace("-", "_") in ("first", "new", "last", "last_per_key"):
-        return word.replace("-", "_")
+    match word.replace("-", "_"):
+        case "first" | "new" | "last" | "last_per_key" as known:
+            return known
     if word.startswith("seq:"):
         if not re.fullmatch(r"\d{1,18}", word[4:]):
             raise ValueError(f"{text!r} is not a position; a seq is written seq:120")
@@ -112,6 +113,8 @@ def header(text: str) -> tuple[str, str]:
 
 
 if TYPE_CHECKING:
+    from fabric_client.options import Start
+
     _Base = click.ParamType[Any]
 else:
     _Base = click.ParamType  # older releases of click know no type argument
@@ -165,7 +168,7 @@ class Size(_Parsed):
 class Position(_Parsed):
     name = "position"
 
-    def parse(self, text: str) -> str | int | float:
+    def parse(self, text: str) -> "Start":
         return position(text, time.time())
 
 

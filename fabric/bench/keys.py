@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import fabric_client
 from fabric.bench import workers
@@ -30,7 +30,7 @@ def part_keys(bench: Bench) -> Iterator[Figure]:
             yield median_figure("keys", what, "%", JOURNALED, shares, foreign=worst(runs))
 
 
-def _measure(bench: Bench, count: int, order: str, consumers: int) -> tuple[float, Run]:
+def _measure(bench: Bench, count: int, order: Literal["none", "key"], consumers: int) -> tuple[float, Run]:
     topic, group = bench.fresh("bench.keys"), bench.fresh("group")
     with fabric_client.connect(bench.hub.url) as fab, fab.consume(topic, group=group, start="new", order=order):
         pass

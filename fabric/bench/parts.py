@@ -17,6 +17,7 @@ from fabric.bench import raw, singles, workers
 from fabric.bench.crew import Run, Task, Watch, run, shared_counter
 from fabric.bench.figures import JOURNALED, NO_HUB, RECEIVED, Figure, median_figure, percentile
 from fabric.cli_child import HubProcess
+from fabric_client.options import Level
 
 TRIAL: Final = 20_000  # messages of the trial run
 COUNT_MAX: Final = 50_000_000
@@ -63,7 +64,7 @@ class Bench:
         """A name that was not used before."""
         return f"{word}-{next(self._numbers)}"
 
-    def declare(self, pattern: str, *, level: str | None = None) -> str:
+    def declare(self, pattern: str, *, level: Level | None = None) -> str:
         """A new group that has seen nothing yet and starts at the first message of its topics."""
         group = self.fresh("group")
         with fabric_client.connect(self.hub.url) as fab, fab.consume(pattern, group=group, start="new", level=level):
@@ -209,7 +210,8 @@ def part_singles(bench: Bench) -> Iterator[Figure]:
 def part_latency(bench: Bench) -> Iterator[Figure]:
     size = max(bench.settings.size, workers.STAMP.size)
     what = f"latency at {PACED_RATE:,} msg/s, publish to handler, {size} B"
-    for level, durability in (("journaled", JOURNALED), ("received", RECEIVED)):
+    levels: list[tuple[Level, str]] = [("journaled", JOURNALED), ("received", RECEIVED)]
+    for level, durability in levels:
         paced = [_paced(bench, size, level) for _ in range(bench.settings.repeats)]
         foreign = max(one.foreign for one in paced)
         p50s, p99s = [one.p50_us for one in paced], [one.p99_us for one in paced]
@@ -236,7 +238,7 @@ class _Paced(NamedTuple):
     foreign: float
 
 
-def _paced(bench: Bench, size: int, level: str) -> _Paced:
+def _paced(bench: Bench, size: int, level: Level) -> _Paced:
     messages = bench.settings.messages
     seconds = messages / PACED_RATE if messages else bench.settings.seconds
     topic = bench.fresh("bench.paced")

@@ -115,7 +115,7 @@ def test_positions() -> None:
     assert position(7.5) == {"time_us": 7_500_000}
     for wrong in ("lust", True):
         with pytest.raises(FabricError, match="position"):
-            position(wrong)
+            position(wrong)  # type: ignore[arg-type]
 
 
 class Engine:

@@ -25,6 +25,8 @@ from fabric_client.reading import Reading
 from fabric_client.requests import Reply, Request, next_reply, one, request_fields, responder_maker
 from fabric_client.ticket import Ticket
 from fabric_client.unconfirmed import Pending
+from fabric_client.verdicts import Seconds, patience, seconds
+from fabric_client.workbench import check_handler
 
 
 class AsyncAsking(AsyncBase):
@@ -38,7 +40,7 @@ class AsyncAsking(AsyncBase):
         return Admin(self._administer)
 
     async def info(
-        self, what: str = "hub", name: str | None = None, *, timeout: float | None = ANSWER_S, **fields: Any
+        self, what: str = "hub", name: str | None = None, *, timeout: Seconds | None = ANSWER_S, **fields: Any
     ) -> dict[str, Any]:
         """What the hub knows: "hub", "counters", "groups", "group" (with its name), "topics", "topic", "sessions",
         "schedules", "dlq", "settings". Lists come in pages: `more` and `next`, which is given as `after`."""
@@ -53,7 +55,7 @@ class AsyncAsking(AsyncBase):
         n: int | None = None,
         last: bool = False,
         by_key: bool = False,
-        timeout: float | None = ANSWER_S,
+        timeout: Seconds | None = ANSWER_S,
     ) -> AsyncIterator[Message]:
         """Read stored messages of a topic or pattern without a group: from a seq or a time on, the `last` ones, or the
         latest of each key (`by_key`). `n` is how many: 1 unless told, all keys with `by_key`."""
@@ -69,7 +71,7 @@ class AsyncAsking(AsyncBase):
         topic: str,
         data: object,
         *,
-        timeout: float = ANSWER_S,
+        timeout: Seconds = ANSWER_S,
         replies_max: None = None,
         key: str | bytes | None = None,
         headers: Mapping[str, HeaderValue] | None = None,
@@ -83,7 +85,7 @@ class AsyncAsking(AsyncBase):
         topic: str,
         data: object,
         *,
-        timeout: float = ANSWER_S,
+        timeout: Seconds = ANSWER_S,
         replies_max: int,
         key: str | bytes | None = None,
         headers: Mapping[str, HeaderValue] | None = None,
@@ -94,7 +96,7 @@ class AsyncAsking(AsyncBase):
         topic: str,
         data: object,
         *,
-        timeout: float = ANSWER_S,
+        timeout: Seconds = ANSWER_S,
         replies_max: int | None = None,
         key: str | bytes | None = None,
         headers: Mapping[str, HeaderValue] | None = None,
@@ -107,6 +109,7 @@ class AsyncAsking(AsyncBase):
         A `durable` request is a message in the journal, and so is its answer: it survives the end of either program.
         Asking again with the same `correlation` does not repeat the request, but goes on waiting for its answer.
         """
+        timeout = seconds(timeout, "timeout")
         if durable:
             return await self._durable(topic, data, timeout, key, headers, correlation)
         fields, raw = request_fields(timeout, replies_max), one(topic, data, key, headers)
@@ -119,10 +122,11 @@ class AsyncAsking(AsyncBase):
         group: str | None = None,
         concurrency: int = 1,
         count: int | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
     ) -> AsyncConsumer[Request]:
         """Iterate over requests to topics that match, and `reply` to each. Those of one `group` share the requests;
         `concurrency` is how many unanswered ones the hub may send."""
+        timeout = patience(timeout)
         make = responder_maker(self._reactor, patterns, group, check_concurrency(concurrency))
         sub = self._begin(make, Ticket())
         return AsyncConsumer(self._reactor, sub, async_consumer.requests(self._reactor, sub, count, timeout))
@@ -135,11 +139,13 @@ class AsyncAsking(AsyncBase):
         group: str | None = None,
         concurrency: int = 16,
         count: int | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
     ) -> int:
-        """Answer requests with what `handler(request)` returns, in up to `concurrency` tasks; an async generator
-        answers with several replies, an exception with a RemoteError. Returns how many were answered, after `count`
-        of them, or when none came for `timeout` seconds."""
+        """Answer requests with what `handler(request)` returns, up to `concurrency` at once: coroutines in tasks, plain
+        functions in threads. A generator answers with several replies, an exception with a RemoteError. Returns how
+        many were answered, after `count` of them, or when none came for `timeout` seconds."""
+        timeout = patience(timeout)
+        check_handler(handler, "handler(request)", 1)
         names = (patterns,) if isinstance(patterns, str) else tuple(patterns)
         sub = await self._open(responder_maker(self._reactor, names, group, check_concurrency(concurrency)), ANSWER_S)
         return await async_worker.respond(self._reactor, sub, handler, concurrency, count, timeout)

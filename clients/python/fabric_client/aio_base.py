@@ -8,6 +8,7 @@ from fabric_client.calls import Call
 from fabric_client.reactor import Reactor
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
+from fabric_client.verdicts import Seconds, patience
 
 
 class AsyncBase:
@@ -15,18 +16,18 @@ class AsyncBase:
 
     _reactor: Reactor
 
-    async def _ask(self, make: Callable[[int], m.ToHub], timeout: float | None, what: str) -> Any:
+    async def _ask(self, make: Callable[[int], m.ToHub], timeout: Seconds | None, what: str) -> Any:
         """Say what `make` makes of a request id, and wait for the answer."""
         return (await self._call(make, timeout, what))[1]
 
-    async def _call(self, make: Callable[[int], m.ToHub], timeout: float | None, what: str) -> tuple[Call, Any]:
+    async def _call(self, make: Callable[[int], m.ToHub], timeout: Seconds | None, what: str) -> tuple[Call, Any]:
         """The same for an answer that comes in parts: the call, which has them, and the end of the answer."""
         self._reactor.check()
         ticket = Ticket()
         call = self._reactor.session.ask(make, ticket)
         self._reactor.pump()
         try:
-            return call, await self._reactor.result(ticket, timeout, what)
+            return call, await self._reactor.result(ticket, patience(timeout), what)
         finally:
             self._forget(call)
 
@@ -35,7 +36,7 @@ class AsyncBase:
         if not call.ticket.done:
             self._reactor.session.abandon(call)
 
-    async def _inform(self, fields: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
+    async def _inform(self, fields: Mapping[str, Any], timeout: Seconds | None) -> dict[str, Any]:
         """What the hub answers to an INFO."""
         return dict(await self._ask(lambda rid: m.Info(rid, fields), timeout, f"no answer to info({fields['what']!r})"))
 

@@ -23,6 +23,8 @@ from fabric_client.options import (
 from fabric_client.session import Session
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
+from fabric_client.verdicts import OnError, Seconds, patience
+from fabric_client.workbench import caller
 
 
 class AsyncConsuming(AsyncBase):
@@ -36,14 +38,15 @@ class AsyncConsuming(AsyncBase):
         start: Start | None = None,
         prefetch: int | None = None,
         concurrency: int = 1,
-        on_error: str = "retry",
+        on_error: OnError = "retry",
         on_refresh: OnRefresh | None = None,
         count: int | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         **settings: Unpack[GroupOptions],
     ) -> AsyncConsumer[Message]:
         """Iterate over the messages that match, with `async for`; see `Client.consume` for the settings. What the hub
         has against the subscription is raised by the first step of the iteration."""
+        timeout = patience(timeout)
         sub = self._begin(
             self._maker(
                 patterns, settings,
@@ -61,14 +64,15 @@ class AsyncConsuming(AsyncBase):
         group: str | None = None,
         start: Start | None = None,
         prefetch: int | None = None,
-        on_error: str = "retry",
+        on_error: OnError = "retry",
         on_refresh: OnRefresh | None = None,
         count: int | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         **settings: Unpack[GroupOptions],
     ) -> AsyncConsumer[Batch]:
         """Like `consume`, a delivery at a time: the fastest way through. `batch.payloads` is a list of bytes. A
         whole batch counts as begun."""
+        timeout = patience(timeout)
         sub = self._begin(
             self._maker(
                 patterns, settings,
@@ -81,33 +85,37 @@ class AsyncConsuming(AsyncBase):
 
     async def work(
         self,
-        patterns: str | Sequence[str],
-        handler: Callable[..., Any],
+        patterns: str | Sequence[str] = (),
+        handler: Callable[..., Any] | None = None,
         *,
         group: str,
         start: Start | None = None,
         prefetch: int | None = None,
         concurrency: int = 16,
-        on_error: str = "retry",
+        on_error: OnError = "retry",
         on_refresh: OnRefresh | None = None,
         count: int | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         **settings: Unpack[GroupOptions],
     ) -> int:
-        """Run `await handler(message)` on every message of a group, in up to `concurrency` tasks: returning acks, an
-        exception is `on_error`, and `Retry`, `Reject` and `Release` may be raised. `handler(message, ctx)` gets a
-        transaction besides: what it publishes with `ctx.publish` is stored together with the ack, or not at all. In a
-        group of order "key" the messages of a key are handled one after the other.
+        """Run `handler(message)` on every message of a group, up to `concurrency` at once: coroutines in tasks, plain
+        functions in threads, so that they do not hold up the event loop. Returning acks, an exception is `on_error`,
+        and `Retry`, `Reject` and `Release` may be raised. `handler(message, ctx)` gets a transaction besides: what it
+        publishes with `ctx.publish` is stored together with the ack, or not at all. In a group of order "key" the
+        messages of a key are handled one after the other. Without patterns, `work(handler=…, group=…)` works for a
+        group that exists.
 
         Returns how many were begun, after `count` of them, or when none came for `timeout` seconds.
         """
+        timeout = patience(timeout)
+        call, names = caller(handler), (patterns,) if isinstance(patterns, str) else tuple(patterns)
         make = self._maker(
-            (patterns,) if isinstance(patterns, str) else tuple(patterns), settings,
+            names, settings,
             group=group, start=start, prefetch=prefetch or 2 * check_concurrency(concurrency),
             concurrency=concurrency, on_error=on_error, count=count,
         )  # fmt: skip
         sub = await self._open(make, ANSWER_S)
-        return await async_worker.work(self._reactor, sub, handler, concurrency, count, timeout, on_refresh)
+        return await async_worker.work(self._reactor, sub, call, concurrency, count, timeout, on_refresh)
 
     async def fetch(
         self,
@@ -115,9 +123,9 @@ class AsyncConsuming(AsyncBase):
         group: str | None = None,
         count: int = 1,
         at_least: int = 1,
-        timeout: float = 1.0,
+        timeout: Seconds = 1.0,
         start: Start | None = None,
-        on_error: str = "retry",
+        on_error: OnError = "retry",
         **settings: Unpack[GroupOptions],
     ) -> list[Message]:
         """Up to `count` messages: those that are there, or else the first that come within `timeout` seconds; an empty
@@ -136,14 +144,14 @@ class AsyncConsuming(AsyncBase):
         try:
             self._session.fetch(sub, how, ticket)
             self._reactor.pump()
-            await self._reactor.answer(ticket, timeout + FETCH_GRACE_S)
+            await self._reactor.answer(ticket, how.expires_ms / 1000 + FETCH_GRACE_S)
             self._reactor.check()
             messages = fetched(sub)
             if ticket.done:
                 ticket.result()
                 idle = group is not None
             elif not messages and not self._session.live:
-                raise self._reactor.too_late("the hub did not answer a fetch", timeout)
+                raise self._reactor.too_late("the hub did not answer a fetch", how.expires_ms / 1000)
         finally:
             displaced = self._fetchers.put(key, sub) if idle else sub
             if displaced is not None:

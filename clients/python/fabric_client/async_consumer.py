@@ -13,6 +13,7 @@ from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
+from fabric_client.verdicts import Seconds, patience
 
 T = TypeVar("T")
 OnRefresh = Callable[[Refresh], object]
@@ -38,14 +39,14 @@ class AsyncConsumer(Generic[T]):
     async def __anext__(self) -> T:
         return await self._loop.__anext__()
 
-    async def ready(self, refresh: Refresh | int, timeout: float | None = ANSWER_S) -> None:
+    async def ready(self, refresh: Refresh | int, timeout: Seconds | None = ANSWER_S) -> None:
         """Tell the hub that the local copy is in use again after a refresh; returns when it knows."""
         number = refresh.number if isinstance(refresh, Refresh) else refresh
         ticket = Ticket()
         self._reactor.check()
         self._reactor.session.ready(self._sub, number, ticket)
         self._reactor.pump()
-        await self._reactor.result(ticket, timeout, "the hub did not answer a READY")
+        await self._reactor.result(ticket, patience(timeout), "the hub did not answer a READY")
 
     async def close(self) -> None:
         """Unsubscribe. What has no verdict yet goes back to the group, uncounted."""

@@ -1,10 +1,14 @@
 """Handlers in tasks: `await fab.work(...)` and `await fab.respond(...)`."""
 
 import asyncio
+import contextlib
+import contextvars
+import functools
 import inspect
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
 
 from fabric_client.async_consumer import OnRefresh, tell
 from fabric_client.message import Message
@@ -12,15 +16,16 @@ from fabric_client.reactor import Reactor
 from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
 from fabric_client.subscription import Subscription
-from fabric_client.workbench import Bench, caller, report
+from fabric_client.workbench import Bench, is_async, report
 
+T = TypeVar("T")
 POLL_S: Final = 0.01
 
 
 async def work(
     reactor: Reactor,
     sub: Subscription,
-    handler: Callable[..., Any],
+    call: Callable[[Message], Any],
     concurrency: int,
     count: int | None,
     timeout: float | None,
@@ -28,15 +33,16 @@ async def work(
 ) -> int:
     """Run the handler on every message until `count`, or nothing came for `timeout` seconds; how many it was."""
     bench = Bench(sub, concurrency, count)
-    call = caller(handler)
     finished: deque[Message] = deque()
     tasks: set[asyncio.Task[None]] = set()
     refresh: Refresh | None = None
 
+    threads = None if is_async(call) else Threads(concurrency)
+
     async def handle(message: Message) -> None:
         try:
             async with message:
-                result = call(message)
+                result = call(message) if threads is None else await threads.run(call, message)
                 if inspect.isawaitable(result):
                     await result
         except Exception as error:
@@ -76,21 +82,51 @@ async def work(
         try:
             await asyncio.gather(*tasks, return_exceptions=True)  # what has begun may end, and give its verdict
         finally:
+            if threads is not None:
+                threads.close()
             reactor.drop(sub)
     return bench.begun
 
 
-async def answer(request: Request, handler: Callable[[Request], Any]) -> None:
-    """Run a handler on a request. What it returns is the answer; an async generator gives several."""
+class Threads:
+    """Runs plain functions, so many at once, without holding up the event loop."""
+
+    def __init__(self, count: int) -> None:
+        self._pool = ThreadPoolExecutor(count, "fabric-worker")
+
+    async def run(self, call: Callable[[T], Any], argument: T) -> Any:
+        """The result of the call. A thread cannot be stopped: although the task is cancelled, the call may end."""
+        context = contextvars.copy_context()
+        future = asyncio.get_running_loop().run_in_executor(self._pool, context.run, call, argument)
+        while not future.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([future])
+        return future.result()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False)
+
+
+def _replied(handler: Callable[[Request], Any], request: Request) -> Any:
+    """What a plain function answers; a generator is gone through here, in its thread."""
+    result = handler(request)
+    if not inspect.isgenerator(result):
+        return result
+    for part in result:
+        request.reply(part, final=False)
+    request.end()
+    return None
+
+
+async def answer(request: Request, handler: Callable[[Request], Any], threads: Threads | None) -> None:
+    """Run a handler on a request. What it returns is the answer; a generator gives several."""
     try:
-        result = handler(request)
+        if threads is None:
+            result = handler(request)
+        else:
+            result = await threads.run(functools.partial(_replied, handler), request)
         if inspect.isasyncgen(result):
             async for part in result:
-                request.reply(part, final=False)
-            request.end()
-            return
-        if inspect.isgenerator(result):
-            for part in result:
                 request.reply(part, final=False)
             request.end()
             return
@@ -114,6 +150,7 @@ async def respond(
     """Answer requests until `count`, or none came for `timeout` seconds; how many it was."""
     begun = 0
     tasks: set[asyncio.Task[None]] = set()
+    threads = None if is_async(handler) else Threads(concurrency)
 
     def done(task: asyncio.Task[None]) -> None:
         tasks.discard(task)
@@ -126,7 +163,7 @@ async def respond(
             if request is None:
                 break
             begun += 1
-            task = asyncio.create_task(answer(request, handler))
+            task = asyncio.create_task(answer(request, handler, threads))
             tasks.add(task)
             task.add_done_callback(done)
     except asyncio.CancelledError:
@@ -137,5 +174,7 @@ async def respond(
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
         finally:
+            if threads is not None:
+                threads.close()
             reactor.drop(sub)
     return begun

@@ -26,6 +26,7 @@ from fabric_client.verdicts import (
     VerdictName,
     decision,
     milliseconds,
+    patience,
     retry_argument,
     verdict_of,
 )
@@ -171,7 +172,7 @@ class Batch:
         *,
         delay: Seconds | None = None,
         reason: str | None = None,
-        timeout: float | None = SETTLE_S,
+        timeout: Seconds | None = SETTLE_S,
     ) -> Any:
         """Give a verdict on all that has none yet, and wait until the hub has it on disk; see `Message.settle`."""
         return self._settle_now(None, verdict_of(verdict, delay, reason), timeout)
@@ -208,10 +209,10 @@ class Batch:
     ) -> bool:
         return self.__exit__(kind, error, trace)
 
-    def _settle_now(self, index: int | None, decision: Decision, timeout: float | None) -> Any:
+    def _settle_now(self, index: int | None, decision: Decision, timeout: Seconds | None) -> Any:
         if self._sub.shell is None:
             raise FabricError("this message takes no verdict", "consume with a group to give verdicts")
-        return self._sub.shell.settle(self, index, decision, timeout)
+        return self._sub.shell.settle(self, index, decision, patience(timeout))
 
     def message(self, index: int) -> Message:
         return Message(self, index, self.payloads[index])

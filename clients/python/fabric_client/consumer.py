@@ -16,6 +16,7 @@ from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
+from fabric_client.verdicts import Seconds, patience
 
 T = TypeVar("T")
 OnRefresh = Callable[[Refresh], object]
@@ -41,14 +42,14 @@ class Consumer(Generic[T]):
     def __next__(self) -> T:
         return cast(T, next(self._loop))
 
-    def ready(self, refresh: Refresh | int, timeout: float | None = ANSWER_S) -> None:
+    def ready(self, refresh: Refresh | int, timeout: Seconds | None = ANSWER_S) -> None:
         """Tell the hub that the local copy is in use again after a refresh; returns when it knows."""
         number = refresh.number if isinstance(refresh, Refresh) else refresh
         ticket = Ticket()
         self._pump.check()
         with self._pump.lock:
             self._pump.session.ready(self._sub, number, ticket)
-        self._pump.result(ticket, timeout, "the hub did not answer a READY")
+        self._pump.result(ticket, patience(timeout), "the hub did not answer a READY")
 
     def close(self) -> None:
         """Unsubscribe. What has no verdict yet goes back to the group, uncounted."""

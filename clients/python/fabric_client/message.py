@@ -127,7 +127,7 @@ class Message:
         *,
         delay: Seconds | None = None,
         reason: str | None = None,
-        timeout: float | None = SETTLE_S,
+        timeout: Seconds | None = SETTLE_S,
     ) -> Any:
         """Give a verdict ("ack", "retry" with its `delay` and `reason`, "release", or "reject" with its `reason`), and
         wait until the hub has it on disk. Blocks with the blocking client, is awaited with the other.

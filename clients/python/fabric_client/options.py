@@ -4,7 +4,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, TypedDict, cast
+from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
 from fabric import block
 from fabric.bounds import TIME_US_MAX
@@ -13,7 +13,7 @@ from fabric.errors import FabricError
 from fabric_client.errors import BadMessage
 from fabric_client.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Fit, Options, fit, level_of
 from fabric_client.subscription import PREFETCH, Subscription
-from fabric_client.verdicts import Seconds, check_on_error, milliseconds, seconds
+from fabric_client.verdicts import OnError, Seconds, check_on_error, milliseconds, seconds
 
 DEFAULT_URL: Final = "tcp://127.0.0.1:7171"
 PUBLISH_S: Final = 30.0  # how long publish() and flush() wait for the hub unless told
@@ -26,7 +26,12 @@ FETCH_MAX: Final = 1_000_000  # messages of one fetch()
 BATCH_MAX: Final = 2_048  # messages of a large block; more in a batch is rare
 BATCH_LEAST: Final = 32  # messages that the hub sends ahead, at first, to a consumer of batches
 
-Start = str | int | float | datetime | Mapping[str, int]
+Start = Literal["first", "new", "last", "last_per_key"] | int | float | datetime | Mapping[str, int]
+Order = Literal["none", "key", "strict"]
+Backoff = Literal["fixed", "linear", "exponential"]
+AckMode = Literal["explicit", "auto"]
+OnExpire = Literal["drop", "dead"]
+Level = Literal["journaled", "received"]
 Moment = float | datetime
 
 
@@ -53,14 +58,14 @@ class GroupOptions(TypedDict, total=False):
     lease: Seconds | None  # how long a message may be held without a sign of life
     lease_max: Seconds | None  # how long at most
     attempts: int | None  # failures until a message is a dead letter; 0: endless
-    backoff: str | None  # how the wait grows with each failure: "fixed", "linear", "exponential"
+    backoff: Backoff | None  # how the wait grows with each failure
     backoff_first: Seconds | None
     backoff_max: Seconds | None
     jitter: float | None  # the wait is longer or shorter by up to this part of it, 0..1
-    order: str | None  # "none", "key" or "strict"
-    ack: str | None  # "explicit", or "auto": settled when sent
-    on_expire: str | None  # "drop" or "dead"
-    level: str | None
+    order: Order | None
+    ack: AckMode | None  # "auto": settled when sent
+    on_expire: OnExpire | None  # what becomes of a message that expires: dropped, or a dead letter
+    level: Level | None
 
 
 _TIMES: Final = {
@@ -110,7 +115,7 @@ def block_options(
     if type(priority) is not int or not 0 <= priority <= block.PRIORITY_MAX:
         raise BadMessage(f"priority is 0..{block.PRIORITY_MAX}, not {priority}", "9 is the most urgent")
     for what, value in (("ttl", ttl), ("every", every)):
-        if value is not None and seconds(value) <= 0:
+        if value is not None and seconds(value, what) <= 0:
             raise BadMessage(
                 f"{what} is a positive number of seconds, not {value}", "leave it out if you do not want it"
             )
@@ -195,7 +200,7 @@ def subscription_maker(
     batches: bool = False,
     count: int | None = None,
     fetching: bool = False,
-    on_error: str = "retry",
+    on_error: OnError = "retry",
     settings: Mapping[str, Any],
 ) -> Callable[[int], Subscription]:
     """A function that builds the subscription once its channel is known."""
@@ -232,12 +237,19 @@ def subscription_maker(
     return make
 
 
-def fetch_request(count: int, at_least: int, timeout: float) -> tuple[int, int, int]:
-    """The numbers of a FETCH: how many at most, how long in milliseconds, and how many are enough."""
+class FetchRequest(NamedTuple):
+    """The numbers of a FETCH."""
+
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    expires_ms: int
+    enough: int
+
+
+def fetch_request(count: int, at_least: int, timeout: Seconds) -> FetchRequest:
     for what, value, highest in (("count", count, FETCH_MAX), ("at_least", at_least, count)):
         if type(value) is not int or not 1 <= value <= highest:
             raise FabricError(f"{what} is 1..{highest}, not {value!r}", "fetch again for more")
-    return count, milliseconds("timeout", timeout), at_least
+    return FetchRequest(count, milliseconds("timeout", timeout), at_least)
 
 
 def check_concurrency(concurrency: int) -> int:

@@ -322,9 +322,9 @@ class Subscription:
         self.taken = 0
         out: list[m.ToHub] = []
         batches: list[Batch] = []
-        rows = self._rows(batches)
-        for given in (self._returns, self._touches):
-            rows += drained(given)
+        rows = drained(self._touches)  # first, since a touch of what is settled would be stale
+        rows += self._rows(batches)
+        rows += drained(self._returns)
         for start in range(0, len(rows), VERDICT_ROWS_MAX):
             settle = m.Settle(self.chan, next_rid(), tuple(rows[start : start + VERDICT_ROWS_MAX]))
             out.append(self.acks.sent(settle, batches))

@@ -25,6 +25,8 @@ from fabric_client.requests import Reply, Request, next_reply, one, request_fiel
 from fabric_client.sync_base import Base
 from fabric_client.ticket import Ticket
 from fabric_client.unconfirmed import Pending
+from fabric_client.verdicts import Seconds, patience, seconds
+from fabric_client.workbench import check_handler
 
 
 class Asking(Base):
@@ -38,7 +40,7 @@ class Asking(Base):
         return Admin(self._administer)
 
     def info(
-        self, what: str = "hub", name: str | None = None, *, timeout: float | None = ANSWER_S, **fields: Any
+        self, what: str = "hub", name: str | None = None, *, timeout: Seconds | None = ANSWER_S, **fields: Any
     ) -> dict[str, Any]:
         """What the hub knows: "hub", "counters", "groups", "group" (with its name), "topics", "topic", "sessions",
         "schedules", "dlq", "settings". Lists come in pages: `more` and `next`, which is given as `after`."""
@@ -53,7 +55,7 @@ class Asking(Base):
         n: int | None = None,
         last: bool = False,
         by_key: bool = False,
-        timeout: float | None = ANSWER_S,
+        timeout: Seconds | None = ANSWER_S,
     ) -> Iterator[Message]:
         """Read stored messages of a topic or pattern without a group: from a seq or a time on, the `last` ones, or the
         latest of each key (`by_key`). `n` is how many: 1 unless told, all keys with `by_key`."""
@@ -68,7 +70,7 @@ class Asking(Base):
         topic: str,
         data: object,
         *,
-        timeout: float = ANSWER_S,
+        timeout: Seconds = ANSWER_S,
         replies_max: None = None,
         key: str | bytes | None = None,
         headers: Mapping[str, HeaderValue] | None = None,
@@ -82,7 +84,7 @@ class Asking(Base):
         topic: str,
         data: object,
         *,
-        timeout: float = ANSWER_S,
+        timeout: Seconds = ANSWER_S,
         replies_max: int,
         key: str | bytes | None = None,
         headers: Mapping[str, HeaderValue] | None = None,
@@ -93,7 +95,7 @@ class Asking(Base):
         topic: str,
         data: object,
         *,
-        timeout: float = ANSWER_S,
+        timeout: Seconds = ANSWER_S,
         replies_max: int | None = None,
         key: str | bytes | None = None,
         headers: Mapping[str, HeaderValue] | None = None,
@@ -106,6 +108,7 @@ class Asking(Base):
         A `durable` request is a message in the journal, and so is its answer: it survives the end of either program.
         Asking again with the same `correlation` does not repeat the request, but goes on waiting for its answer.
         """
+        timeout = seconds(timeout, "timeout")
         if durable:
             return self._durable(topic, data, timeout, key, headers, correlation)
         fields, raw = request_fields(timeout, replies_max), one(topic, data, key, headers)
@@ -118,10 +121,11 @@ class Asking(Base):
         group: str | None = None,
         concurrency: int = 1,
         count: int | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
     ) -> Consumer[Request]:
         """Iterate over requests to topics that match, and `reply` to each. Those of one `group` share the requests;
         `concurrency` is how many unanswered ones the hub may send."""
+        timeout = patience(timeout)
         sub = self._open(responder_maker(self._pump, patterns, group, check_concurrency(concurrency)), ANSWER_S)
         return Consumer(self, self._pump, sub, consumer.requests(self, self._pump, sub, count, timeout))
 
@@ -133,11 +137,13 @@ class Asking(Base):
         group: str | None = None,
         concurrency: int = 16,
         count: int | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
     ) -> int:
         """Answer requests with what `handler(request)` returns, in up to `concurrency` threads; a generator answers
         with several replies, an exception with a RemoteError. Returns how many were answered, after `count` of them,
         or when none came for `timeout` seconds."""
+        timeout = patience(timeout)
+        check_handler(handler, "handler(request)", 1)
         names = (patterns,) if isinstance(patterns, str) else tuple(patterns)
         sub = self._open(responder_maker(self._pump, names, group, check_concurrency(concurrency)), ANSWER_S)
         return worker.respond(self._pump, sub, handler, concurrency, count, timeout)

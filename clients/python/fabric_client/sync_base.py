@@ -8,6 +8,7 @@ from fabric_client.calls import Call
 from fabric_client.pump import Pump
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
+from fabric_client.verdicts import Seconds, patience
 
 
 class Base:
@@ -15,18 +16,18 @@ class Base:
 
     _pump: Pump
 
-    def _ask(self, make: Callable[[int], m.ToHub], timeout: float | None, what: str) -> Any:
+    def _ask(self, make: Callable[[int], m.ToHub], timeout: Seconds | None, what: str) -> Any:
         """Say what `make` makes of a request id, and wait for the answer."""
         return self._call(make, timeout, what)[1]
 
-    def _call(self, make: Callable[[int], m.ToHub], timeout: float | None, what: str) -> tuple[Call, Any]:
+    def _call(self, make: Callable[[int], m.ToHub], timeout: Seconds | None, what: str) -> tuple[Call, Any]:
         """The same for an answer that comes in parts: the call, which has them, and the end of the answer."""
         self._pump.check()
         ticket = Ticket()
         with self._pump.lock:
             call = self._pump.session.ask(make, ticket)
         try:
-            return call, self._pump.result(ticket, timeout, what)
+            return call, self._pump.result(ticket, patience(timeout), what)
         finally:
             self._forget(call)
 
@@ -35,7 +36,7 @@ class Base:
         if not call.ticket.done:
             self._pump.session.abandon(call)
 
-    def _inform(self, fields: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
+    def _inform(self, fields: Mapping[str, Any], timeout: Seconds | None) -> dict[str, Any]:
         """What the hub answers to an INFO."""
         return dict(self._ask(lambda rid: m.Info(rid, fields), timeout, f"no answer to info({fields['what']!r})"))
 

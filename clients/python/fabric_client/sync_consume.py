@@ -23,6 +23,8 @@ from fabric_client.session import Session
 from fabric_client.subscription import Subscription
 from fabric_client.sync_base import Base
 from fabric_client.ticket import Ticket
+from fabric_client.verdicts import OnError, Seconds, patience
+from fabric_client.workbench import caller
 
 
 class Consuming(Base):
@@ -36,10 +38,10 @@ class Consuming(Base):
         start: Start | None = None,
         prefetch: int | None = None,
         concurrency: int = 1,
-        on_error: str = "retry",
+        on_error: OnError = "retry",
         on_refresh: OnRefresh | None = None,
         count: int | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         **settings: Unpack[GroupOptions],
     ) -> Consumer[Message]:
         """Iterate over the messages that match. With a `group` the work is shared and every message wants a verdict
@@ -51,6 +53,7 @@ class Consuming(Base):
         work on at once; `on_error` what an exception in `with msg:` means: "retry", "reject", "release" or "ack".
         `on_refresh` hears of data refreshes. `GroupOptions` lists the settings of a group, fixed when it is created.
         """
+        timeout = patience(timeout)
         sub = self._subscribe(
             patterns, settings,
             group=group, start=start, prefetch=prefetch, concurrency=concurrency, on_error=on_error, count=count,
@@ -63,14 +66,15 @@ class Consuming(Base):
         group: str | None = None,
         start: Start | None = None,
         prefetch: int | None = None,
-        on_error: str = "retry",
+        on_error: OnError = "retry",
         on_refresh: OnRefresh | None = None,
         count: int | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         **settings: Unpack[GroupOptions],
     ) -> Consumer[Batch]:
         """Like `consume`, a delivery at a time: the fastest way through. `batch.payloads` is a list of bytes. A
         whole batch counts as begun."""
+        timeout = patience(timeout)
         sub = self._subscribe(
             patterns, settings,
             group=group, start=start, prefetch=prefetch, concurrency=batch_concurrency(prefetch), batches=True,
@@ -80,32 +84,35 @@ class Consuming(Base):
 
     def work(
         self,
-        patterns: str | Sequence[str],
-        handler: Callable[..., Any],
+        patterns: str | Sequence[str] = (),
+        handler: Callable[..., Any] | None = None,
         *,
         group: str,
         start: Start | None = None,
         prefetch: int | None = None,
         concurrency: int = 16,
-        on_error: str = "retry",
+        on_error: OnError = "retry",
         on_refresh: OnRefresh | None = None,
         count: int | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         **settings: Unpack[GroupOptions],
     ) -> int:
         """Run `handler(message)` on every message of a group, in up to `concurrency` threads: returning acks, an
         exception is `on_error`, and `Retry`, `Reject` and `Release` may be raised. `handler(message, ctx)` gets a
         transaction besides: what it publishes with `ctx.publish` is stored together with the ack, or not at all. In a
-        group of order "key" the messages of a key are handled one after the other.
+        group of order "key" the messages of a key are handled one after the other. Without patterns,
+        `work(handler=…, group=…)` works for a group that exists.
 
         Returns how many were begun, after `count` of them, or when none came for `timeout` seconds.
         """
+        timeout = patience(timeout)
+        call, names = caller(handler), (patterns,) if isinstance(patterns, str) else tuple(patterns)
         sub = self._subscribe(
-            (patterns,) if isinstance(patterns, str) else tuple(patterns), settings,
+            names, settings,
             group=group, start=start, prefetch=prefetch or 2 * check_concurrency(concurrency),
             concurrency=concurrency, on_error=on_error, count=count,
         )  # fmt: skip
-        return worker.work(self._pump, sub, handler, concurrency, count, timeout, on_refresh)
+        return worker.work(self._pump, sub, call, concurrency, count, timeout, on_refresh)
 
     def fetch(
         self,
@@ -113,9 +120,9 @@ class Consuming(Base):
         group: str | None = None,
         count: int = 1,
         at_least: int = 1,
-        timeout: float = 1.0,
+        timeout: Seconds = 1.0,
         start: Start | None = None,
-        on_error: str = "retry",
+        on_error: OnError = "retry",
         **settings: Unpack[GroupOptions],
     ) -> list[Message]:
         """Up to `count` messages: those that are there, or else the first that come within `timeout` seconds; an empty
@@ -133,7 +140,7 @@ class Consuming(Base):
         try:
             with self._pump.lock:
                 self._session.fetch(sub, how, ticket)
-            self._pump.wait(lambda: ticket.done, timeout + FETCH_GRACE_S)
+            self._pump.wait(lambda: ticket.done, how.expires_ms / 1000 + FETCH_GRACE_S)
             self._pump.check()
             with self._pump.lock:
                 messages = fetched(sub)
@@ -141,7 +148,7 @@ class Consuming(Base):
                 ticket.result()
                 idle = group is not None
             elif not messages and not self._session.live:
-                raise self._pump.too_late("the hub did not answer a fetch", timeout)
+                raise self._pump.too_late("the hub did not answer a fetch", how.expires_ms / 1000)
         finally:
             displaced = self._fetchers.put(key, sub) if idle else sub
             if displaced is not None:

@@ -4,6 +4,7 @@ A handler says `raise Retry(30, "the shop is closed")` from however deep it is; 
 turns that into the verdict. Any other exception is the handler's failure, and `on_error` says what follows from it.
 """
 
+import re
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -14,7 +15,7 @@ from fabric.wire import REASON_CHARS_MAX
 
 SETTLE_S: Final = 10.0  # how long settle() waits for the hub's answer unless told
 
-Seconds = float | timedelta
+Seconds = float | timedelta | str  # a text such as "30s", "500ms" or "1h30m"
 VerdictName = Literal["ack", "retry", "release", "reject"]
 OnError = VerdictName  # what an exception in a handler means
 Decision = tuple[Verdict, Any]  # the verdict and its argument on the wire
@@ -64,15 +65,39 @@ class Release(HandlerVerdict):
         return Verdict.RELEASE, None
 
 
-def seconds(value: Seconds) -> float:
-    return value.total_seconds() if isinstance(value, timedelta) else value
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_HINT: Final = "use a number of seconds, a timedelta, or a text such as '30s', '500ms' or '1h30m'"
+
+
+def seconds(value: Seconds, what: str = "a duration") -> float:
+    """A duration in seconds. Every duration that a program gives to the client comes through here."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        parts = _PART.findall(value)
+        if parts and "".join(number + unit for number, unit in parts) == value.strip():
+            return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    raise FabricError(f"{what} {value!r} is not a duration", _HINT)
+
+
+def patience(value: Seconds | None, what: str = "timeout") -> float | None:
+    """How long to wait, in seconds; None is for ever."""
+    if value is None:
+        return None
+    length = seconds(value, what)
+    if not length >= 0:
+        raise FabricError(f"{what} is 0 seconds or more, not {value!r}", "leave it out for the default")
+    return length
 
 
 def milliseconds(what: str, value: Seconds) -> int:
     """A time that is not negative, in whole milliseconds; anything above zero is at least one."""
-    length = seconds(value)
+    length = seconds(value, what)
     if not 0 <= length < float("inf"):
-        raise FabricError(f"{what} is a number of seconds, 0 or more, not {value!r}", "use a float or a timedelta")
+        raise FabricError(f"{what} is a number of seconds, 0 or more, not {value!r}", _HINT)
     if length * 1000 > HORIZON_MS:
         raise FabricError(
             f"{what} is at most 10 years, not {value!r}", "are these seconds? leave it out for the default"

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from fabric.errors import FabricError
 from fabric_client.batch import Batch
 from fabric_client.errors import Stale
 from fabric_client.message import Message
@@ -88,16 +89,44 @@ class Bench:
             del self._queues[key]
 
 
-def caller(handler: Callable[..., Any]) -> Callable[[Message], Any]:
-    """A function of the message alone: a handler that takes two arguments gets the message's context as well."""
+def caller(handler: Callable[..., Any] | None) -> Callable[[Message], Any]:
+    """A function of the message alone: a handler that takes two arguments gets the message's context as well. A handler
+    that cannot be called with a message is refused here, before the first message is handed to it."""
+    required = check_handler(handler, "handler(message) or handler(message, context)", 2)
+    assert handler is not None
+    if required < 2:
+        return handler
+    if is_async(handler):
+
+        async def call(message: Message) -> Any:
+            return await handler(message, message.context)
+
+        return call
+    return lambda message: handler(message, message.context)
+
+
+def check_handler(handler: Callable[..., Any] | None, form: str, most: int) -> int:
+    """How many arguments a handler needs, which may be up to `most`. Raises when it cannot be called in this form."""
+    if not callable(handler):
+        raise FabricError(f"handler {handler!r} is not a function", f"give a function: {form}")
     try:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):  # some built-ins do not tell
-        return handler
-    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if sum(p.kind in plain and p.default is inspect.Parameter.empty for p in parameters) >= 2:
-        return lambda message: handler(message, message.context)
-    return handler
+        return 1
+    plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in plain if p.default is p.empty]
+    named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    if named or len(required) > most or not (plain or takes_any):
+        arguments = f"({', '.join(map(str, parameters))})"
+        raise FabricError(f"the handler takes {arguments}, which does not fit", f"it is called as {form}")
+    return len(required)
+
+
+def is_async(handler: Callable[..., Any]) -> bool:
+    """Whether calling the handler only makes a coroutine or an async generator, which runs in the event loop."""
+    call = getattr(handler, "__call__", None)  # noqa: B004  an object with an async __call__
+    return any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in (handler, call))
 
 
 def report(message: Message, error: Exception) -> None:

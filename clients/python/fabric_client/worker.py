@@ -12,7 +12,7 @@ from fabric_client.pump import Pump
 from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
 from fabric_client.subscription import Subscription
-from fabric_client.workbench import Bench, caller, report
+from fabric_client.workbench import Bench, report
 
 POLL_S: Final = 0.01
 
@@ -22,7 +22,7 @@ OnRefresh = Callable[[Refresh], object]
 def work(
     pump: Pump,
     sub: Subscription,
-    handler: Callable[..., Any],
+    call: Callable[[Message], Any],
     concurrency: int,
     count: int | None,
     timeout: float | None,
@@ -30,7 +30,6 @@ def work(
 ) -> int:
     """Run the handler on every message until `count`, or nothing came for `timeout` seconds; how many it was."""
     bench = Bench(sub, concurrency, count)
-    call = caller(handler)
     finished: deque[Message] = deque()
     refresh: Refresh | None = None
 
