@@ -14,7 +14,6 @@ from fabric.block import Block, cut
 from fabric.columns import HeaderValue
 from fabric.errors import FabricError
 from fabric.messages import Verdict
-from fabric.wire import REASON_CHARS_MAX
 from fabric_client.message import Message
 from fabric_client.rows import Row, extend, extend_range
 from fabric_client.transaction import Transaction
@@ -27,6 +26,7 @@ from fabric_client.verdicts import (
     decision,
     milliseconds,
     patience,
+    reason_text,
     retry_argument,
     verdict_of,
 )
@@ -164,7 +164,7 @@ class Batch:
 
     def reject(self, reason: str = "") -> None:
         """What has no verdict yet goes to the dead letters."""
-        self._settle_rest(Verdict.REJECT, reason[:REASON_CHARS_MAX])
+        self._settle_rest(Verdict.REJECT, reason_text(reason))
 
     def settle(
         self,

@@ -130,7 +130,12 @@ class Engine:
     def _send(self, now: float) -> None:
         out, self.session.out = self.session.out, []
         for message in out:
-            if not self._link.send(wire.encode(message)):
+            try:
+                frames = wire.encode(message)
+            except Exception as error:  # whatever it is, other messages must leave
+                self.session.unsayable(message, error)
+                continue
+            if not self._link.send(frames):
                 self.session.lost(now, "the hub is gone")
                 return
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 from fabric.columns import HeaderValue
 from fabric.errors import FabricError
 from fabric.messages import Verdict
-from fabric.wire import REASON_CHARS_MAX
 from fabric_client.transaction import Transaction
 from fabric_client.verdicts import (
     SETTLE_S,
@@ -16,6 +15,7 @@ from fabric_client.verdicts import (
     VerdictName,
     decision,
     milliseconds,
+    reason_text,
     retry_argument,
     verdict_of,
 )
@@ -119,7 +119,7 @@ class Message:
 
     def reject(self, reason: str = "") -> None:
         """Never again: to the dead letters, with the reason."""
-        self._settle(Verdict.REJECT, reason[:REASON_CHARS_MAX])
+        self._settle(Verdict.REJECT, reason_text(reason))
 
     def settle(
         self,

@@ -10,6 +10,7 @@ from fabric import block
 from fabric.bounds import TIME_US_MAX
 from fabric.columns import HeaderValue
 from fabric.errors import FabricError
+from fabric_client import sayable
 from fabric_client.errors import BadMessage
 from fabric_client.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Fit, Options, fit, level_of
 from fabric_client.subscription import PREFETCH, Subscription
@@ -132,6 +133,9 @@ def block_options(
     scheduled = any(value is not None for value in later.values())
     if name is not None and not scheduled:
         raise BadMessage("name is that of a schedule", "use it with delay, at, every or cron")
+    for what, word in (("cron", cron), ("name", name)):
+        if word is not None:
+            sayable.text(word, what)
     when = {"ttl_ms": None if ttl is None else milliseconds("ttl", ttl), **later, "name": name}
     return Options(
         PLAIN.level if level is None else level_of(level),

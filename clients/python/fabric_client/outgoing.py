@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from fabric import block, names
 from fabric import messages as m
-from fabric.columns import HeaderValue
+from fabric.columns import HEADER_NAMES_MAX, HeaderValue
 from fabric.errors import Code, ProtocolError
 from fabric.messages import Level
+from fabric_client import sayable
 from fabric_client.errors import BadMessage, describe
 from fabric_client.ticket import Ticket
 
@@ -65,9 +66,14 @@ def fit(
     if is_json and (headers is None or JSON_HEADER[0] not in headers):
         headers = {**(headers or {}), JSON_HEADER[0]: JSON_HEADER[1]}
     if headers:
+        if len(headers) > HEADER_NAMES_MAX:
+            raise BadMessage(f"{len(headers)} headers; at most {HEADER_NAMES_MAX} fit", "put them into the body")
         for name, value in headers.items():
             if not isinstance(name, str) or not isinstance(value, str | bytes):
                 raise BadMessage(f"header {name!r} is not text to text or bytes", "turn the value into a str first")
+            sayable.text(name, "the name of a header")
+            if isinstance(value, str):
+                sayable.text(value, f"header {name!r}")
             cost += len(name) + len(value) + 8
     key_bytes = _short("key", key, block.KEY_BYTES_MAX)
     id_bytes = _short("id", id, block.ID_BYTES_MAX)
@@ -78,12 +84,12 @@ def _body(data: object) -> tuple[bytes, bool]:
     if isinstance(data, bytes):
         return data, False
     if isinstance(data, str):
-        return data.encode(), False
+        return sayable.text(data, "the data").encode(), False
     if isinstance(data, bytearray | memoryview):
         return bytes(data), False
     try:
-        return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode(), True
-    except (TypeError, ValueError) as error:
+        return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode(), True
+    except (TypeError, ValueError, RecursionError) as error:
         raise BadMessage(
             f"the data is neither bytes nor text nor JSON: {error}", "encode it to bytes yourself"
         ) from None
@@ -92,7 +98,9 @@ def _body(data: object) -> tuple[bytes, bool]:
 def _short(what: str, value: str | bytes | None, limit: int) -> bytes:
     if value is None:
         return b""
-    raw = value.encode() if isinstance(value, str) else bytes(value)
+    if not isinstance(value, str | bytes | bytearray | memoryview):
+        raise BadMessage(f"{what} is {type(value).__name__} ({value!r:.60}), not text or bytes", f"use str({what})")
+    raw = sayable.text(value, what).encode() if isinstance(value, str) else bytes(value)
     if not 1 <= len(raw) <= limit:
         raise BadMessage(f"{what} is 1..{limit} bytes, not {len(raw)}", f"use a hash of the longer {what}")
     return raw
@@ -103,6 +111,7 @@ def check_topic(topic: str) -> None:
     hint = describe(Code.BAD_TOPIC)
     if not isinstance(topic, str):
         raise BadMessage(f"topic {topic!r} is not a name", hint)
+    sayable.text(topic, "topic")
     try:
         names.check_topic(topic)
     except ProtocolError as error:
@@ -189,6 +198,10 @@ class Outgoing:
         return m.Publish(self.rid, self.pseq, self.options.level, self.raw)
 
 
+# A message that was taken out of a block that cannot be encoded: its own block, or why not; topic; body; who waits.
+Single = tuple[bytes | Exception, str, bytes, Any]
+
+
 class Gather:
     """The open block: messages that wait for their block to fill or for the line to be free.
 
@@ -231,6 +244,30 @@ class Gather:
         if message.headers:
             self._headers = _pad(self._headers or [], count, None)
             self._headers.append(message.headers)
+
+    def take_singly(self) -> list[Single]:
+        """Each message as a block of its own; gathering starts anew."""
+        count, waiters, singles = len(self.payloads), dict(self.marks), list[Single]()
+        topics = _pad(self._topics or [], count, self.first_topic)
+        keys, ids = _pad(self._keys or [], count, b""), _pad(self._ids or [], count, b"")
+        headers = _pad(self._headers or [], count, None)
+        for index, (topic, body) in enumerate(zip(topics, self.payloads, strict=True)):
+            made: bytes | Exception
+            try:
+                made = block.encode(
+                    topic,
+                    [body],
+                    keys=[keys[index]] if keys[index] else None,
+                    ids=[ids[index]] if ids[index] else None,
+                    headers=[headers[index]] if headers[index] else None,
+                    priority=self.options.priority,
+                    expires_us=self.options.expires_us,
+                )
+            except Exception as error:
+                made = error
+            singles.append((made, topic, body, waiters.get(index)))
+        self._clear()
+        return singles
 
     def remove(self, index: int) -> None:
         """Take one message out."""

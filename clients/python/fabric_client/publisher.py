@@ -9,8 +9,9 @@ again goes back to the front of the queue. Its bytes never change, so the hub kn
 and stores it once. Every sending has a new request id: answers to an earlier sending are strangers and are ignored.
 """
 
+import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from fabric import messages as m
@@ -31,10 +32,13 @@ from fabric_client.outgoing import (
     Options,
     Outgoing,
     Settles,
+    Single,
     check_topic,
 )
 from fabric_client.receipt import Scheduled, receipt_of, receipt_of_all
 from fabric_client.ticket import Ticket
+
+log = logging.getLogger("fabric_client")
 
 # What may wait unsent, on top of the window that the hub grants. A second of full speed; then the caller waits.
 BUFFER_MESSAGES_MAX: Final = 1 << 19
@@ -200,14 +204,25 @@ class Publisher:
             return
         self.full_blocks += gather.room < BLOCK_ROOM // 4 or len(gather.payloads) >= LANE_COUNT_MAX
         count, options, marks = len(gather.payloads), gather.options, gather.marks
+        self.blocks += 1
         try:
             raw, topics = gather.take()
-        except FabricError as error:
-            for _, waiter in marks:
-                waiter.fail(error)
-            raise
-        self.blocks += 1
+        except Exception as error:  # a message that should not have come so far must not take others along
+            log.error("a block cannot be encoded, so its messages go one by one: %r", error)
+            self._enqueue_singly(gather.take_singly(), options)
+            return
         self._enqueue(Outgoing(raw, count, options, topics, marks))
+
+    def _enqueue_singly(self, singles: Iterable[Single], options: Options) -> None:
+        for made, topic, body, waiter in singles:
+            if isinstance(made, bytes):
+                self._enqueue(Outgoing(made, 1, options, (topic,), [] if waiter is None else [(0, waiter)]))
+                continue
+            refusal = Refusal((topic,), (body,), Code.BAD_BLOCK, f"it cannot be encoded: {made}")
+            if waiter is None:
+                self.refusals.append(refusal)
+            else:
+                waiter.fail(refusal_error([refusal]))
 
     def pump(self, now: float) -> None:
         """Send what may be sent. With nothing in flight a message leaves at once; otherwise it gathers company until

@@ -12,11 +12,13 @@ from fabric import block
 from fabric import messages as m
 from fabric.block import Block
 from fabric.columns import HeaderValue
+from fabric_client import sayable
 from fabric_client.batch import Batch
 from fabric_client.errors import RemoteError
 from fabric_client.message import Message
 from fabric_client.outgoing import check_topic, fit
 from fabric_client.subscription import Subscription
+from fabric_client.verdicts import milliseconds
 
 if TYPE_CHECKING:
     from fabric_client.calls import Call
@@ -93,7 +95,8 @@ class Request(Message):
 
     def fail(self, reason: str) -> None:
         """Answer that it failed; whoever asked gets a RemoteError with this text."""
-        self._answer({"final": True, "error": reason[:REASON_CHARS_MAX] or "failed"}, one(self.topic, b"", None, None))
+        text = sayable.reason(reason, REASON_CHARS_MAX)
+        self._answer({"final": True, "error": text or "failed"}, one(self.topic, b"", None, None))
 
     def _answer(self, fields: dict[str, Any], raw: bytes) -> None:
         if self.answered:
@@ -143,7 +146,10 @@ class Responder(Subscription):
 
 def request_fields(timeout: float, replies_max: int | None) -> dict[str, Any]:
     """The fields of REQ."""
-    return {"timeout_ms": max(1, round(timeout * 1000)), "replies_max": 1 if replies_max is None else replies_max}
+    return {
+        "timeout_ms": max(1, milliseconds("timeout", timeout)),
+        "replies_max": 1 if replies_max is None else replies_max,
+    }
 
 
 def responder_maker(

@@ -21,9 +21,10 @@ from typing import Any, Final
 from fabric import messages as m
 from fabric.errors import BlockError, Code, FabricError
 from fabric.messages import PROTOCOL_VERSION
+from fabric_client import sayable
 from fabric_client.calls import Call, Calls
 from fabric_client.channels import Channels
-from fabric_client.errors import Closed, NotFound, from_wire
+from fabric_client.errors import BadMessage, Closed, NotFound, from_wire
 from fabric_client.liveness import DEFAULT_LIVENESS, Liveness
 from fabric_client.publisher import Publisher
 from fabric_client.requests import Responder
@@ -42,7 +43,9 @@ class Session:
     def __init__(
         self, name: str, producer: str | None, random: Callable[[], float], liveness: Liveness = DEFAULT_LIVENESS
     ) -> None:
-        self.name = name
+        self.name = sayable.text(name, "name")
+        if producer is not None:
+            sayable.text(producer, "producer")
         self.producer = producer or f"producer-{uuid.uuid4().hex}"
         self.state = State.LOST
         self.out: list[m.ToHub] = []
@@ -129,7 +132,16 @@ class Session:
     def ask(self, make: Callable[[int], m.ToHub], ticket: Ticket) -> Call:
         """Say what `make` makes of a request id, and fill the ticket with the hub's answer."""
         rid = self._next_rid()
-        return self._call(make(rid), rid, ticket)
+        return self._call(sayable.message(make(rid)), rid, ticket)
+
+    def unsayable(self, message: m.ToHub, error: Exception) -> None:
+        """A message could not be encoded: the call or the publish that it belongs to has failed, and nothing else."""
+        rid = getattr(message, "rid", 0)
+        log.error("a message cannot be sent: %s: %r", type(message).__name__, error)
+        if isinstance(message, m.Publish | m.Transact):
+            self.publisher.refused(m.Err(0, rid, Code.BAD_META, f"it cannot be encoded: {error}", {}), 0.0)
+        elif (call := self._calls.pop(rid)) is not None:
+            call.ticket.fail(BadMessage(f"it cannot be encoded: {error}", "look at the values that were passed"))
 
     def abandon(self, call: Call) -> None:
         """Nobody waits for this answer any more."""
@@ -141,7 +153,9 @@ class Session:
     def subscribe(self, make: Callable[[int], Subscription], ticket: Ticket) -> Subscription:
         """Open a subscription; `make` builds it for the channel that is given to it."""
         chan = self.subscriptions.free()
-        sub = self.subscriptions[chan] = make(chan)
+        sub = make(chan)
+        sayable.message(sub.subscribe(0))
+        self.subscriptions[chan] = sub
         sub.acks.unsettled = self.unsettled
         self._call_subscribe(sub, ticket)
         return sub

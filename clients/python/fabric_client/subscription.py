@@ -15,7 +15,6 @@ from fabric import messages as m
 from fabric.block import Block
 from fabric.errors import FabricError
 from fabric.messages import Verdict
-from fabric.wire import REASON_CHARS_MAX
 from fabric_client.acks import Acks
 from fabric_client.batch import VERDICTS_PER_FRAME, Batch
 from fabric_client.errors import Closed, HubError, Stale
@@ -23,7 +22,7 @@ from fabric_client.order import Bars
 from fabric_client.refresh import Refresh
 from fabric_client.rows import VERDICT_ROWS_MAX, Row, drained, extend, runs
 from fabric_client.ticket import Ticket
-from fabric_client.verdicts import Decision
+from fabric_client.verdicts import Decision, reason_text
 from fabric_client.window import PREFETCH_BYTES, Window
 
 if TYPE_CHECKING:
@@ -406,7 +405,7 @@ class Subscription:
             self.hook(self, False)
         else:
             for index in indexes:
-                batch._note(Verdict.RETRY, index, str(error)[:REASON_CHARS_MAX])
+                batch._note(Verdict.RETRY, index, reason_text(str(error)))
             self.noted(batch, urgent=False)
 
     def _void(self, batch: Batch) -> None:

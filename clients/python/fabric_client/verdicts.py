@@ -12,6 +12,7 @@ from fabric.bounds import HORIZON_MS
 from fabric.errors import FabricError
 from fabric.messages import Verdict
 from fabric.wire import REASON_CHARS_MAX
+from fabric_client import sayable
 
 SETTLE_S: Final = 10.0  # how long settle() waits for the hub's answer unless told
 
@@ -55,7 +56,7 @@ class Reject(HandlerVerdict):
         self.reason = reason
 
     def decide(self) -> Decision:
-        return Verdict.REJECT, self.reason[:REASON_CHARS_MAX]
+        return Verdict.REJECT, reason_text(self.reason)
 
 
 class Release(HandlerVerdict):
@@ -110,7 +111,12 @@ def retry_argument(delay: Seconds | None, reason: str | None) -> Any:
     wait = None if delay is None else milliseconds("delay", delay)
     if not reason:
         return wait
-    return reason[:REASON_CHARS_MAX] if wait is None else [wait, reason[:REASON_CHARS_MAX]]
+    return reason_text(reason) if wait is None else [wait, reason_text(reason)]
+
+
+def reason_text(reason: str) -> str:
+    """A reason as the wire has it."""
+    return sayable.reason(reason, REASON_CHARS_MAX)
 
 
 def verdict_of(name: str, delay: Seconds | None, reason: str | None) -> Decision:
@@ -125,7 +131,7 @@ def verdict_of(name: str, delay: Seconds | None, reason: str | None) -> Decision
         case "retry":
             return Verdict.RETRY, retry_argument(delay, reason)
         case "reject":
-            return Verdict.REJECT, (reason or "")[:REASON_CHARS_MAX]
+            return Verdict.REJECT, reason_text(reason or "")
     return ON_ERROR[name], None
 
 
@@ -142,5 +148,5 @@ def decision(error: BaseException, on_error: str) -> Decision:
         return Verdict.RELEASE, None  # interrupted or cancelled: nobody's failure
     verdict = ON_ERROR[on_error]
     if verdict in (Verdict.RETRY, Verdict.REJECT):
-        return verdict, f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]
+        return verdict, reason_text(f"{type(error).__name__}: {error}")
     return verdict, None
