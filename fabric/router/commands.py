@@ -56,16 +56,16 @@ def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, no
         case m.Unsubscribe(chan, rid) if chan in router.requests.services.of(session):
             router.change.begin()
             router.requests.leave(router.requests.services.of(session)[chan], "has unsubscribed")
-            out.append((session.peer, m.Ok(chan, rid, {})))
+            _answer(session, m.Ok(chan, rid, {}), out)
         case m.Unsubscribe(chan, rid):
             sub = _channel(session, chan)
             router.change.begin()
             router.leave(sub, lost=False)
-            out.append((session.peer, m.Ok(chan, rid, {})))
+            _answer(session, m.Ok(chan, rid, {}), out)
         case m.Goodbye(rid):
             router.change.begin()
             router.end(session, lost=False)
-            out.append((session.peer, m.Ok(0, rid, {})))
+            _answer(session, m.Ok(0, rid, {}), out)
         case m.Info(rid, fields):
             out.append((session.peer, m.Ok(0, rid, info(router, fields))))
         case m.Get(rid, fields):
@@ -144,8 +144,14 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, out: Ou
         "order": group.settings.order,
         "ack": group.settings.ack,
     }
-    out.append((session.peer, m.Ok(chan, message.rid, answer)))
+    _answer(session, m.Ok(chan, message.rid, answer), out)
     router.refreshes.joined(sub, out)
+
+
+def _answer(session: Session, answer: m.Ok, out: Out) -> None:
+    """Answer a command at once; one without a rid wants no answer."""
+    if answer.rid:
+        out.append((session.peer, answer))
 
 
 def _channel(session: Session, chan: int) -> Subscription:

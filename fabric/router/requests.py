@@ -81,7 +81,8 @@ class Requests:
         responder, created = self.services.join(session, message.chan, message.fields)
         self._stir(responder.service)
         answer = {"group": responder.service.name, "created": created, "concurrency": responder.concurrency}
-        out.append((session.peer, m.Ok(message.chan, message.rid, answer)))
+        if message.rid:
+            out.append((session.peer, m.Ok(message.chan, message.rid, answer)))
 
     def leave(self, responder: Responder, why: str) -> None:
         """A responder goes. Who waits for its answer is told; who waits for any answer goes on waiting, or is told."""

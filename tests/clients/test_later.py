@@ -13,6 +13,7 @@ from fabric_client.errors import BadMessage, TopicFull
 from fabric_client.options import block_options, message_of, pack
 from fabric_client.outgoing import PLAIN, Options
 from fabric_client.receipt import Receipt, Scheduled, total
+from fabric_client.requests import request_fields
 from fabric_client.schedules import Schedule, check_one_schedule, schedule_choice, schedule_page
 from fabric_client.ticket import Ticket
 from fabric_client.verdicts import Retry, retry_argument
@@ -215,6 +216,16 @@ def test_a_wait_that_no_hub_takes_is_refused_at_the_call() -> None:
         with pytest.raises(FabricError, match="delay is"):
             Retry(wait, "closed").decide()
     assert retry_argument(timedelta(days=3660), None) == HORIZON_MS
+
+
+def test_a_request_that_no_hub_takes_is_refused_at_the_call() -> None:
+    for wait in (timedelta.max, 601.0, float("inf"), float("nan"), -1.0):
+        with pytest.raises(FabricError, match="timeout is"):
+            request_fields(wait, None)  # type: ignore[arg-type]
+    for replies in (0, 65_537, 1 << 70, True):
+        with pytest.raises(FabricError, match="replies_max is"):
+            request_fields(1.0, replies)
+    assert request_fields(0.0, None) == {"timeout_ms": 1, "replies_max": 1}
 
 
 def test_a_time_without_a_date_is_shown_as_the_last_date() -> None:

@@ -14,9 +14,11 @@ from fabric.bounds import TABLE, Bound
 from fabric.errors import ProtocolError
 from fabric.journal.store import Journal
 from tests import numbers
+from tests.commands import SAMPLES, handler_of
 from tests.router.world import World
 
 A: Final = b"a"
+VERBS: Final = {"Publish": "PUB", "Transact": "TXN", "Settle": "ACK", "Subscribe": "SUB", "Request": "REQ"}
 
 
 class Table(World):
@@ -85,6 +87,20 @@ def test_every_number_that_the_hub_reads_is_in_the_table() -> None:
                     found.add(field)
     assert len(found) > 20
     assert found <= named, "a number without a row in fabric/bounds.py"
+
+
+def test_every_positional_number_is_in_the_table() -> None:
+    verbs = {type(sample.message): handler_of(sample) for sample in SAMPLES}
+    assert set(verbs) == set(m.ToHub.__args__)
+    listed = {(bound.verb, bound.field) for bound in TABLE}
+    found = 0
+    for kind in verbs:
+        verb = VERBS.get(kind.__name__, kind.__name__.upper())
+        for field, of_type in kind.__annotations__.items():
+            if of_type is int and field not in ("chan", "rid"):
+                assert (verb, field) in listed, f"{verb} {field} has no row in fabric/bounds.py"
+                found += 1
+    assert found >= 8
 
 
 @pytest.mark.parametrize("junk", [[], {}, None, b"1", [1], {"n": 1}])

@@ -61,7 +61,7 @@ class Bazaar(World):
         fields: dict[str, Any] = {"respond": True, "patterns": ["t.#"], "concurrency": self.chance.randrange(1, 4)}
         if self.chance.random() < 0.7:
             fields["group"] = self.chance.choice(["g", "h"])
-        if self.say(peer, m.Subscribe(chan, 0, fields)) and (peer, chan) not in self.concurrency:
+        if self.say(peer, m.Subscribe(chan, 1, fields)) and (peer, chan) not in self.concurrency:
             answer = next(s for s in reversed(self.said[peer]) if isinstance(s, m.Ok | m.Err) and s.chan == chan)
             if isinstance(answer, m.Ok):
                 self.concurrency[peer, chan] = fields["concurrency"]

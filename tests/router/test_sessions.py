@@ -417,3 +417,19 @@ def test_draining_tells_everyone_and_takes_acks_but_no_publishes() -> None:
     assert w.settle(A, 3, Verdict.ACK, 1, 2) == [m.Ok(3, 7, {"applied": 2, "stale": []})]
     assert w.router.outstanding() == 1
     assert w.groups["g"].open == ((3, 3),)
+
+
+def test_a_command_without_a_rid_is_not_answered() -> None:
+    w = World()
+    w.hello(A)
+    for message in (
+        m.Subscribe(1, 0, {"patterns": ["t"], "group": "g"}),
+        m.Subscribe(2, 0, {"patterns": ["t"], "respond": True}),
+        m.Cancel(0, {"id": 1}),
+        m.Unsubscribe(1, 0),
+        m.Unsubscribe(2, 0),
+        m.Admin(0, {"op": "group.delete", "group": "g"}),
+        m.Goodbye(0),
+    ):
+        assert w.say(A, message) == [], message
+    assert isinstance(w.say(A, m.Ping(1))[0], m.Err), "errors come nevertheless: the session is over"

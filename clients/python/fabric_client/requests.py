@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from fabric import block
 from fabric import messages as m
 from fabric.block import Block
+from fabric.bounds import REPLIES, REQUEST_MS
 from fabric.columns import HeaderValue
+from fabric.errors import FabricError
 from fabric_client import sayable
 from fabric_client.batch import Batch
 from fabric_client.errors import RemoteError
@@ -146,10 +148,15 @@ class Responder(Subscription):
 
 def request_fields(timeout: float, replies_max: int | None) -> dict[str, Any]:
     """The fields of REQ."""
-    return {
-        "timeout_ms": max(1, milliseconds("timeout", timeout)),
-        "replies_max": 1 if replies_max is None else replies_max,
-    }
+    timeout_ms, replies = max(1, milliseconds("timeout", timeout)), 1 if replies_max is None else replies_max
+    if timeout_ms > REQUEST_MS[2]:
+        raise FabricError(
+            f"timeout is at most {REQUEST_MS[2] // 1000} seconds, not {timeout!r}",
+            "what takes longer is better published durably (durable=True)",
+        )
+    if type(replies) is not int or not REPLIES[0] <= replies <= REPLIES[2]:
+        raise FabricError(f"replies_max is {REPLIES[0]}..{REPLIES[2]}, not {replies!r}", "ask again for more")
+    return {"timeout_ms": timeout_ms, "replies_max": replies}
 
 
 def responder_maker(
