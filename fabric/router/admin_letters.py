@@ -18,8 +18,9 @@ from fabric.router.deadletters import Box
 from fabric.router.intake import PENDING_BYTES_MAX, RETRY_MS
 from fabric.router.ledger import Out
 from fabric.router.options import bounded, is_number
-from fabric.router.reading import View, as_runs
+from fabric.router.reading import as_runs
 from fabric.router.shelf import Shelf
+from fabric.router.view import View
 
 if TYPE_CHECKING:
     from fabric.router.core import Router

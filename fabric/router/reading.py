@@ -4,7 +4,6 @@ One command does a bounded amount of work and says where to go on, so a reader o
 and the hub's other clients get their turns in between.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -16,38 +15,18 @@ from fabric.names import DEAD, canonical, check_topic, unaliased
 from fabric.router.deadletters import DeadLetters
 from fabric.router.options import bounded
 from fabric.router.shelf import Shelf
+from fabric.router.view import View
 
 BYTES_MAX: Final = 4 << 20  # of blocks in one answer; a larger message comes alone
 READ_BYTES_MAX: Final = 16 << 20  # looked at for one answer
 FINDS_MAX: Final = 64  # searches through the index for one answer
+TOPICS_MAX: Final = 8_192  # compared with the patterns for one answer, and the rest of a block
 TURN_BYTES_MAX: Final = 32 << 20  # answered to all clients together in one turn
 PATTERNS_MAX: Final = 64
 VIEWS_MAX: Final = 256  # remembered
 _FIELDS: Final = ("topic", "pattern", "seq", "time_us", "n", "last", "by_key")
 
-_WILD: Final = {"*": r"[^.]+\.", "#": r"(?:[^.]+\.)*"}
-
 Runs = list[tuple[int, int]]
-
-
-class View:
-    """Whether a topic is wanted. The same patterns give the same view, so that the journal's index can remember it.
-
-    An expression and not a trie, because a trie remembers topics, and there may be many views.
-    """
-
-    def __init__(self, patterns: tuple[str, ...]) -> None:
-        self._match = re.compile("|".join(map(_expression, patterns))).fullmatch
-
-    def __call__(self, topic: str) -> bool:
-        return self._match(topic + ".") is not None
-
-
-def _expression(pattern: str) -> str:
-    """A canonical pattern for topics with a dot after each word. Wildcards pass over the hub's own topics."""
-    words = pattern.split(".")
-    parts = [_WILD.get(word) or re.escape(word) + r"\." for word in words]
-    return (r"(?!\$)" if words[0] in _WILD else "") + "".join(parts)
 
 
 class _Order(NamedTuple):
@@ -165,8 +144,9 @@ class Reading:
         """Blocks with wanted topics from the start on, and the seq at which each begins to count; a last pair without
         a block says how far there is nothing more, or how far one answer looks."""
         cursor, read = order.start, 0
+        looked_max = order.view.looked + TOPICS_MAX
         for _ in range(GET_N[2] + FINDS_MAX):
-            if cursor > horizon or read >= READ_BYTES_MAX:
+            if cursor > horizon or read >= READ_BYTES_MAX or order.view.looked >= looked_max:
                 break
             found = self._shelf.find(cursor, horizon, order.view)
             cursor = max(cursor, found.cursor)

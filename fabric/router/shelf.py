@@ -14,6 +14,7 @@ from fabric.router.upcoming import StoredSchedules
 SHELF_BYTES_MAX: Final = 24 << 20
 # Non-matching blocks looked at in one go, so that a narrow group cannot hold up a turn.
 SCAN_BLOCKS_MAX: Final = 256
+SCAN_TOPICS_MAX: Final = 4_096
 GONE_MAX: Final = 32  # dropped blocks that wait to be cleared together, since the front of a list is dear to cut
 
 
@@ -114,7 +115,7 @@ class Shelf:
         if not self.holds(cursor):
             block, reached = self.reader.next_block(cursor, wanted)
             return Found(block, cursor, more=False) if block else Found(None, reached, more=reached <= horizon)
-        blocks, at = self._blocks, bisect_right(self._bases, cursor) - 1
+        blocks, at, topics = self._blocks, bisect_right(self._bases, cursor) - 1, 0
         for i in range(at, min(at + SCAN_BLOCKS_MAX, len(blocks))):
             block = blocks[i]
             if block.base_seq > horizon:
@@ -122,4 +123,7 @@ class Shelf:
             if block.last_seq >= cursor and any(map(wanted, block.topics)):
                 return Found(block, cursor, more=False)
             cursor = max(cursor, block.last_seq + 1)
+            topics += len(block.topics)
+            if topics >= SCAN_TOPICS_MAX:
+                break
         return Found(None, cursor, more=cursor <= horizon)

@@ -9,8 +9,8 @@ from fabric.block import Block, encode
 from fabric.errors import Code
 from fabric.names import canonical
 from fabric.router import reading
-from fabric.router.reading import View
 from fabric.router.topics import Trie
+from fabric.router.view import View
 from tests.router.world import World
 from tests.seeds import seeded
 
