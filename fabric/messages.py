@@ -294,6 +294,9 @@ class SaveGroup(NamedTuple):
     paused: bool = False
     refresh: tuple[int, int, int] = (0, 0, 0)  # number of the latest refresh, its target seq, its phase
     untold: tuple[tuple[int, int, str], ...] = ()  # gaps that no consumer has heard of: first seq, last seq, reason
+    # (priority, seq): messages up to the seq may have been handed out; the first one counts for priorities that are not
+    # named. None: written before this was kept.
+    handed: tuple[tuple[int, int], ...] | None = None
 
 
 class DropGroup(NamedTuple):

@@ -29,6 +29,7 @@ def restored_router(journal: Journal, state: Restored, counters: "Counter[str] |
         settings=state.settings,
         about=about,
         counters=counters,
+        clean=state.was_clean,
         wall_us=time.time_ns() // 1000,
         now=time.monotonic(),
     )

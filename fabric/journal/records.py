@@ -98,8 +98,10 @@ def decode_meta(row: bytes | memoryview) -> Meta:
 
 def encode_group(group: SaveGroup) -> tuple[bytes, bytes]:
     key = name_key(group.name)
-    name, settings, cursor, ranges, lanes, paused, refresh, untold = group
+    name, settings, cursor, ranges, lanes, paused, refresh, untold, handed = group
     row = [FORMAT, name, list(settings), cursor, _flat(ranges), _flat(lanes), paused, list(refresh), untold]
+    if handed is not None:
+        row.append(_flat(handed))
     return key, seal(key, pack(row))
 
 
@@ -111,7 +113,8 @@ def decode_group(key: bytes | memoryview, raw: bytes | memoryview) -> SaveGroup:
     _, name, settings, cursor, ranges, lanes, paused, refresh, *later = row
     settings = GroupSettings(tuple(settings[0]), *settings[1:])
     untold = tuple((first, last, why) for first, last, why in later[0]) if later else ()
-    return SaveGroup(name, settings, cursor, _pairs(ranges), _pairs(lanes), paused, tuple(refresh), untold)
+    handed = _pairs(later[1]) if len(later) > 1 else None
+    return SaveGroup(name, settings, cursor, _pairs(ranges), _pairs(lanes), paused, tuple(refresh), untold, handed)
 
 
 def encode_producer(producer: SaveProducer) -> tuple[bytes, bytes]:

@@ -28,6 +28,7 @@ from fabric.router.commons import Commons
 from fabric.router.deadletters import DeadLetters
 from fabric.router.dispatcher import PRIORITIES, Dispatcher
 from fabric.router.events import Events
+from fabric.router.group_rows import handed_to_the_end
 from fabric.router.groups import Group
 from fabric.router.ids import Ids
 from fabric.router.intake import Batch, Intake, Refusal
@@ -75,6 +76,7 @@ class Router:
         settings: Iterable[m.SaveSetting] = (),
         about: dict[str, Any] | None = None,
         counters: Counter[str] | None = None,
+        clean: bool = True,  # the hub before this one was stopped in good order
         wall_us: int = 0,
         now: float = 0.0,
     ) -> None:
@@ -92,7 +94,7 @@ class Router:
         if counters is not None:  # of the router before
             self.dispatcher.counters = counters
         priorities = next((setting.value for setting in saved if setting.name == PRIORITIES), ())
-        self.dispatcher.restore(groups, failures, priorities, now)
+        self.dispatcher.restore(groups if clean else map(handed_to_the_end, groups), failures, priorities, now)
         self.reception = Reception(token, self.intake, about or {})
         self.transactions = Transactions(self.intake, self.dispatcher, self.ledger)
         self.requests = Requests(self.counters, self.change)
@@ -110,7 +112,7 @@ class Router:
         self.topics.queues = partial(topic_queues.admin, self)
         self.intake.tracked, self.intake.require_room = self.topics.tracked, self.topics.require_room
         self.intake.count = self.topics.take
-        self.topics.keeper.told, self.topics.keeper.changed = self._removed, self.dispatcher.note
+        self.topics.keeper.told, self.topics.keeper.changed = self._removed, self.dispatcher.rows.note
         for topic, floor in self.shelf.removed.items():
             self._removed(topic, floor, 0)
         self.ids = self.intake.ids = Ids(reader, self.clock, self.topics.settings_of, self._is_over, saved)
@@ -182,7 +184,7 @@ class Router:
         self.topics.tick(now, out)
         self.dispatcher.serve(now, out)
         self.refreshes.tick(now, out)
-        self.dispatcher.settle_down(now, answers=bool(self.ledger) or bool(self.topics))
+        self.dispatcher.rows.settle_down(now, answers=bool(self.ledger) or bool(self.topics))
         if self.events is not None:
             self.events.settle_down(now)
         if self.advice:
@@ -204,7 +206,7 @@ class Router:
 
     def commit_deadline(self) -> float:
         """When settled deliveries have waited long enough for a commit; never, when there are none."""
-        deadline = self.dispatcher.commit_deadline()
+        deadline = self.dispatcher.rows.commit_deadline()
         return deadline if self.events is None else min(deadline, self.events.commit_deadline())
 
     def wants_commit(self, now: float) -> bool:
@@ -227,7 +229,7 @@ class Router:
             self.dispatcher.wake(batch.blocks, received=True)
         self.schedules.seal()
         rows, sends = self.ledger.take()
-        groups = self.dispatcher.take_rows()
+        groups = self.dispatcher.rows.take(self.intake.next_seq, active=not self.dispatcher.draining)
         # Rows before groups: a group may have been deleted and made again in one turn.
         records = batch.records + rows + groups + self.topics.seal(groups) + self.ids.rows()
         if self.events is not None:
@@ -246,6 +248,7 @@ class Router:
         last_seq, batch = self._sealed.popleft()
         self.schedules.committed()
         self.ids.committed()
+        self.dispatcher.committed()
         self.commons.committed_seq = self.shelf.committed = last_seq
         self.intake.pending_bytes -= batch.size
         for session, blocks, size in batch.taken:
@@ -303,7 +306,7 @@ class Router:
         self.intake.refusal = refusal
         for session in self.reception.sessions.values():
             out.append((session.peer, m.Notice("drain", {"reason": refusal.text})))
-        self.dispatcher.note_all()
+        self.dispatcher.rows.note_all(self.groups.values())
 
     def outstanding(self) -> int:
         """Deliveries that were sent and not settled, and requests without an answer."""

@@ -16,6 +16,7 @@ from fabric.names import DEAD
 from fabric.router import settling
 from fabric.router.commons import Commons
 from fabric.router.delivery import Parcel
+from fabric.router.group_rows import LAZY_S, GroupRows
 from fabric.router.groups import Group
 from fabric.router.handing import hand_out
 from fabric.router.intake import Intake
@@ -30,9 +31,10 @@ from fabric.router.sessions import Session
 from fabric.router.timers import NEVER, Timers
 from fabric.router.verdict_rows import Row, merged, require_few
 
-# Settled deliveries may wait this long for a commit of their own; a publish takes them along sooner.
-LAZY_S: Final = 0.005
 GROUPS_MAX: Final = 10_000
+# A FETCH is kept open for so long after its deadline when there are messages for it that wait for a commit: those of a
+# group that has just been made or joined. Otherwise who asks for what is there now would be given nothing.
+FETCH_GRACE_S: Final = 0.1
 PRIORITIES: Final = "priorities"  # a setting of the hub: those that were ever used
 IDLE_PER_SWEEP: Final = 16  # groups without consumers whose lanes are moved on; each takes some two milliseconds
 
@@ -54,8 +56,7 @@ class Dispatcher:
         self._ledger = ledger
         self._stirred: dict[Group, None] = {}
         self._idle: dict[Group, None] = {}  # without consumers, and their lanes are not where they belong yet
-        self._dirty: dict[Group, None] = {}
-        self._dirty_since = 0.0  # 0: nothing is dirty, or `settle_down` has not seen it yet
+        self.rows = GroupRows()
         self._ids = count(1)
 
     # Groups and members.
@@ -72,7 +73,7 @@ class Dispatcher:
             self._enrol(group)
             group.trimmed(self.first_seq, [])
             self._idle[group] = None
-            self.note(group)
+            self.rows.note(group)
             self._set_alarm(group)
 
     def create(self, name: str | None, settings: m.GroupSettings, start: Any) -> Group:
@@ -88,7 +89,7 @@ class Dispatcher:
         except ProtocolError:
             self._strike(group)
             raise
-        self.note(group)
+        self.rows.note(group)
         self.stir(group)
         return group
 
@@ -101,12 +102,12 @@ class Dispatcher:
         """Begin again elsewhere: all leases end, all failures are forgotten."""
         settling.take_back_all(group, "the group was moved")
         group.move(to)
-        self.note(group)
+        self.rows.note(group)
         self.stir(group)
 
     def pause(self, group: Group, paused: bool) -> None:
         group.paused, group.dirty = paused, group.durable
-        self.note(group)
+        self.rows.note(group)
         self.stir(group)
 
     def update(self, group: Group, settings: m.GroupSettings, now: float, out: Out) -> None:
@@ -124,7 +125,7 @@ class Dispatcher:
     def delete(self, group: Group) -> None:
         """The group is no more; its consumers have been told before."""
         self._strike(group)
-        self._dirty.pop(group, None)
+        self.rows.drop(group)
         group.durable = group.leases = False  # whatever is still said about it changes nothing on disk
         self._ledger.write(m.DropGroup(group.name))
 
@@ -134,6 +135,8 @@ class Dispatcher:
 
     def join(self, sub: Subscription) -> None:
         sub.group.members.append(sub)
+        sub.group.dirty = sub.group.durable  # it is going to hand out
+        self.rows.note(sub.group)
         if self.away:
             self._pass_on(sub.group)
         self.stir(sub.group)
@@ -143,6 +146,7 @@ class Dispatcher:
         now = self.commons.clock.now
         settling.leave(sub.group, sub, now, lost=lost)
         if sub.group.durable:
+            sub.group.dirty |= not sub.group.members  # nothing is handed out from now on
             self._follow_up(sub.group)
         elif sub.group.name in self.groups:
             self._strike(sub.group)
@@ -238,7 +242,7 @@ class Dispatcher:
                 more = self._advance(group, now, out)
             if group.dead or group.dirty:
                 self._bury(group)
-                self.note(group)
+                self.rows.note(group)
             for parcel in leased:
                 self.timers.set(parcel.deadline, parcel)
             if more:
@@ -246,7 +250,9 @@ class Dispatcher:
             self.counters["deliveries"] += len(out) - sent
             if len(out) > sent or not more:
                 for sub in group.members:
-                    if sub.fetch is not None and sub.sent >= (sub.fetch.target if more else sub.fetch.enough):
+                    if sub.fetch is not None and sub.sent >= (
+                        sub.fetch.target if more or group.is_held() else sub.fetch.enough
+                    ):
                         self._end_fetch(sub, out)
 
     def _advance(self, group: Group, now: float, out: Out) -> bool:
@@ -265,7 +271,7 @@ class Dispatcher:
             if self._advance(group, now, out):
                 self.stir(group)
             self._bury(group)
-            self.note(group)
+            self.rows.note(group)
 
     def fetch(self, sub: Subscription, message: m.Fetch, now: float) -> None:
         if sub.fetch is not None or message.count < 1:
@@ -314,7 +320,7 @@ class Dispatcher:
         """Something was settled or came back: bury the dead, remember the row, look at the group again."""
         if group.dead:
             self._bury(group)
-        self.note(group)
+        self.rows.note(group)
         self.stir(group)
         self._set_alarm(group)
 
@@ -338,36 +344,13 @@ class Dispatcher:
             group.trimmed(first_seq, out)
             if group.is_searching():
                 self.stir(group)
-            self.note(group)
+            self.rows.note(group)
 
-    # Rows on disk.
-
-    def note(self, group: Group) -> None:
-        """Remember a group whose row on disk is out of date. Its commit can wait a little for company."""
-        if group.dirty:
-            self._dirty[group] = None
-
-    def note_all(self) -> None:
-        self._dirty.update(dict.fromkeys(group for group in self.groups.values() if group.durable))
-
-    def take_rows(self) -> list[m.Record]:
-        """The rows to write with this turn."""
-        rows: list[m.Record] = []
-        for group in self._dirty:
-            if group.durable:
-                rows.append(group.record())
-                rows += group.failures.take_records()
-        self._dirty, self._dirty_since = {}, 0.0
-        return rows
-
-    def settle_down(self, now: float, *, answers: bool) -> None:
-        """Start the clock of a lazy commit when there is something for it: a row, or answers that wait for one."""
-        if (self._dirty or answers) and not self._dirty_since:
-            self._dirty_since = now
-
-    def commit_deadline(self) -> float:
-        """When settled deliveries have waited long enough for a commit; never, when there are none."""
-        return self._dirty_since + LAZY_S if self._dirty_since else NEVER
+    def committed(self) -> None:
+        """The oldest sealed turn is on disk: groups may hand out as far as their rows say."""
+        for group in self.rows.committed():
+            if self.groups.get(group.name) is group:
+                self.stir(group)
 
     # Time.
 
@@ -391,8 +374,12 @@ class Dispatcher:
                 self.stir(what)
             self._set_alarm(what)
         elif what.fetch is not None and what.fetch.deadline <= now:
+            last = what.fetch.deadline + FETCH_GRACE_S
             self.serve(now, out)  # what is there at the deadline still counts
-            self._end_fetch(what, out)
+            if now < last and what.group.is_held():
+                self.timers.set(min(now + LAZY_S, last), what)
+            else:
+                self._end_fetch(what, out)
 
     def _set_alarm(self, group: Group) -> None:
         """See to it that what waits in a group is looked at when it is due; a timer that is set already will do."""

@@ -16,6 +16,7 @@ from fabric.names import REDRIVE
 from fabric.router.commons import Commons
 from fabric.router.delivery import Backlog, DeadLetter
 from fabric.router.failures import Failures
+from fabric.router.handed import ANYTHING, HandedOut
 from fabric.router.keys import Keys
 from fabric.router.lanes import REMOVED, Lane
 from fabric.router.ledger import Out
@@ -37,7 +38,7 @@ class Group:
         self.durable = durable  # durable groups persist; others are settled when sent, and end with their consumer
         self.settle_on(settings)
         self.commons = commons
-        self.base = Lane(PRIORITY_DEFAULT, cursor)
+        self.base = Lane(PRIORITY_DEFAULT, cursor, HandedOut(0 if durable else ANYTHING))
         self.lanes = [self.base]  # the most urgent first
         self.streak = 0  # messages handed out in a row past lower lanes
         self.open = Ranges()  # delivered or waiting for redelivery, below the cursor
@@ -127,6 +128,10 @@ class Group:
                     return lane
         return self.base
 
+    def is_held(self) -> bool:
+        """Whether something that could be handed out waits for a commit."""
+        return any(lane.handed.is_held for lane in self.lanes)
+
     def is_searching(self) -> bool:
         """Whether a lane may stand before messages that it has no use for."""
         return any(not (lane.live or lane.waits) for lane in self.lanes)
@@ -135,7 +140,8 @@ class Group:
         """Messages of a priority are counted apart from here on; `first`: there was none before. Order comes before
         priority."""
         if not self.ordered and self.lane_of(priority).priority != priority:
-            lane = Lane(priority, max(cursor, self.base.cursor))  # the group may begin after that
+            handed = HandedOut(self.base.handed.limit, self.base.handed.before)
+            lane = Lane(priority, max(cursor, self.base.cursor), handed)  # the group may begin after that
             lane.live = first
             self.lanes.append(lane)
             self.lanes.sort(key=lambda lane: -lane.priority)
@@ -168,12 +174,17 @@ class Group:
 
     @classmethod
     def restore(cls, saved: SaveGroup, failures: Iterable[SaveFailure], commons: Commons, now: float) -> "Group":
+        """The group as its row says."""
         group = cls(saved.name, saved.settings, saved.cursor, commons, durable=True)
         group.paused, group.refresh, group.untold = saved.paused, saved.refresh, list(saved.untold)
+        marks = dict(saved.handed or ())
+        group.base.handed = _restored(next(iter(marks.values()), 0), commons.committed_seq)
         for priority, cursor in saved.lanes:
             group.add_lane(priority, 0)
             group.lane_of(priority).cursor = cursor
             group._recorded = min(group._recorded, cursor)
+            if priority in marks:
+                group.lane_of(priority).handed = _restored(marks[priority], commons.committed_seq)
         fresh = Ranges(saved.open)
         for first, last in saved.open:
             group.open.add(first, last)
@@ -192,7 +203,9 @@ class Group:
                 group.pending.put(Backlog(rank, start, end, attempt=2, failures=0))
         return group
 
-    def record(self) -> SaveGroup:
+    def record(self, next_seq: int, written: "list[tuple[Group, HandedOut, int]]", *, active: bool) -> SaveGroup:
+        """The row to write with a turn that ends before a seq; `active`: something may be handed out after it. What
+        may be handed out further than before, when the row is on disk, is added to `written`."""
         self.dirty = False
         horizon = self.horizon
         cursor = self.base.position(horizon)
@@ -200,8 +213,26 @@ class Group:
         if len(self.lanes) > 1:
             lanes = tuple((lane.priority, lane.position(horizon)) for lane in self.lanes if lane is not self.base)
         self._recorded = min(cursor, *(cursor for _, cursor in lanes)) if lanes else cursor
-        row = SaveGroup(self.name, self.settings, cursor, tuple(self.open), lanes, self.paused, self.refresh)
-        return row._replace(untold=tuple(self.untold)) if self.untold else row
+        active = active and not self.paused and bool(self.members)
+        for lane in self.lanes:
+            position = lane.position(horizon)
+            number = lane.handed.write(position, next_seq if lane.live else position, active=active)
+            if number is not None:
+                written.append((self, lane.handed, number))
+        handed = [(lane.priority, lane.handed.mark) for lane in self.lanes]
+        if lanes:
+            handed.sort(key=lambda mark: mark[0] != PRIORITY_DEFAULT)
+        return SaveGroup(
+            self.name,
+            self.settings,
+            cursor,
+            tuple(self.open),
+            lanes,
+            self.paused,
+            self.refresh,
+            tuple(self.untold),
+            tuple(handed),
+        )
 
     # What becomes of messages.
 
@@ -257,6 +288,7 @@ class Group:
             self.keys = Keys(self.pending)
         for lane in self.lanes:
             lane.move(to.cursor)
+            lane.handed.forget()
         for first, last in to.open:
             self.pending.put(Backlog(-PRIORITY_DEFAULT, first, last, attempt=1, failures=0))
         self.dirty = self.durable
@@ -296,3 +328,8 @@ class Group:
             "expired": self.expired,
             "refresh": list(self.refresh),
         }
+
+
+def _restored(mark: int, last_seq: int) -> HandedOut:
+    """Marks go beyond what there is: a message that is published later was not handed out."""
+    return HandedOut(mark, min(mark, last_seq))

@@ -157,8 +157,11 @@ def _keep_count(group: Group, work: Work, take: int) -> int:
 def _send(group: Group, member: Subscription, work: Work, take: int, now: float, out: Out) -> Parcel | None:
     block, base = work.block, work.block.base_seq
     runs, rest = split(work.runs, take)
+    rest += work.later
     if work.lane is not None:
         work.lane.move(base + rest[0][0] if rest else block.last_seq + 1, waits=bool(rest))
+        if work.lane.handed.is_low(work.lane.cursor):
+            group.dirty = group.durable
         if group.leases:
             group.open.add(base + runs[0][0], base + runs[-1][1] - 1)
     elif rest and work.backlog is not None:

@@ -121,8 +121,10 @@ class _Deal:
         if work.lane is not None:
             for a, b in dealt:
                 group.open.add(base + a, base + b - 1)
-            left = stop < work.runs[-1][1]
-            work.lane.move(base + stop if left else work.block.last_seq + 1, waits=left)
+            rest = [(stop, stop)] if stop < work.runs[-1][1] else work.later
+            work.lane.move(base + rest[0][0] if rest else work.block.last_seq + 1, waits=bool(rest))
+            if work.lane.handed.is_low(work.lane.cursor):
+                group.dirty = True
         elif work.backlog is not None:
             if stop < work.runs[-1][1]:
                 group.pending.put(work.backlog._replace(first=base + stop))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from fabric.block import Block
 from fabric.messages import Happening
 from fabric.router.delivery import Backlog, DeadLetter
+from fabric.router.handed import HandedOut
 from fabric.router.ledger import Out
 from fabric.router.shelf import SCAN_BLOCKS_MAX, Shelf
 
@@ -26,11 +27,12 @@ Runs = list[tuple[int, int]]
 
 
 class Lane:
-    __slots__ = ("cursor", "live", "priority", "waits")
+    __slots__ = ("cursor", "handed", "live", "priority", "waits")
 
-    def __init__(self, priority: int, cursor: int) -> None:
+    def __init__(self, priority: int, cursor: int, handed: HandedOut) -> None:
         self.priority = priority
         self.cursor = cursor  # all of this lane below were considered
+        self.handed = handed
         self.live = False  # nothing wanted lies between the cursor and the horizon
         self.waits = False  # the message at the cursor is known to be wanted, and waits for credit
 
@@ -52,6 +54,7 @@ class Work(NamedTuple):
     failures: int
     lane: Lane | None  # where it comes from: a cursor,
     backlog: Backlog | None  # or an earlier delivery
+    later: Runs = []  # noqa: RUF012 - never changed; of the same block, and not to be handed out yet
 
 
 def next_work(group: "Group", horizon: int, wall_us: int, out: Out) -> tuple[Work | None, bool]:
@@ -63,7 +66,7 @@ def next_work(group: "Group", horizon: int, wall_us: int, out: Out) -> tuple[Wor
             work = backlog and redelivery(group, backlog, wall_us, out)
             if work or group.ordered:  # where something is gone, a suspect may come next: look again from the top
                 return work, work is None
-        return search(group, group.base, horizon, wall_us, out) if group.has_room_for_new else (None, False)
+        return _new_work(group, group.base, horizon, wall_us, out) if group.has_room_for_new else (None, False)
     starving = group.streak >= STREAK_MAX
     for lane in reversed(group.lanes) if starving else group.lanes:
         rank = -lane.priority
@@ -71,10 +74,27 @@ def next_work(group: "Group", horizon: int, wall_us: int, out: Out) -> tuple[Wor
             if (work := redelivery(group, backlog, wall_us, out)) is not None:
                 return work, False
         if not lane.live and group.has_room_for_new:
-            work, searching = search(group, lane, horizon, wall_us, out)
-            if work is not None or searching:
+            work, searching = _new_work(group, lane, horizon, wall_us, out)
+            if work is not None or searching or lane.handed.is_held:
                 return work, searching
     return None, False
+
+
+def _new_work(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) -> tuple[Work | None, bool]:
+    """What a lane hands out next, as far as it may go; beyond that it waits for the commit that says so."""
+    work, searching = search(group, lane, horizon, wall_us, out)
+    if work is None:
+        return None, searching
+    block, runs, handed = work.block, work.runs, lane.handed
+    if not handed.allows(lane.cursor):
+        group.dirty = True
+        return None, False
+    last_seq = handed.before if lane.cursor <= handed.before else handed.limit
+    if block.base_seq + runs[-1][1] - 1 <= last_seq:
+        return work, False
+    end = last_seq - block.base_seq + 1
+    now = [(a, min(b, end)) for a, b in runs if a < end]
+    return work._replace(runs=now, later=[(max(a, end), b) for a, b in runs if b > end]), False
 
 
 def advance(group: "Group", wall_us: int, out: Out) -> bool:
@@ -109,7 +129,7 @@ def search(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) -> 
             runs = fit(group, block, lane.cursor, block.last_seq, wall_us, out)
             if runs:
                 lane.cursor, lane.waits = block.base_seq + runs[0][0], True
-                return Work(block, runs, 1, 0, lane, None), False
+                return Work(block, runs, 1 if lane.cursor > lane.handed.before else 2, 0, lane, None), False
         lane.cursor = block.last_seq + 1
     else:
         return None, True

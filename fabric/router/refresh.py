@@ -202,7 +202,7 @@ class Refreshes:
     def _move(self, group: Group, state: tuple[int, int, int]) -> None:
         group.refresh = state
         group.dirty = True
-        self._dispatcher.note(group)
+        self._dispatcher.rows.note(group)
         number, target, phase = state
         self._say(
             "$sys.group.refresh", group=group.name, refresh=number, target=target, phase=Phase(phase).name.lower()

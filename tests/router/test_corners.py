@@ -116,6 +116,8 @@ def test_a_sooner_retry_is_not_kept_waiting_by_a_later_one() -> None:
 def test_rejecting_a_large_block_writes_each_letter_once() -> None:
     w = world("#", credit=BIG)
     w.pub(P, ["a", "b"] * 5000, *[str(i) for i in range(10_000)])
+    for _ in range(5):
+        w.commit()  # so many at once are handed out when it is on disk that they are
     w.settle(A, 1, Verdict.REJECT, 1, 10_000, "all of them")
     letters = [block for block in w.reader.blocks if block.topics == ("$dlq.g",)]
     assert [body for block in letters for body in block.payloads()] == [str(i).encode() for i in range(10_000)]

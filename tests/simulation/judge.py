@@ -9,6 +9,7 @@ from typing import Any, Final
 from fabric import messages as m
 from fabric.errors import Code
 from fabric.messages import Verdict
+from fabric.router.dispatcher import FETCH_GRACE_S
 from tests.simulation.blocks import IDENTS
 from tests.simulation.ledgers import GroupBook, Held, Session, Sub, settings_of
 from tests.simulation.order import SUSPECT, Order
@@ -137,7 +138,7 @@ class Judge(Order):
         if sub.fetch is not None:
             return Code.BAD_OPTION
         sub.ordinal_max, sub.bytes_max = sub.sent + message.count, 1 << 62
-        sub.fetch = (message.rid, sub.sent, now + message.expires_ms / 1000)
+        sub.fetch = (message.rid, sub.sent, now + message.expires_ms / 1000 + FETCH_GRACE_S)
         self.alarm(sub.fetch[2], sub)
         return 0
 

@@ -85,8 +85,8 @@ def without(kind: type) -> Callable[[Callable[..., Turn]], Callable[..., Turn]]:
 def record_with(**changes: Callable[[SaveGroup], Any]) -> Callable[..., SaveGroup]:
     original = Group.record
 
-    def record(self: Group) -> SaveGroup:
-        row = original(self)
+    def record(self: Group, *args: Any, **more: Any) -> SaveGroup:
+        row = original(self, *args, **more)
         return row._replace(**{name: change(row) for name, change in changes.items()})
 
     return record
