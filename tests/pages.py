@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-PATIENCE_S: Final = 120.0
+from tests.patience import PATIENCE_S
+
 ELSEWHERE: Final = re.compile(
     r"s3://|sftp://|spark-submit|spark-class|\bpip\b|venv|docker|^--conf|^fabric (hub|demo|bench)\b"
 )

@@ -12,14 +12,13 @@ from click.testing import CliRunner, Result
 
 from fabric.cli import main
 from fabric.cli_child import HubProcess
-
-PROCESS_S = 60.0
+from tests.patience import PATIENCE_S
 
 Fabric = Callable[..., Result]
 
 
 def wait_until(reached: Callable[[], bool]) -> None:
-    end = time.monotonic() + PROCESS_S
+    end = time.monotonic() + PATIENCE_S
     while not reached():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -71,4 +70,4 @@ def start() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
     yield run
     for process in processes:
         process.kill()
-        process.communicate(timeout=PROCESS_S)
+        process.communicate(timeout=PATIENCE_S)

@@ -9,11 +9,11 @@ import click
 import pytest
 
 from tests.cli.conftest import Fabric
+from tests.patience import PATIENCE_S
 from tests.test_house import ROOT
 
 PAGE: Final = ROOT / "docs/admin.md"
 EXIT: Final = re.compile(r"\(exit code (\d+)\)")
-SETTLE_S: Final = 10.0
 Step = tuple[str, list[str]]
 
 
@@ -46,7 +46,7 @@ def test_the_page_is_true(talk: Fabric, monkeypatch: pytest.MonkeyPatch) -> None
         lines = [line for line in shown if not EXIT.fullmatch(line)]
         wanted = re.compile(as_expression(lines))
 
-        end = time.monotonic() + SETTLE_S  # the last verdict may still be on its way to the disk
+        end = time.monotonic() + PATIENCE_S  # the last verdict may still be on its way to the disk
         while True:
             result = talk(*shlex.split(command))
             said = click.unstyle(result.output).rstrip("\n") + "\n"

@@ -16,7 +16,8 @@ import pytest
 import fabric_client
 from fabric.cli_child import HubProcess
 from fabric.errors import FabricError
-from tests.cli.conftest import PROCESS_S, Fabric
+from tests.cli.conftest import Fabric
+from tests.patience import PATIENCE_S
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 EXIT_STORAGE = 70
@@ -40,7 +41,7 @@ def test_a_signal_ends_it_in_good_order(start: Start, tmp_path: Path, number: in
     assert f"zmq      ipc://{tmp_path}/hub" in said
     assert "ready. Ctrl-C to stop." in said
     process.send_signal(number)
-    _, rest = process.communicate(timeout=PROCESS_S)
+    _, rest = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert b"hub stopped" in rest
 
@@ -56,7 +57,7 @@ def test_a_second_signal_does_not_wait_for_acks(start: Start, tmp_path: Path) ->
         process.send_signal(signal.SIGTERM)
         read_until(process, "draining outstanding=1")
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PROCESS_S)
+        process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
         del held
 
@@ -123,7 +124,7 @@ def test_a_journal_that_cannot_be_written_ends_it_with_70(start: Start, tmp_path
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, size))
         with pytest.raises(FabricError):
             fab.publish("a", bytes(1 << 20), timeout=1.0)
-        _, said = process.communicate(timeout=PROCESS_S)
+        _, said = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == EXIT_STORAGE
         assert b"hub failed" in said
     finally:
@@ -142,8 +143,8 @@ def test_a_child_hub_dies_with_its_parent(tmp_path: Path) -> None:
     pid = int(parent.stdout.readline())
     os.kill(pid, 0)  # it lives
     parent.kill()
-    parent.communicate(timeout=PROCESS_S)
-    end = time.monotonic() + PROCESS_S
+    parent.communicate(timeout=PATIENCE_S)
+    end = time.monotonic() + PATIENCE_S
     while _is_running(pid):
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -12,7 +12,8 @@ from fabric import __version__
 from fabric.cli import COMMANDS, exit_code_of, main, run
 from fabric.errors import Code, FabricError, JournalDamaged, JournalError
 from fabric_client import errors as client
-from tests.cli.conftest import PROCESS_S, Fabric
+from tests.cli.conftest import Fabric
+from tests.patience import PATIENCE_S
 
 SLOW_TO_IMPORT = ("zmq", "lmdb", "msgpack", "rich", "fabric_client", "fabric.hub", "fabric.journal")
 
@@ -40,7 +41,7 @@ def test_help_imports_nothing_slow() -> None:
         "assert CliRunner().invoke(main, ['--help']).exit_code == 0\n"
         f"print([name for name in {SLOW_TO_IMPORT!r} if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PROCESS_S, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout.strip() == "[]"
 
 

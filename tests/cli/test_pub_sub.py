@@ -16,7 +16,8 @@ import pytest
 
 import fabric_client
 from fabric.cli_child import HubProcess
-from tests.cli.conftest import PROCESS_S, Fabric, wait_until
+from tests.cli.conftest import Fabric, wait_until
+from tests.patience import PATIENCE_S
 
 IDLE = "300ms"
 
@@ -200,7 +201,7 @@ def test_ctrl_c_prints_a_summary_and_keeps_the_acks(
             assert process.stdout.readline() == b"2\n"
             wait_until(lambda runs=runs: fab.info("counters").get("settled", 0) >= 2 * runs)  # type: ignore[misc]
             process.send_signal(number)
-            _, said = process.communicate(timeout=PROCESS_S)
+            _, said = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0
             assert b"received 2 in " in said
             assert fab.fetch(group=number.name, count=5, timeout=0.1) == []
@@ -216,7 +217,7 @@ def test_a_reader_that_leaves_ends_the_stream(
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == b""
-    assert process.wait(PROCESS_S) == 0
+    assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_message_that_comes_again_says_so(talk: Fabric) -> None:
@@ -275,7 +276,7 @@ def test_commands_end_with_us_and_nothing_is_counted(
     process = start("sub", "a", "--group", "g", "--exec", f"touch {begun}; sleep 100; true", "--url", hub.url)
     wait_until(begun.exists)
     process.send_signal(number)
-    _, said = process.communicate(timeout=PROCESS_S)
+    _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert b"received 1 in " in said
     again = talk("sub", "--group", "g", "--count", "1", "-o", "text")
@@ -371,7 +372,7 @@ def test_an_interrupted_publisher_says_what_is_stored(hub: HubProcess, number: i
     process.stdin.write(b"1\n2\n3\n")
     wait_until(is_stored(hub, 3))
     process.send_signal(number)
-    _, said = process.communicate(timeout=PROCESS_S)
+    _, said = process.communicate(timeout=PATIENCE_S)
     assert said.decode().strip() == "interrupted: 3 of 3 messages stored"
     assert process.returncode == 130
 

@@ -9,7 +9,8 @@ import pytest
 
 import fabric_client
 from fabric.cli_child import HubProcess
-from tests.cli.conftest import PROCESS_S, Fabric, wait_until
+from tests.cli.conftest import Fabric, wait_until
+from tests.patience import PATIENCE_S
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -36,7 +37,7 @@ def test_a_command_answers(hub: HubProcess, start: Start, ask: Callable[..., Any
     assert ask("text.upper", "hello").stdout == "HELLO\n"
     row = json.loads(ask("text.upper", '{"a": 1}', "--json").stdout)
     assert (row["topic"], row["data"], row["final"]) == ("text.upper", '{"A": 1}', True)
-    _, said = process.communicate(timeout=PROCESS_S)
+    _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert said.startswith(b"text.upper  5 B -> 5 B  ")
 

@@ -17,8 +17,7 @@ from typing import Any
 import fabric_client
 from fabric.hub import Hub
 from fabric_client import Client, Message
-
-PATIENCE_S = 60.0
+from tests.patience import PATIENCE_S
 
 
 def another(hub: Hub, name: str = "another") -> Client:

@@ -18,8 +18,9 @@ from fabric_client.errors import ConnectionLost, GroupMismatch
 from fabric_client.session import Session
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
-from tests.clients.real import PATIENCE_S, HubProcess, another, connect, eventually
+from tests.clients.real import HubProcess, another, connect, eventually
 from tests.clients.talk import deliver, live_session, said, take, welcome
+from tests.patience import PATIENCE_S
 
 NOTHING = {"consumers": 0, "outstanding": 0}
 

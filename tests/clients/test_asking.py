@@ -18,15 +18,18 @@ from fabric_client import (
     TopicFull,
 )
 from tests.clients.real import acked, another, eventually, running
+from tests.patience import PATIENCE_S
 
 # Requests.
 
 
 def test_a_request_is_answered(fab: Client, hub: Hub) -> None:
     with another(hub) as other:
-        with running(lambda: other.respond("quote.*", lambda request: {"echo": request.text}, count=2, timeout=10)):
+        with running(
+            lambda: other.respond("quote.*", lambda request: {"echo": request.text}, count=2, timeout=PATIENCE_S)
+        ):
             eventually(lambda: _is_served(fab, "quote.get"))
-            reply = fab.request("quote.get", "A1", timeout=5)
+            reply = fab.request("quote.get", "A1", timeout=PATIENCE_S)
         assert (reply.data, reply.sender, reply.final) == ({"echo": "A1"}, "another", True)
     with pytest.raises(NoResponders):
         fab.request("quote.get", b"x")
@@ -49,7 +52,7 @@ def test_many_replies_a_failure_and_a_timeout(fab: Client, hub: Hub) -> None:
             return b"late"
         return (str(number) for number in range(4))
 
-    with another(hub) as other, running(lambda: other.respond("quote", handle, count=5, timeout=10)):
+    with another(hub) as other, running(lambda: other.respond("quote", handle, count=5, timeout=PATIENCE_S)):
         eventually(lambda: _is_served(fab, "quote"))
         assert [r.text for r in fab.request("quote", "all", replies_max=100)] == ["0", "1", "2", "3"]
         assert [r.text for r in fab.request("quote", "some", replies_max=2)] == ["0", "1"]
@@ -61,7 +64,7 @@ def test_many_replies_a_failure_and_a_timeout(fab: Client, hub: Hub) -> None:
 
 def test_requests_in_a_loop(fab: Client, hub: Hub) -> None:
     def serve(other: Client) -> None:
-        for request in other.serve("q", group="pool", count=2, timeout=10):
+        for request in other.serve("q", group="pool", count=2, timeout=PATIENCE_S):
             request.reply(request.body.upper())
 
     with another(hub) as other, running(lambda: serve(other)):
@@ -73,9 +76,11 @@ def test_a_durable_request_survives_the_one_who_asked(hub: Hub) -> None:
     with another(hub, "asker") as asker, pytest.raises(TimedOut, match="order-7"):
         asker.request("work", "do it", durable=True, correlation="order-7", timeout=0.2)
     with another(hub, "worker") as worker:
-        worker.work("work", lambda message, ctx: ctx.reply({"did": message.text}), group="workers", count=1, timeout=5)
+        worker.work(
+            "work", lambda message, ctx: ctx.reply({"did": message.text}), group="workers", count=1, timeout=PATIENCE_S
+        )
     with another(hub, "asker") as asker:
-        reply = asker.request("work", "do it", durable=True, correlation="order-7", timeout=10)
+        reply = asker.request("work", "do it", durable=True, correlation="order-7", timeout=PATIENCE_S)
         assert reply.data == {"did": "do it"}
         assert len(list(asker.get("work", n=10))) == 1, "it was asked once"
 
@@ -97,7 +102,7 @@ def test_a_refresh_comes_in_order_and_is_answered(fab: Client) -> None:
             with message:
                 seen.append(message.body)
 
-    consumer = fab.consume("state", group="copy", on_refresh=on_refresh, count=6, timeout=10)
+    consumer = fab.consume("state", group="copy", on_refresh=on_refresh, count=6, timeout=PATIENCE_S)
     with running(consume):
         eventually(lambda: fab.info("group", "copy")["floor"] == 3)
         answer = fab.admin.groups.refresh("copy")
@@ -132,7 +137,7 @@ def test_handlers_finish_before_a_refresh_begins(fab: Client) -> None:
 
 
 def test_a_deleted_group_ends_its_consumers(fab: Client) -> None:
-    consumer = fab.consume("t", group="g", timeout=10)
+    consumer = fab.consume("t", group="g", timeout=PATIENCE_S)
     fab.admin.groups.delete("g")
     with pytest.raises(NotFound, match="deleted"):
         next(consumer)
@@ -141,7 +146,7 @@ def test_a_deleted_group_ends_its_consumers(fab: Client) -> None:
 
 
 def test_the_hub_tells_what_happens(fab: Client) -> None:
-    consumer = fab.consume("t", "$sys.group.#", timeout=5)
+    consumer = fab.consume("t", "$sys.group.#", timeout=PATIENCE_S)
     fab.admin.groups.create("g", "t")
     message = next(consumer)
     assert (message.topic, message.data["group"], message.seq) == ("$sys.group.created", "g", 0)
@@ -155,7 +160,7 @@ def test_a_paused_group_gets_nothing(fab: Client) -> None:
     fab.publish("t", b"x")
     assert fab.fetch(group="g", timeout=0.1) == []
     fab.admin.groups.resume("g")
-    (message,) = fab.fetch(group="g", timeout=5)
+    (message,) = fab.fetch(group="g", timeout=PATIENCE_S)
     message.ack()
 
 

@@ -13,8 +13,7 @@ from fabric import messages as m
 from fabric.errors import Code
 from fabric_client import AsyncClient, aconnect, publisher
 from tests.clients.model_hub import Served
-
-PATIENCE_S = 30.0
+from tests.patience import PATIENCE_S
 
 
 def run(served: Served, scenario: Callable[[AsyncClient], Coroutine[Any, Any, None]]) -> None:

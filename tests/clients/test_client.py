@@ -16,8 +16,7 @@ from fabric import messages as m
 from fabric.errors import Code
 from fabric_client import publisher, sync_consume
 from tests.clients.model_hub import ModelHub, Served
-
-PATIENCE_S = 30.0
+from tests.patience import PATIENCE_S
 
 
 def eventually(condition: Callable[[], object]) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fabric.hub import Hub, HubOptions
+from tests.patience import PATIENCE_S
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import time
 
 import fabric_client
 from fabric_client import Message, Retry, Scheduled, Transaction
-from tests.clients.real import PATIENCE_S, HubProcess, connect
+from tests.clients.real import HubProcess, connect
+from tests.patience import PATIENCE_S
 
 ORDERS = 400
 

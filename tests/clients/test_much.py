@@ -11,7 +11,7 @@ import pytest
 import fabric_client
 from fabric.cli_child import HubProcess
 from fabric_client import Client, connect
-from tests.clients.real import PATIENCE_S
+from tests.patience import PATIENCE_S
 
 SIZES = [*([9 << 20] * 8), *([5_000] * 20_000), *([1] * 2_000), *([3 << 20] * 8), *([1] * 10), 15 << 20]
 COUNT = len(SIZES)

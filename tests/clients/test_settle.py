@@ -20,8 +20,9 @@ from fabric_client.settle import settle
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
 from fabric_client.verdicts import Decision, VerdictName, verdict_of
-from tests.clients.real import PATIENCE_S, HubProcess, another, connect, eventually
+from tests.clients.real import HubProcess, another, connect, eventually
 from tests.clients.talk import deliver, live_session, said, take, welcome
+from tests.patience import PATIENCE_S
 
 ACK: Decision = (Verdict.ACK, None)
 

@@ -13,8 +13,9 @@ from fabric.block import Block
 from fabric.errors import Code
 from fabric_client import ConnectionLost, Timeout, Unconfirmed
 from fabric_client.outgoing import Options
-from tests.clients.real import PATIENCE_S, HubProcess, connect, eventually
+from tests.clients.real import HubProcess, connect, eventually
 from tests.clients.talk import Desk, bodies
+from tests.patience import PATIENCE_S
 
 WAIT_S = 0.2
 

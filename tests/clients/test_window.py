@@ -9,7 +9,8 @@ import pytest
 import fabric_client
 from fabric.hub import Hub, HubOptions
 from fabric_client.window import GROWTH_MAX, Window
-from tests.clients.real import PATIENCE_S, acked, running
+from tests.clients.real import acked, running
+from tests.patience import PATIENCE_S
 
 MOST = 8192
 

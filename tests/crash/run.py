@@ -19,9 +19,9 @@ from fabric.journal.verify import verify_in_child
 from tests.crash.checker import Found, Letter, Stored, Totals, Violation, check, totals
 from tests.crash.history import digest, name_of, read_all
 from tests.crash.worker import GAVE_UP
+from tests.patience import PATIENCE_S
 
 ROOT: Final = Path(__file__).parent.parent.parent
-PATIENCE_S: Final = 120.0  # for everything to be settled once the killing is over
 PAUSES_S: Final = ((0.05, 0.3), (0.3, 0.8), (0.6, 1.5))  # between deaths: some come while the hub is starting
 GRACEFUL: Final = 0.15  # this share of the hub's deaths is a SIGTERM
 CAST: Final[dict[str, dict[str, Any]]] = {

@@ -16,8 +16,8 @@ import fabric_client
 from fabric_client import Batch, Client, FabricError
 from fabric_client.subscription import Subscription
 from tests.crash.history import Log, body_of, digest, name_of
+from tests.patience import PATIENCE_S
 
-PATIENCE_S: Final = 60.0  # for one call, with the hub dying again and again
 TOPICS: Final = 3
 PAUSE_S: Final = 0.02  # between publishes, so that consumers can keep up
 FLUSH_EVERY: Final = 20  # so many deliveries are confirmed together, at most

@@ -18,10 +18,10 @@ from fabric import messages as m
 from fabric import wire
 from fabric.block import Block
 from fabric.errors import Code
+from tests.patience import PATIENCE_S
 
 ROOT: Final = Path(__file__).parent.parent.parent
 # Long enough for a machine that is busy with other tests; nobody waits for it when all is well.
-PATIENCE_S: Final = 30.0
 
 SCRIPT: Final = """
 import resource, sys

@@ -18,7 +18,8 @@ from fabric import block as b
 from fabric import messages as m
 from fabric.block import Block
 from fabric.journal.store import Journal
-from tests.hub.hostile import PATIENCE_S, ROOT, Peer
+from tests.hub.hostile import ROOT, Peer
+from tests.patience import PATIENCE_S
 
 # The child may be given limits before the hub starts, so it is a script and not the command line.
 SCRIPT: Final = """

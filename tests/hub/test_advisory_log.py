@@ -15,6 +15,7 @@ import fabric_client
 from fabric.hub import advisory_log, log
 from fabric.hub.advisory_log import LINES_MAX, PERIOD_S, AdvisoryLog
 from tests.cli.conftest import wait_until
+from tests.patience import PATIENCE_S
 from tests.test_house import ROOT
 
 Row = dict[str, Any]
@@ -46,7 +47,7 @@ class HubWithLog:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.wait(60)
+        self._process.wait(PATIENCE_S)
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from fabric.router.core import Router
 from fabric_client.errors import HubError, PublishRefused, VerdictsUnconfirmed
 from tests.commands import SAMPLES, Sample, handler_of, handlers
 from tests.hub.kit import Talker, bodies_on_disk, eventually, talker
+from tests.patience import PATIENCE_S
 
 OFFENDER: Final = "offender"
-WAIT_S: Final = 120.0
 POSITIONS: Final = ("entry", "boundary", "end")
 
 
@@ -59,7 +59,7 @@ class Singer:
     def _sing(self) -> None:
         while not self._stop.is_set():
             song = b"song %d" % len(self.sung)
-            self._fab.publish("song", song, timeout=WAIT_S)
+            self._fab.publish("song", song, timeout=PATIENCE_S)
             self.sung.append(song)
 
     def _listen(self) -> None:
@@ -77,7 +77,7 @@ class Singer:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(WAIT_S)
+            thread.join(PATIENCE_S)
         assert not any(thread.is_alive() for thread in self._threads)
         with suppress(VerdictsUnconfirmed):  # of a session that the hub forgot: the messages come again
             self._fab.close()
@@ -166,7 +166,7 @@ def test_the_client_takes_internal_for_final(hub: Hub, monkeypatch: pytest.Monke
         with monkeypatch.context() as patched:
             plant(patched, m.Publish, position)
             with pytest.raises(PublishRefused) as refused:
-                fab.publish("t", b"2", timeout=WAIT_S)
+                fab.publish("t", b"2", timeout=PATIENCE_S)
             assert refused.value.code == Code.INTERNAL
         assert hub.counters["internal_errors"] == 1
         with monkeypatch.context() as patched:
@@ -175,7 +175,7 @@ def test_the_client_takes_internal_for_final(hub: Hub, monkeypatch: pytest.Monke
                 fab.info("groups")
             assert failed.value.code == Code.INTERNAL
         assert hub.counters["internal_errors"] == 2
-        fab.publish("t", b"3", timeout=WAIT_S)
+        fab.publish("t", b"3", timeout=PATIENCE_S)
         assert [bytes(message.data) for message in fab.get("t", seq=1, n=10)] == [b"1", b"3"]
 
 

@@ -13,9 +13,10 @@ import zmq
 
 from fabric.hub.hub import Hub, HubOptions
 from fabric.hub.port import seed_routing_ids
-from tests.hub.hostile import PATIENCE_S, Canary, HubProcess, Peer
+from tests.hub.hostile import Canary, HubProcess, Peer
 from tests.hub.kit import eventually, sockets
 from tests.hub.test_hostile import GREETING, HANDSHAKE, READY
+from tests.patience import PATIENCE_S
 
 FIRST_ID: Final = 0x6B8B4567  # what an unseeded rand() gives first
 MORE_FRAME_BYTES: Final = 8 << 20

@@ -20,9 +20,9 @@ from fabric.block import Block, encode
 from fabric.errors import Code
 from fabric.hub.hub import Hub, HubOptions
 from fabric.messages import Verdict
+from tests.patience import PATIENCE_S
 from tests.router.world import BIG, World
 
-PATIENCE_S: Final = 20.0
 SLICE_MS: Final = 20  # virtual time passes in steps, as a hub's ticks do
 VERDICTS: Final = {
     "acks": Verdict.ACK,

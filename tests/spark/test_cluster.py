@@ -12,6 +12,8 @@ from typing import Final
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'fabricmq[spark]'")
 
 import pyspark
@@ -27,7 +29,6 @@ pytestmark = [
     pytest.mark.skipif("FABRIC_CLUSTER" not in os.environ, reason="starts six JVMs; run it with make cluster"),
 ]
 
-PATIENCE_S: Final = 240
 SCRIPT: Final = """
 import os, sys
 import fabric_spark
