@@ -197,7 +197,9 @@ class Journal:
     def commit(self, turn: Sequence[Record]) -> None:
         """Write a turn's records in one transaction; when this returns they are on disk.
 
-        An error is final: nothing may be confirmed after it, and the process should end.
+        A JournalError is final: nothing may be confirmed after it, and the process should end. Any other exception is a
+        fault of the program: records that cannot be encoded, for instance. Nothing of the turn is on disk then, and the
+        journal is as it was.
         """
         self.require_usable()
         try:

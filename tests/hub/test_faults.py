@@ -17,6 +17,8 @@ from fabric import messages as m
 from fabric import wire
 from fabric.errors import Code, FabricError
 from fabric.hub import Hub, HubOptions
+from fabric.hub.advisory_log import AdvisoryLog
+from fabric.hub.faults import Faults
 from fabric.journal.store import Journal
 from fabric.router import commands, info
 from fabric.router.core import Router
@@ -216,7 +218,7 @@ def test_a_fault_that_does_not_end_ends_the_hub(hub: Hub, monkeypatch: pytest.Mo
 
 
 def test_a_turn_that_cannot_be_encoded_is_not_the_end(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing of it is on disk, nothing of it was confirmed, and what clients send again is stored."""
     original, left = Journal.commit, 3
@@ -235,6 +237,8 @@ def test_a_turn_that_cannot_be_encoded_is_not_the_end(
     assert left == 0
     assert hub.failure is None
     assert hub.counters["restored"] == 3
+    hub.stop()
+    assert [body for body in bodies_on_disk(tmp_path / "journal") if body.startswith(b"song")] == singer.sung
     assert any("OverflowError" in str(record.__dict__.get("fields")) for record in caplog.records)
 
 
@@ -266,3 +270,14 @@ def test_an_answer_that_cannot_be_encoded(hub: Hub, monkeypatch: pytest.MonkeyPa
         assert peer.refused(77) == Code.INTERNAL
         peer.still_served()
         assert peer.info("counters")["internal_errors"] == 1
+
+
+def test_faults_in_a_row_are_waited_for_longer_and_longer() -> None:
+    faults, now = Faults(AdvisoryLog()), 1000.0
+    pauses = [faults.of_hub(Planted("x"), now + n, heard=True) for n in range(10)]
+    assert pauses[:4] == [0.0, 0.05, 0.1, 0.2]
+    assert pauses[-1] == 5.0, "clients were heard of between: it goes on for ever"
+    assert faults.of_hub(Planted("x"), now + 100, heard=False) == 0.0, "forgotten"
+    assert faults.of_hub(Planted("x"), now + 101, heard=False) == 0.05
+    with pytest.raises(FabricError, match="failed 3 times in a row: Planted: x"):
+        faults.of_hub(Planted("x"), now + 102, heard=False)
