@@ -55,7 +55,11 @@ def test_every_duration_of_consuming_may_be_a_text(hub: Hub, fab: Client) -> Non
     assert fab.work("a", lambda message: None, group="g", count=1, timeout="1m") == 1
     assert fab.info("group", "g", timeout="1m")["settings"]["lease_ms"] == 20_000
     assert [message.body for message in fab.get("a", timeout="1m")] == [b"1"]
-    fab.flush(PATIENCE_S)
+    fab.publish("b", b"1", timeout="1m", ttl="1h")
+    fab.drain("1s")
+    fab.flush("1m")
+    with fabric_client.connect("inproc://hub", context=hub.context, timeout="1m") as other:
+        other.close("1m")
 
 
 def test_a_wrong_duration_leaves_no_subscription(hub: Hub, fab: Client) -> None:

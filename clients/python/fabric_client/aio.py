@@ -22,7 +22,7 @@ from fabric_client.mailbox import Mailbox
 from fabric_client.options import ANSWER_S, CLOSE_S, GOODBYE_S, default_url, random_name
 from fabric_client.reactor import Reactor
 from fabric_client.ticket import Ticket
-from fabric_client.verdicts import Seconds
+from fabric_client.verdicts import Seconds, seconds
 
 
 def aconnect(
@@ -31,7 +31,7 @@ def aconnect(
     name: str | None = None,
     producer: str | None = None,
     context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
-    timeout: float = ANSWER_S,
+    timeout: Seconds = ANSWER_S,
     session_ttl: Seconds = SESSION_TTL_S,
     heartbeat: Seconds | None = None,
 ) -> "Connecting":
@@ -77,7 +77,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         name: str | None = None,
         producer: str | None = None,
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
-        timeout: float = ANSWER_S,
+        timeout: Seconds = ANSWER_S,
         session_ttl: Seconds = SESSION_TTL_S,
         heartbeat: Seconds | None = None,
     ) -> None:
@@ -89,7 +89,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
             context,
             liveness(session_ttl, heartbeat),
         )
-        self._timeout = timeout
+        self._timeout = seconds(timeout, "timeout")
         self._is_named = name is not None
         self._mailbox: Mailbox | None = None
         self._mailbox_lock = asyncio.Lock()
@@ -117,7 +117,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         """What the hub said in its welcome."""
         return self._session.hub
 
-    async def close(self, timeout: float | None = CLOSE_S) -> None:
+    async def close(self, timeout: Seconds | None = CLOSE_S) -> None:
         """Flush, say goodbye and close. Raises what `flush` would raise; the client is closed in any case."""
         if self._closed:
             return

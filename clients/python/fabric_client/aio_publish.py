@@ -16,6 +16,7 @@ from fabric_client.schedules import Schedule, cancelled_due, check_one_schedule,
 from fabric_client.session import Session
 from fabric_client.ticket import Ticket
 from fabric_client.unconfirmed import Pending
+from fabric_client.verdicts import Seconds, patience
 
 
 class AsyncPublishing(AsyncBase):
@@ -23,7 +24,7 @@ class AsyncPublishing(AsyncBase):
     _publisher: Publisher
 
     async def publish(
-        self, topic: str, data: object, *, timeout: float | None = PUBLISH_S, **options: Unpack[PublishOptions]
+        self, topic: str, data: object, *, timeout: Seconds | None = PUBLISH_S, **options: Unpack[PublishOptions]
     ) -> Receipt:
         """Publish one message and return when the hub has it on disk. Bytes are sent as they are, text as UTF-8,
         everything else as JSON. `PublishOptions` lists what else may be said. With `delay`, `at`, `every` or `cron` the
@@ -32,7 +33,7 @@ class AsyncPublishing(AsyncBase):
         await self.drain(timeout)
         ticket = Ticket()
         self._gather(message, steering, ticket)
-        return (await self._reactor.published([Pending(ticket)], timeout))[0]
+        return (await self._reactor.published([Pending(ticket)], patience(timeout)))[0]
 
     async def publish_many(
         self,
@@ -42,7 +43,7 @@ class AsyncPublishing(AsyncBase):
         keys: Sequence[str | bytes] | None = None,
         ids: Sequence[str | bytes] | None = None,
         headers: Mapping[str, HeaderValue] | None = None,
-        timeout: float | None = PUBLISH_S,
+        timeout: Seconds | None = PUBLISH_S,
         **options: Any,
     ) -> Receipt:
         """Publish many messages on one topic and return when all are on disk. The receipt has the first seq; with `ids`
@@ -58,11 +59,11 @@ class AsyncPublishing(AsyncBase):
                 self._publisher.put_block(raw, count, steering, topic, ticket, each=ids is not None)
                 self._reactor.pump()
         except (Timeout, ConnectionLost):
-            raise self._reactor.unpublished(pending, timeout) from None
+            raise self._reactor.unpublished(pending, patience(timeout)) from None
         except BaseException as error:
             self._reactor.interrupted(pending, error)
             raise
-        return total(await self._reactor.published(pending, timeout))
+        return total(await self._reactor.published(pending, patience(timeout)))
 
     def publish_nowait(self, topic: str, data: object, **options: Unpack[PublishOptions]) -> None:
         """Publish without waiting for the confirm; `flush` waits for all. Raises BufferFull when there is no room
@@ -91,9 +92,10 @@ class AsyncPublishing(AsyncBase):
         if publisher.refusals:
             raise refusal_error(publisher.take_refusals())
 
-    async def drain(self, timeout: float | None = None) -> None:
+    async def drain(self, timeout: Seconds | None = None) -> None:
         """Wait until `publish_nowait` has room."""
         if self._publisher.full:
+            timeout = patience(timeout)
             room = await self._reactor.wait(lambda: not self._publisher.full or self._session.error, timeout)
             self._reactor.check()
             if not room:
@@ -104,13 +106,14 @@ class AsyncPublishing(AsyncBase):
         """How many messages the hub has not confirmed yet."""
         return self._publisher.unconfirmed
 
-    async def flush(self, timeout: float | None = PUBLISH_S) -> None:
+    async def flush(self, timeout: Seconds | None = PUBLISH_S) -> None:
         """Wait until the hub has confirmed every publish and every verdict. Raises PublishRefused for messages that
         it refused, what it has against verdicts, and VerdictsUnconfirmed, which names messages whose verdicts were lost
         with a session since the last flush."""
         self._reactor.check()
         for sub in list(self._session.subscriptions.values()):
             self._session.flush(sub)
+        timeout = patience(timeout)
         done = await self._reactor.wait(lambda: self._session.settled or self._session.error, timeout)
         self._reactor.check()
         if self._publisher.refusals:
@@ -122,14 +125,14 @@ class AsyncPublishing(AsyncBase):
             raise self._reactor.unflushed(timeout)
 
     async def cancel(
-        self, id: int | Receipt | None = None, *, name: str | None = None, timeout: float | None = ANSWER_S
+        self, id: int | Receipt | None = None, *, name: str | None = None, timeout: Seconds | None = ANSWER_S
     ) -> datetime:
         """Take back a scheduled publish, by its id or by its name; when it would have been due. Raises NotFound when
         there is none: it has fired, was cancelled, or never was."""
         choice = schedule_choice(id, name)
         return cancelled_due(await self._ask(lambda rid: m.Cancel(rid, choice), timeout, "no answer to a cancel"))
 
-    async def schedules(self, *, page: int = 100, timeout: float | None = ANSWER_S) -> AsyncIterator[Schedule]:
+    async def schedules(self, *, page: int = 100, timeout: Seconds | None = ANSWER_S) -> AsyncIterator[Schedule]:
         """What is scheduled, in the order in which it is due; fetched a page at a time. `async for` goes through it."""
         after: Any = None
         while True:

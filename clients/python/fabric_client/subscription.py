@@ -8,7 +8,7 @@ is void, because the hub will deliver it again.
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from fabric import messages as m
@@ -17,16 +17,13 @@ from fabric.errors import FabricError
 from fabric.messages import Verdict
 from fabric_client.acks import Acks
 from fabric_client.batch import VERDICTS_PER_FRAME, Batch
-from fabric_client.errors import Closed, HubError, Stale
+from fabric_client.errors import Closed, HubError
 from fabric_client.order import Bars
 from fabric_client.refresh import Refresh
 from fabric_client.rows import VERDICT_ROWS_MAX, Row, drained, extend, runs
+from fabric_client.shell import Shell
 from fabric_client.ticket import Ticket
-from fabric_client.verdicts import Decision, reason_text
 from fabric_client.window import PREFETCH_BYTES, Window
-
-if TYPE_CHECKING:
-    from fabric_client.transaction import Transaction
 
 __all__ = ["FOREVER", "PREFETCH", "PREFETCH_BYTES", "VERDICT_DELAY_S", "Subscription"]
 
@@ -36,16 +33,6 @@ PREFETCH: Final = 8192
 LEASE_S: Final = 30.0  # the hub's default, in case its answer to SUB was lost
 VERDICT_DELAY_S: Final = 0.005  # verdicts wait so long for company
 FOREVER: Final = float("inf")
-
-
-class Shell(Protocol):
-    """What sends and waits in its own manner, blocking or awaiting."""
-
-    def commit(self, txn: "Transaction") -> Any:
-        """Send a transaction, and wait for its outcome."""
-
-    def settle(self, batch: Batch, index: int | None, decision: Decision, timeout: float | None) -> Any:
-        """Send a verdict, and wait for its answer."""
 
 
 class Subscription:
@@ -390,23 +377,21 @@ class Subscription:
             self.refused.append(error)
         return True
 
-    def transacted(self, batch: Batch, indexes: Collection[int], error: FabricError | None) -> None:
-        """A transaction on messages of this subscription is through."""
-        if self.closed or self._held.get(batch.first_ordinal) is not batch or isinstance(error, Closed):
-            return
-        if error is None:
-            fresh = set(indexes).difference(batch._settled)
-            self._window.settled += len(fresh)
-            self._settle(batch, fresh)
-            self.acks.unsettled.confirmed(batch, indexes)
-        elif isinstance(error, Stale):
-            # Some may still be ours, but nothing was done for them either; what is not ours is stale once more.
-            self._forget(batch, indexes, give_back=True)
-            self.hook(self, False)
-        else:
-            for index in indexes:
-                batch._note(Verdict.RETRY, index, reason_text(str(error)))
-            self.noted(batch, urgent=False)
+    def confirmed(self, batch: Batch, indexes: Collection[int]) -> None:
+        """A transaction has acked these messages."""
+        fresh = set(indexes).difference(batch._settled)
+        self._window.settled += len(fresh)
+        self._settle(batch, fresh)
+        self.acks.unsettled.confirmed(batch, indexes)
+
+    def give_up(self, batch: Batch, indexes: Collection[int]) -> None:
+        """A transaction on these messages was stale. Some may still be ours, but nothing was done for them either; for
+        those that are not, the release is stale once more."""
+        self._forget(batch, indexes, give_back=True)
+        self.hook(self, False)
+
+    def is_held(self, batch: Batch) -> bool:
+        return not self.closed and self._held.get(batch.first_ordinal) is batch
 
     def _void(self, batch: Batch) -> None:
         """Verdicts on messages of a session that the hub has forgotten: they are not sent, but remembered."""

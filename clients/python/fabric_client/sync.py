@@ -22,7 +22,7 @@ from fabric_client.sync_ask import Asking
 from fabric_client.sync_consume import Consuming
 from fabric_client.sync_publish import Publishing
 from fabric_client.ticket import Ticket
-from fabric_client.verdicts import Seconds
+from fabric_client.verdicts import Seconds, seconds
 
 
 def connect(
@@ -31,7 +31,7 @@ def connect(
     name: str | None = None,
     producer: str | None = None,
     context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
-    timeout: float = ANSWER_S,
+    timeout: Seconds = ANSWER_S,
     session_ttl: Seconds = SESSION_TTL_S,
     heartbeat: Seconds | None = None,
 ) -> "Client":
@@ -64,11 +64,12 @@ class Client(Publishing, Consuming, Asking):
         name: str | None = None,
         producer: str | None = None,
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
-        timeout: float = ANSWER_S,
+        timeout: Seconds = ANSWER_S,
         session_ttl: Seconds = SESSION_TTL_S,
         heartbeat: Seconds | None = None,
     ) -> None:
         self._closed = True
+        waits = seconds(timeout, "timeout")
         self._fetchers = Fetchers()
         self._is_named = name is not None
         self._mailbox: Mailbox | None = None
@@ -79,7 +80,7 @@ class Client(Publishing, Consuming, Asking):
         self._session = self._pump.session
         self._publisher = self._session.publisher
         try:
-            self._pump.start(timeout)
+            self._pump.start(waits)
         except BaseException:
             self._pump.stop()
             raise
@@ -95,7 +96,7 @@ class Client(Publishing, Consuming, Asking):
         """What the hub said in its welcome."""
         return self._session.hub
 
-    def close(self, timeout: float | None = CLOSE_S) -> None:
+    def close(self, timeout: Seconds | None = CLOSE_S) -> None:
         """Flush, say goodbye and close. Raises what `flush` would raise; the client is closed in any case."""
         if self._closed:
             return

@@ -16,6 +16,7 @@ from fabric_client.session import Session
 from fabric_client.sync_base import Base
 from fabric_client.ticket import Ticket
 from fabric_client.unconfirmed import Pending
+from fabric_client.verdicts import Seconds, patience
 
 
 class Publishing(Base):
@@ -23,7 +24,7 @@ class Publishing(Base):
     _publisher: Publisher
 
     def publish(
-        self, topic: str, data: object, *, timeout: float | None = PUBLISH_S, **options: Unpack[PublishOptions]
+        self, topic: str, data: object, *, timeout: Seconds | None = PUBLISH_S, **options: Unpack[PublishOptions]
     ) -> Receipt:
         """Publish one message and return when the hub has it on disk. Bytes are sent as they are, text as UTF-8,
         everything else as JSON. `PublishOptions` lists what else may be said. With `delay`, `at`, `every` or `cron` the
@@ -37,7 +38,7 @@ class Publishing(Base):
                 self._publisher.put_alone(message, steering, ticket)  # so that it can be cancelled alone
             else:
                 self._publisher.put(message, steering, ticket)
-        return self._pump.published([Pending(ticket)], timeout)[0]
+        return self._pump.published([Pending(ticket)], patience(timeout))[0]
 
     def publish_many(
         self,
@@ -47,7 +48,7 @@ class Publishing(Base):
         keys: Sequence[str | bytes] | None = None,
         ids: Sequence[str | bytes] | None = None,
         headers: Mapping[str, HeaderValue] | None = None,
-        timeout: float | None = PUBLISH_S,
+        timeout: Seconds | None = PUBLISH_S,
         **options: Any,
     ) -> Receipt:
         """Publish many messages on one topic and return when all are on disk. The receipt has the first seq; with `ids`
@@ -65,12 +66,12 @@ class Publishing(Base):
                     self._pump.turn_locked()
         except (Timeout, ConnectionLost):
             with self._pump.lock:
-                raise self._pump.unpublished(pending, timeout) from None
+                raise self._pump.unpublished(pending, patience(timeout)) from None
         except BaseException as error:
             with self._pump.lock:
                 self._pump.interrupted(pending, error)
             raise
-        return total(self._pump.published(pending, timeout))
+        return total(self._pump.published(pending, patience(timeout)))
 
     def publish_nowait(self, topic: str, data: object, **options: Unpack[PublishOptions]) -> None:
         """Publish without waiting for the confirm; `flush` waits for all. When the buffer is full this waits for
@@ -119,7 +120,7 @@ class Publishing(Base):
                 pump.hand_over_locked()
             publisher.open_lane(message)
 
-    def drain(self, timeout: float | None = None) -> None:
+    def drain(self, timeout: Seconds | None = None) -> None:
         """Wait until `publish_nowait` has room."""
         self._make_room(timeout)
 
@@ -128,7 +129,7 @@ class Publishing(Base):
         """How many messages the hub has not confirmed yet."""
         return self._publisher.unconfirmed
 
-    def flush(self, timeout: float | None = PUBLISH_S) -> None:
+    def flush(self, timeout: Seconds | None = PUBLISH_S) -> None:
         """Wait until the hub has confirmed every publish and every verdict. Raises PublishRefused for messages that
         it refused, what it has against verdicts, and VerdictsUnconfirmed, which names messages whose verdicts were lost
         with a session since the last flush."""
@@ -136,6 +137,7 @@ class Publishing(Base):
         with self._pump.lock:
             for sub in list(self._session.subscriptions.values()):
                 self._session.flush(sub)
+        timeout = patience(timeout)
         done = self._pump.wait(lambda: self._session.settled or self._session.error, timeout)
         self._pump.check()
         if self._publisher.refusals:
@@ -148,14 +150,14 @@ class Publishing(Base):
                 raise self._pump.unflushed(timeout)
 
     def cancel(
-        self, id: int | Receipt | None = None, *, name: str | None = None, timeout: float | None = ANSWER_S
+        self, id: int | Receipt | None = None, *, name: str | None = None, timeout: Seconds | None = ANSWER_S
     ) -> datetime:
         """Take back a scheduled publish, by its id or by its name; when it would have been due. Raises NotFound when
         there is none: it has fired, was cancelled, or never was."""
         choice = schedule_choice(id, name)
         return cancelled_due(self._ask(lambda rid: m.Cancel(rid, choice), timeout, "no answer to a cancel"))
 
-    def schedules(self, *, page: int = 100, timeout: float | None = ANSWER_S) -> Iterator[Schedule]:
+    def schedules(self, *, page: int = 100, timeout: Seconds | None = ANSWER_S) -> Iterator[Schedule]:
         """What is scheduled, in the order in which it is due; fetched a page at a time."""
         after: Any = None
         while True:
@@ -165,7 +167,8 @@ class Publishing(Base):
             if not answer.get("more"):
                 return
 
-    def _make_room(self, timeout: float | None) -> None:
+    def _make_room(self, timeout: Seconds | None) -> None:
+        timeout = patience(timeout)
         if self._publisher.full:
             room = self._pump.wait(lambda: not self._publisher.full or self._session.error, timeout)
             self._pump.check()

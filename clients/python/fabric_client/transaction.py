@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from fabric.columns import HeaderValue
 from fabric.errors import Code, FabricError
 from fabric.messages import Verdict
-from fabric_client.errors import BadMessage, Stale, describe
+from fabric_client.errors import BadMessage, Closed, Stale, describe
 from fabric_client.outgoing import PLAIN, Gather, check_topic, fit
 from fabric_client.rows import VERDICT_ROWS_MAX, Row, extend
 from fabric_client.ticket import Ticket
+from fabric_client.verdicts import reason_text
 
 if TYPE_CHECKING:
     from fabric_client.batch import Batch
@@ -143,7 +144,7 @@ def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscriptio
         return ticket
 
     def through(outcome: Ticket) -> None:
-        sub.transacted(batch, indexes, outcome.error)
+        _settle(batch, indexes, outcome.error)
         if sub.wants_collect:
             flush(sub)
         if outcome.error is not None:
@@ -157,3 +158,18 @@ def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscriptio
     except FabricError as error:
         outcome.fail(error)
     return outcome
+
+
+def _settle(batch: "Batch", indexes: Collection[int], error: FabricError | None) -> None:
+    """A transaction is through: what that means for its messages."""
+    sub = batch._sub
+    if not sub.is_held(batch) or isinstance(error, Closed):
+        return
+    if error is None:
+        sub.confirmed(batch, indexes)
+    elif isinstance(error, Stale):
+        sub.give_up(batch, indexes)
+    else:
+        for index in indexes:
+            batch._note(Verdict.RETRY, index, reason_text(str(error)))
+        sub.noted(batch, urgent=False)
