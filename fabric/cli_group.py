@@ -106,7 +106,8 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
       fabric group list
       fabric group list --json | jq -r '.groups[] | select(.behind > 1000).group'
 
-    BEHIND counts all messages of the journal after the group's position, also those that it does not want.
+    BEHIND counts what the group was not given yet: all messages of the journal after its position, also those that it
+    does not want, and what was given back unopened.
     """
     with connect(url, connect_timeout) as fab:
         rows = [row for row in all_rows(fab, "groups", "groups") if row.get("durable", True)]

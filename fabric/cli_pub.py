@@ -22,6 +22,9 @@ PROGRESS_EVERY_S: Final = 0.2  # on a terminal; otherwise a plain line every PRO
 PROGRESS_PLAIN_S: Final = 5.0
 EVERY_S_MIN: Final = 0.1  # as the hub has it
 CONFIRMS_S: Final = 2.0  # how long an interrupted command waits for confirms that are on their way
+UNCONFIRMED_MAX: Final = 200_000  # messages of a stream; less than the client's buffer holds
+UNCONFIRMED_BYTES_MAX: Final = 32 << 20
+ROOM_POLL_S: Final = 0.002
 PROGRESS_CHECK: Final = 1000  # messages between looks at the clock
 
 
@@ -208,13 +211,15 @@ def _publish_stream(
     from fabric_client import ConnectionLost, Timeout
 
     progress = _Progress(show)
-    count = size = 0
+    count = size = look_at = 0
     try:
         for body in bodies:
             fab.publish_nowait(topic, body, **options)
             count += 1
             size += len(body)
-            if count % PROGRESS_CHECK == 0:
+            if count % PROGRESS_CHECK == 0 or size >= look_at:
+                look_at = size + UNCONFIRMED_BYTES_MAX // 8
+                _wait_for_room(fab, size / count, timeout)
                 progress.at(count)
         if count:
             fab.flush(timeout)
@@ -238,6 +243,20 @@ def _publish_stream(
         )
     else:
         click.echo(json.dumps({"topic": topic, "published": count, "bytes": size, "seconds": round(took_s, 6)}))
+
+
+def _wait_for_room(fab: "Client", size: float, timeout: float) -> None:
+    """Wait while much is not confirmed; give up when nothing more is for so long, where the client waits for ever."""
+    from fabric_client import Timeout
+
+    left, end = fab.unconfirmed, time.monotonic() + timeout
+    while left > UNCONFIRMED_MAX or left * size > UNCONFIRMED_BYTES_MAX:
+        time.sleep(ROOM_POLL_S)
+        before, left = left, fab.unconfirmed
+        if left < before:
+            end = time.monotonic() + timeout
+        elif time.monotonic() > end:
+            raise Timeout(f"nothing more was confirmed for {shown_seconds(timeout)}")
 
 
 def _tell_interrupted(fab: "Client", count: int) -> None:

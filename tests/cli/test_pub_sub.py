@@ -419,3 +419,24 @@ def test_a_publisher_that_gives_up_says_what_is_stored(
     assert "1 of 3 messages stored; 1 message sent and not confirmed, 1 message not sent: no answer" in result.stderr
     assert result.exit_code == 8
     assert alone.exit_code == 3
+
+
+def test_a_stream_gives_up_when_the_hub_does_not_answer_any_more(
+    hub: HubProcess, talk: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lines() -> Iterator[bytes]:
+        yield b"1"
+        wait_until(is_stored(hub, 1))
+        os.kill(hub.pid, signal.SIGSTOP)
+        while True:
+            yield b"more"
+
+    monkeypatch.setattr("fabric.cli_pub._lines", lines)
+    monkeypatch.setattr("fabric.cli_pub.UNCONFIRMED_MAX", 5_000)
+    try:
+        result = talk("pub", "a", "--lines", "--timeout", "300ms")
+    finally:
+        os.kill(hub.pid, signal.SIGCONT)
+    assert result.exit_code == 8
+    assert "error: 1 of " in result.stderr
+    assert "messages stored; nothing more was confirmed for 300 ms" in result.stderr
