@@ -46,6 +46,7 @@ _SLOT: Final = WORDS - 1
 MASK_SHIFT: Final = 52  # which mask: the top 12 bits of the first half
 _KEY: Final = struct.Struct(f"{KEY_BYTES}s")
 _TAIL: Final = struct.Struct("<QQ")  # seq, until_us
+MANY: Final = 4 * BUCKETS  # keys of one search: so many that a bucket is asked for several of them
 _HEAD: Final = struct.Struct("<QQQ")  # keys, until_us, pages
 
 
@@ -63,32 +64,32 @@ Row = Callable[[int], bytes]  # the row of a number; empty when there is none, o
 class Places:
     """Where a batch of hashes would be found: the same in every era, so it is computed once."""
 
-    __slots__ = ("_high", "_low", "_slots", "hashes", "masks")
+    __slots__ = ("_slots", "hashes", "high", "low", "masks")
 
     def __init__(self, hashes: Sequence[bytes]) -> None:
         self.hashes = hashes
         halves = array("Q", b"".join(hashes))
-        self._low, self._high = halves[0::2], halves[1::2]
-        self.masks = [MASKS[half >> MASK_SHIFT] for half in self._low]
+        self.low, self.high = halves[0::2], halves[1::2]
+        self.masks = [MASKS[half >> MASK_SHIFT] for half in self.low]
         self._slots: dict[int, list[int]] = {}
 
     def slots(self, mask: int) -> list[int]:
         """In a filter of mask + 1 words."""
         found = self._slots.get(mask)
         if found is None:
-            found = self._slots[mask] = [half & mask for half in self._low]
+            found = self._slots[mask] = [half & mask for half in self.low]
         return found
 
     def buckets(self) -> list[int]:
-        return [half >> BUCKET_SHIFT for half in self._high]
+        return [half >> BUCKET_SHIFT for half in self.high]
 
     def bucket(self, index: int) -> int:
-        return self._high[index] >> BUCKET_SHIFT
+        return self.high[index] >> BUCKET_SHIFT
 
     def keys(self, seqs: "array[int]", untils: "array[int]") -> bytes:
         """The keys of these hashes, to be put into an era."""
         keys = array("Q", bytes(KEY_BYTES * len(seqs)))
-        keys[0::4], keys[1::4], keys[2::4], keys[3::4] = self._low, self._high, seqs, untils
+        keys[0::4], keys[1::4], keys[2::4], keys[3::4] = self.low, self.high, seqs, untils
         return keys.tobytes()
 
 
@@ -155,14 +156,33 @@ class Era:
             among = list(compress(range(len(masks)), map(eq, map(and_, found, masks), masks)))
         else:
             among = [index for index in among if words[slots[index]] & masks[index] == masks[index]]
+        if len(among) >= MANY:
+            self._find_many(places, among, row, note)
+            return
         for index in among:
-            keys, digest = self.bucket(places.bucket(index), row), places.hashes[index]
-            at = keys.rfind(digest)
-            while at > 0 and at % KEY_BYTES:  # these bytes are there, but across the border of two keys
-                at = keys.rfind(digest, 0, at + HASH_BYTES - 1)
-            if at >= 0:
-                seq, until_us = _TAIL.unpack_from(keys, at + HASH_BYTES)
-                note(index, (seq, until_us))
+            if (entry := _search(self.bucket(places.bucket(index), row), places.hashes[index])) is not None:
+                note(index, entry)
+
+    def _find_many(
+        self, places: Places, among: list[int], row: Row, note: Callable[[int, tuple[int, int]], None]
+    ) -> None:
+        """The same bucket by bucket: each is read once, and its keys are found by the first half of their hashes."""
+        by_bucket: dict[int, list[int]] = {}
+        low, high = places.low, places.high
+        for index in among:
+            by_bucket.setdefault(high[index] >> BUCKET_SHIFT, []).append(index)
+        for number, indexes in by_bucket.items():
+            keys = self.bucket(number, row)
+            numbers = array("Q", bytes(keys))
+            at_of = dict(zip(numbers[0::4], range(0, len(numbers), 4), strict=True))  # the later of two keys stays
+            for index in indexes:
+                at = at_of.get(low[index])
+                if at is None:
+                    continue
+                if numbers[at + 1] == high[index]:
+                    note(index, (numbers[at + 2], numbers[at + 3]))
+                elif (entry := _search(keys, places.hashes[index])) is not None:
+                    note(index, entry)
 
     def bucket(self, number: int, row: Row) -> bytes | bytearray:
         """Its keys."""
@@ -240,3 +260,14 @@ class Era:
                 self._index(page, slots, masks, [half >> BUCKET_SHIFT for half in high])
                 self.until_us = max(self.until_us, *numbers[3::4])
             at = number + 1
+
+
+def _search(keys: bytes | bytearray, digest: bytes) -> tuple[int, int] | None:
+    """(seq, until_us) of the last key with a hash."""
+    at = keys.rfind(digest)
+    while at > 0 and at % KEY_BYTES:  # these bytes are there, but across the border of two keys
+        at = keys.rfind(digest, 0, at + HASH_BYTES - 1)
+    if at < 0:
+        return None
+    seq, until_us = _TAIL.unpack_from(keys, at + HASH_BYTES)
+    return seq, until_us

@@ -198,12 +198,13 @@ class Ids:
         twins: dict[int, int] = {}  # index in the block -> index of the first one
         firsts: dict[bytes, int] = {}
         renewed: dict[bytes, tuple[int, int]] = {}
+        now_us, rules = self._now_us, {topic: self._settings_of(topic).dedupe for topic in block.topics}
         for i, (digest, index) in enumerate(zip(hashes, named, strict=True)):
-            if i in found and self._counts(topics[index], *found[i]):
-                seq, until_us = found[i]
-                known[index] = seq
-                if untils[i] > until_us and self._settings_of(topics[index]).dedupe == "slide":
-                    renewed[digest] = seq, untils[i]
+            entry = found.get(i)
+            if entry is not None and entry[1] > now_us and self._counts(topics[index], entry[0], rules[topics[index]]):
+                known[index] = entry[0]
+                if untils[i] > entry[1] and rules[topics[index]] == "slide":
+                    renewed[digest] = entry[0], untils[i]
             elif digest in firsts:
                 twins[index] = firsts[digest]
             else:
@@ -221,11 +222,11 @@ class Ids:
             renewed,
         )
 
-    def _counts(self, topic: str, seq: int, until_us: int) -> bool:
-        """Whether a key that was put down makes a message a duplicate."""
-        if self._now_us >= until_us or (self._floors and seq < self._floors.get(topic, [0])[0]):
+    def _counts(self, topic: str, seq: int, rule: str) -> bool:
+        """Whether a key whose window is not over makes a message a duplicate."""
+        if self._floors and seq < self._floors.get(topic, [0])[0]:
             return False
-        return self._settings_of(topic).dedupe != "until_ack" or not self._is_over(topic, seq)
+        return rule != "until_ack" or not self._is_over(topic, seq)
 
     def remember(self, checked: Checked, first_seq: int) -> None:
         """What is left of a checked block is stored, beginning at a seq."""
