@@ -134,7 +134,8 @@ class Reception:
             # not give one of their epochs to another session.
             jump = int.from_bytes(self._token()[-EPOCH_JUMP_BYTES:], "big")
             return _Claim(producer, producer.epoch + 1 + jump, is_new=True)
-        if type(epoch) is not int or not 1 <= epoch <= EPOCH_MAX:
+        # The hub's own epochs may be above: it counts on from the highest that a peer has claimed.
+        if type(epoch) is not int or not 1 <= epoch <= max(EPOCH_MAX, producer.epoch):
             raise ProtocolError(Code.BAD_OPTION, f"producer.epoch is the one that WELCOME gave, not {epoch!r:.60}")
         if epoch < producer.epoch:
             raise ProtocolError(Code.FENCED, f"producer {name!r} has a newer session (epoch {producer.epoch})")

@@ -6,6 +6,7 @@ import pytest
 
 from fabric import messages as m
 from fabric.block import BLOCK_BYTES_MAX, encode
+from fabric.bounds import EPOCH_MAX
 from fabric.errors import Code
 from fabric.messages import Level, Verdict
 from fabric.router.intake import PENDING_BYTES_MAX, Refusal
@@ -433,3 +434,22 @@ def test_a_command_without_a_rid_is_not_answered() -> None:
     ):
         assert w.say(A, message) == [], message
     assert isinstance(w.say(A, m.Ping(1))[0], m.Err), "errors come nevertheless: the session is over"
+
+
+def test_a_producer_can_come_back_though_a_peer_has_claimed_the_highest_epoch() -> None:
+    w = World()
+    w.hello(A, producer={"name": "p"})
+    w.hello(B, producer={"name": "p", "epoch": EPOCH_MAX})
+    w.commit()
+    welcome = w.hello(b"c", producer={"name": "p"})
+    assert isinstance(welcome, m.Welcome)
+    epoch = welcome.fields["producer"]["epoch"]
+    assert epoch > EPOCH_MAX
+    again = w.hello(b"d", producer={"name": "p", "epoch": epoch})
+    assert isinstance(again, m.Welcome), again
+    fenced = w.hello(b"e", producer={"name": "p", "epoch": epoch - 1})
+    assert isinstance(fenced, m.Err)
+    assert fenced.code == Code.FENCED
+    too_high = w.hello(b"f", producer={"name": "p", "epoch": epoch + 1})
+    assert isinstance(too_high, m.Err)
+    assert too_high.code == Code.BAD_OPTION
