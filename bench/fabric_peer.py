@@ -97,7 +97,7 @@ class Fabric(Peer):  # type: ignore[misc]
     def produce(self, job: Any, prog: Any) -> tuple[int, int, int]:
         topic, level, sent = os.environ[TOPIC], os.environ[LEVEL], 0
         with fabric_client.connect(url(job.port)) as fab:
-            publish: Any = fab.publish_nowait if level == "journaled" else partial(fab.publish_nowait, level=level)
+            publish: Any = fab.publish_nowait if level == "journaled" else partial(fab.publish_nowait, level="received")
             if job.rate:
                 pace = Pacer(job)
                 begun = pace.t0

@@ -34,7 +34,8 @@ class Desk:
 
     def put(self, body: str | bytes, topic: str = "t", options: Options = PLAIN, **columns: Any) -> Ticket:
         ticket = Ticket()
-        message = fit(topic, body, columns.get("key"), columns.get("id"), columns.get("headers"))
+        raw = body.encode() if isinstance(body, str) else body
+        message = fit(topic, raw, columns.get("key"), columns.get("id"), columns.get("headers"))
         self.publisher.put(message, options, ticket)
         return ticket
 

@@ -31,11 +31,11 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "infinity": lambda fab: fab.publish("t", [float("-inf")]),
     "nested data": lambda fab: fab.publish("t", _nested(100_000)),
     "topic": lambda fab: fab.publish(f"t.{ODD}", b""),
-    "topic as bytes": lambda fab: fab.publish(b"t", b""),  # type: ignore[arg-type]
+    "topic as bytes": lambda fab: fab.publish(b"t", b""),  # type: ignore[call-overload]
     "key": lambda fab: fab.publish("t", b"", key=ODD),
-    "key as number": lambda fab: fab.publish("t", b"", key=7),  # type: ignore[arg-type]
+    "key as number": lambda fab: fab.publish("t", b"", key=7),  # type: ignore[call-overload]
     "id": lambda fab: fab.publish("t", b"", id=ODD),
-    "id as number": lambda fab: fab.publish("t", b"", id=7),  # type: ignore[arg-type]
+    "id as number": lambda fab: fab.publish("t", b"", id=7),  # type: ignore[call-overload]
     "header": lambda fab: fab.publish("t", b"", headers={"h": ODD}),
     "header name": lambda fab: fab.publish("t", b"", headers={ODD: "h"}),
     "header as number": lambda fab: fab.publish("t", b"", headers={"h": 7}),  # type: ignore[dict-item]
@@ -51,9 +51,9 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "expiry": lambda fab: fab.publish("t", b"", expires_at=float(HUGE)),
     "expiry before 1970": lambda fab: fab.publish("t", b"", expires_at=-5.0),
     "cron": lambda fab: fab.publish("t", b"", cron=ODD),
-    "cron as a set": lambda fab: fab.publish("t", b"", cron={1}),  # type: ignore[arg-type]
+    "cron as a set": lambda fab: fab.publish("t", b"", cron={1}),  # type: ignore[call-overload]
     "schedule": lambda fab: fab.publish("t", b"", delay=5, name=ODD),
-    "level": lambda fab: fab.publish("t", b"", level=7),  # type: ignore[arg-type]
+    "level": lambda fab: fab.publish("t", b"", level=7),  # type: ignore[call-overload]
     "cancel": lambda fab: fab.cancel(HUGE),
     "cancel by name": lambda fab: fab.cancel(name=ODD),
     "schedules": lambda fab: list(fab.schedules(page=HUGE)),

@@ -41,7 +41,7 @@ from fabric_client.errors import (
     VerdictsUnconfirmed,
 )
 from fabric_client.message import Message
-from fabric_client.options import GroupOptions, PublishOptions
+from fabric_client.options import GroupOptions, PublishOptions, QueueOptions, TopicOptions
 from fabric_client.receipt import Receipt, Scheduled
 from fabric_client.refresh import Refresh
 from fabric_client.requests import Reply, Request
@@ -74,6 +74,7 @@ __all__ = [
     "NotFound",
     "PublishOptions",
     "PublishRefused",
+    "QueueOptions",
     "Receipt",
     "Refresh",
     "Refusal",
@@ -89,6 +90,7 @@ __all__ = [
     "TimedOut",
     "Timeout",
     "TopicFull",
+    "TopicOptions",
     "Transaction",
     "Unconfirmed",
     "VerdictsUnconfirmed",

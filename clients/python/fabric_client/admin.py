@@ -7,7 +7,16 @@ blocking client and something to await with the other. Answers are the hub's own
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, Unpack
 
-from fabric_client.options import GroupOptions, Moment, Start, group_fields, microseconds, position
+from fabric_client.options import (
+    GroupOptions,
+    Moment,
+    QueueOptions,
+    Start,
+    TopicOptions,
+    group_fields,
+    microseconds,
+    position,
+)
 from fabric_client.verdicts import Seconds, milliseconds
 
 A = TypeVar("A")  # dict[str, Any], or something to await that gives one
@@ -85,10 +94,10 @@ class Topics(Generic[A]):
     def __init__(self, ask: Asking[A]) -> None:
         self._ask = ask
 
-    def create(self, topic: str, **settings: Any) -> A:
+    def create(self, topic: str, **settings: Unpack[TopicOptions]) -> A:
         return self._ask({"op": "topic.create", "topic": topic, **_topic_fields(settings)})
 
-    def update(self, topic: str, **settings: Any) -> A:
+    def update(self, topic: str, **settings: Unpack[TopicOptions]) -> A:
         return self._ask({"op": "topic.update", "topic": topic, **_topic_fields(settings)})
 
     def delete(self, topic: str) -> A:
@@ -106,7 +115,7 @@ class Queues(Generic[A]):
     def __init__(self, ask: Asking[A]) -> None:
         self._ask = ask
 
-    def create(self, queue: str, **settings: Any) -> A:
+    def create(self, queue: str, **settings: Unpack[QueueOptions]) -> A:
         """Settings are those of a topic and those of a group."""
         return self._ask({"op": "queue.create", "queue": queue, **_queue_fields(settings)})
 

@@ -47,9 +47,9 @@ class Batch:
     """
 
     __slots__ = (
-        "__weakref__", "_contexts", "_done", "_due", "_headers", "_keys", "_listed", "_lost", "_other", "_payloads",
-        "_sent", "_settled", "_sub", "_topics", "_whole", "attempt", "block", "count", "first_ordinal", "generation",
-        "leased_at", "seqs",
+        "__weakref__", "_contexts", "_done", "_due", "_headers", "_ids", "_keys", "_listed", "_lost", "_other",
+        "_payloads", "_sent", "_settled", "_sub", "_topics", "_whole", "attempt", "block", "count", "first_ordinal",
+        "generation", "leased_at", "seqs",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,7 @@ class Batch:
         self._topics: list[str] | None = None
         self._headers: list[dict[str, HeaderValue]] | None = None
         self._keys: list[bytes] | None = None
+        self._ids: list[bytes] | None = None
         # Verdicts. `_done` (acked indexes) only ever grows, so that an append from another thread is never lost;
         # `_sent` and `_settled` say what of it has been dealt with. Reaching `_due` takes the slow path.
         self._done: list[int] = []
@@ -116,6 +117,12 @@ class Batch:
         if self._keys is None:
             self._keys = self.block.keys()
         return self._keys
+
+    @property
+    def ids(self) -> list[bytes]:
+        if self._ids is None:
+            self._ids = self.block.ids()
+        return self._ids
 
     @property
     def seq(self) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fabric.columns import HeaderValue
 from fabric.errors import FabricError
 from fabric.messages import Verdict
+from fabric_client.outgoing import CONTENT_TYPE, JSON, TEXT
 from fabric_client.transaction import Transaction
 from fabric_client.verdicts import (
     SETTLE_S,
@@ -51,14 +52,18 @@ class Message:
 
     @property
     def data(self) -> Any:
-        """The body: decoded when its content-type header says JSON, or when the hub tells it; otherwise the bytes."""
+        """What was published: its content-type header says JSON, or text; otherwise it is the bytes. What the hub
+        itself tells is JSON."""
         try:
             return self._data
         except AttributeError:
             pass
         self._data: Any = self.body
-        if self.headers.get("content-type") == "application/json" or self.topic.startswith(ADVISORIES):
+        content_type = self.headers.get(CONTENT_TYPE)
+        if content_type == JSON or self.topic.startswith(ADVISORIES):
             self._data = json.loads(self.body)
+        elif content_type == TEXT:
+            self._data = self.body.decode()
         return self._data
 
     @property
@@ -73,6 +78,11 @@ class Message:
     @property
     def key(self) -> str | None:
         return self._batch.keys[self._index].decode(errors="replace") or None
+
+    @property
+    def id(self) -> str | None:
+        """The idempotency id that it was published with: the hub stores one message of a topic with it."""
+        return self._batch.ids[self._index].decode(errors="replace") or None
 
     @property
     def attempt(self) -> int:

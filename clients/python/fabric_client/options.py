@@ -33,11 +33,14 @@ Backoff = Literal["fixed", "linear", "exponential"]
 AckMode = Literal["explicit", "auto"]
 OnExpire = Literal["drop", "dead"]
 Level = Literal["journaled", "received"]
+OnFull = Literal["refuse", "drop_old"]
+Keep = Literal["limits", "until_acked", "last_per_key"]
+Dedupe = Literal["window", "slide", "until_ack"]
 Moment = float | datetime
 
 
-class PublishOptions(TypedDict, total=False):
-    """What may be said about a message besides its topic and data."""
+class MessageOptions(TypedDict, total=False):
+    """What may be said about a message that is published at once."""
 
     key: str | bytes | None  # messages of one key keep their order in groups of order "key"
     headers: Mapping[str, HeaderValue] | None
@@ -45,12 +48,22 @@ class PublishOptions(TypedDict, total=False):
     priority: int | None  # 0..9, 9 goes first; 4 unless told
     ttl: Seconds | None  # it expires so long after it was accepted (or was due)
     expires_at: Moment | None
-    level: str | None  # "journaled" (on disk) or "received" (unsafe)
+    level: Level | None  # "journaled" (on disk) or "received" (unsafe)
+
+
+class ScheduleOptions(MessageOptions, total=False):
+    """The same for a message that is published later."""
+
+    name: str | None  # of the schedule; a new one replaces the one that has it
+
+
+class PublishOptions(ScheduleOptions, total=False):
+    """What may be said about a message besides its topic and data."""
+
     delay: Seconds | None  # publish it later,
     at: Moment | None  # or at this time,
     every: Seconds | None  # and again and again,
     cron: str | None  # or by the calendar: five fields, UTC
-    name: str | None  # of the schedule; a new one replaces the one that has it
 
 
 class GroupOptions(TypedDict, total=False):
@@ -67,6 +80,22 @@ class GroupOptions(TypedDict, total=False):
     ack: AckMode | None  # "auto": settled when sent
     on_expire: OnExpire | None  # what becomes of a message that expires: dropped, or a dead letter
     level: Level | None
+
+
+class TopicOptions(TypedDict, total=False):
+    """Settings of a topic."""
+
+    max_age: Seconds | None
+    max_msgs: int | None
+    max_bytes: int | None
+    on_full: OnFull | None  # refuse more, or drop the oldest
+    keep: Keep | None  # what the limits allow, what is not acked by all groups, or the latest of each key
+    dedupe: Dedupe | None  # how long an id is remembered: see docs/ids.md
+    dedupe_window: Seconds | None
+
+
+class QueueOptions(TopicOptions, GroupOptions, total=False):
+    """Settings of a queue: those of its topic and those of its group."""
 
 
 _TIMES: Final = {

@@ -20,7 +20,9 @@ from fabric_client.ticket import Ticket
 T = TypeVar("T")
 Settles = tuple[tuple[int, tuple[tuple[int, int, int, Any], ...]], ...]  # (channel, verdicts), as in a TXN
 
-JSON_HEADER: Final = ("content-type", "application/json")
+CONTENT_TYPE: Final = "content-type"  # a header that says what `data` was: JSON, or text; without it, bytes
+JSON: Final = "application/json"
+TEXT: Final = "text/plain"
 
 # One counter bounds a block in messages and in bytes: each message is charged MESSAGE_COST on top of its bytes. With
 # 128-byte messages a block is 1,024 of them; more would add latency, and hub and disk gain little beyond 128 KB.
@@ -61,10 +63,10 @@ def fit(
     topic: str, data: object, key: str | bytes | None, id: str | bytes | None, headers: Mapping[str, HeaderValue] | None
 ) -> Fit:
     """Check a message and turn its parts into bytes. The topic is checked apart, since its answer can be kept."""
-    body, is_json = _body(data)
+    body, content_type = _body(data)
     cost = len(body) + MESSAGE_COST
-    if is_json and (headers is None or JSON_HEADER[0] not in headers):
-        headers = {**(headers or {}), JSON_HEADER[0]: JSON_HEADER[1]}
+    if content_type and (headers is None or CONTENT_TYPE not in headers):
+        headers = {**(headers or {}), CONTENT_TYPE: content_type}
     if headers:
         if len(headers) > HEADER_NAMES_MAX:
             raise BadMessage(f"{len(headers)} headers; at most {HEADER_NAMES_MAX} fit", "put them into the body")
@@ -80,15 +82,16 @@ def fit(
     return Fit(topic, body, key_bytes, id_bytes, headers or None, cost + len(key_bytes) + len(id_bytes))
 
 
-def _body(data: object) -> tuple[bytes, bool]:
+def _body(data: object) -> tuple[bytes, str]:
+    """The bytes of a message, and their content type; none for bytes."""
     if isinstance(data, bytes):
-        return data, False
+        return data, ""
     if isinstance(data, str):
-        return sayable.text(data, "the data").encode(), False
+        return sayable.text(data, "the data").encode(), TEXT
     if isinstance(data, bytearray | memoryview):
-        return bytes(data), False
+        return bytes(data), ""
     try:
-        return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode(), True
+        return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode(), JSON
     except (TypeError, ValueError, RecursionError) as error:
         raise BadMessage(
             f"the data is neither bytes nor text nor JSON: {error}", "encode it to bytes yourself"

@@ -2,15 +2,25 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 from fabric import messages as m
 from fabric.columns import HeaderValue
 from fabric_client.errors import ConnectionLost, Timeout, refusal_error
-from fabric_client.options import ANSWER_S, PUBLISH_S, PublishOptions, block_options, message_of, pack
+from fabric_client.options import (
+    ANSWER_S,
+    PUBLISH_S,
+    MessageOptions,
+    Moment,
+    PublishOptions,
+    ScheduleOptions,
+    block_options,
+    message_of,
+    pack,
+)
 from fabric_client.outgoing import LANE_BODY_MAX, Fit, Options
 from fabric_client.publisher import Publisher
-from fabric_client.receipt import Receipt, total
+from fabric_client.receipt import Receipt, Scheduled, total
 from fabric_client.schedules import Schedule, cancelled_due, check_one_schedule, schedule_choice, schedule_page
 from fabric_client.session import Session
 from fabric_client.sync_base import Base
@@ -23,12 +33,81 @@ class Publishing(Base):
     _session: Session
     _publisher: Publisher
 
+    @overload
+    def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds | None = PUBLISH_S,
+        **options: Unpack[MessageOptions],
+    ) -> Receipt: ...
+
+    @overload
+    def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds | None = PUBLISH_S,
+        delay: Seconds,
+        every: Seconds | None = None,
+        cron: str | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Scheduled: ...
+
+    @overload
+    def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds | None = PUBLISH_S,
+        at: Moment,
+        every: Seconds | None = None,
+        cron: str | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Scheduled: ...
+
+    @overload
+    def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds | None = PUBLISH_S,
+        every: Seconds,
+        **options: Unpack[ScheduleOptions],
+    ) -> Scheduled: ...
+
+    @overload
+    def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds | None = PUBLISH_S,
+        cron: str,
+        **options: Unpack[ScheduleOptions],
+    ) -> Scheduled: ...
+
+    @overload
+    def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds | None = PUBLISH_S,
+        **options: Unpack[PublishOptions],
+    ) -> Receipt: ...
+
     def publish(
         self, topic: str, data: object, *, timeout: Seconds | None = PUBLISH_S, **options: Unpack[PublishOptions]
     ) -> Receipt:
-        """Publish one message and return when the hub has it on disk. Bytes are sent as they are, text as UTF-8,
-        everything else as JSON. `PublishOptions` lists what else may be said. With `delay`, `at`, `every` or `cron` the
-        hub keeps the message until it is due, and the answer is a `Scheduled` with the id of the schedule."""
+        """Publish one message and return when the hub has it on disk. Bytes are sent as they are; text, and all else
+        as JSON, with a header that says so, so that `data` of the message is what was published. `PublishOptions` lists
+        what else may be said. With `delay`, `at`, `every` or `cron` the hub keeps the message until it is due, and the
+        answer is a `Scheduled` with the id of the schedule."""
         message, steering = message_of(topic, data, **options)
         self._make_room(timeout)
         ticket = Ticket()
