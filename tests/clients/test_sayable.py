@@ -13,8 +13,9 @@ from fabric.hub import Hub
 from fabric_client import BadMessage, Client, FabricError, PublishRefused, sayable
 from fabric_client.outgoing import Fit
 from fabric_client.ticket import Ticket
-from tests.clients.real import PATIENCE_S, another, eventually
+from tests.clients.real import another, eventually
 from tests.clients.talk import Desk, bodies, live_session
+from tests.patience import PATIENCE_S
 
 ODD = "caf\udce9"  # what os.listdir gives for a name that is not UTF-8
 HUGE = 1 << 70

@@ -10,7 +10,8 @@ import pytest
 import fabric_client
 from fabric.hub import Hub
 from fabric_client import AsyncClient, Client, Message, Receipt, Scheduled
-from tests.clients.real import PATIENCE_S, another, eventually
+from tests.clients.real import another, eventually
+from tests.patience import PATIENCE_S
 
 
 def test_a_publish_for_later_is_scheduled(hub: Hub) -> None:
