@@ -234,6 +234,12 @@ class Group:
             tuple(handed),
         )
 
+    def record_beyond(self, seq: int) -> None:
+        """See to it that the row on disk tells what became of the messages up to a seq: after a restart it is all that
+        is known of those that were handed out, and that are not in the journal any more."""
+        if self._recorded <= seq:
+            self.dirty = self.durable
+
     # What becomes of messages.
 
     def close(self, first: int, last: int) -> None:

@@ -252,18 +252,16 @@ class Keeper:
 
     def _discard(self, block: Block, out: Out) -> None:
         """An empty block goes from disk. Groups that would have come by are told now, as they cannot see it then."""
-        behind = [
-            group
-            for takers in self._commons.trie.match_all(block.topics)
-            for group in takers
-            if group.durable and group.reached(block.priority) <= block.last_seq
-        ]
+        takers = [group for owners in self._commons.trie.match_all(block.topics) for group in owners if group.durable]
+        behind = [group for group in takers if group.reached(block.priority) <= block.last_seq]
         if behind and self._commons.shelf.holds(block.base_seq):
             self._waiting.append(block)  # they will meet it in memory
             return
         for group in dict.fromkeys(behind):
             for a, b in self._removed_runs(group, block):
                 group.lost(block.base_seq + a, block.base_seq + b - 1, REMOVED, out)
+        for group in dict.fromkeys(takers):
+            group.record_beyond(block.last_seq)
             self.changed(group)  # on disk with the discarded block, or nobody would ever hear of it
         self._bases.append(block.base_seq)
 
