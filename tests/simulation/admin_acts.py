@@ -23,7 +23,7 @@ def administer(world: World, client: Client, n: int) -> bool:
     match OPERATIONS[kind]:
         case "group.seek":
             fields["to"] = ("first", "last", {"seq": (n >> 2) % (world.disk.last_seq + 1)})[n % 3]
-            if world.swarm.until_acked and fields["to"] == "last":
+            if world.swarm.topics and fields["to"] == "last":
                 fields["to"] = "first"  # which one is the last depends on what was removed, and the observer cannot see
         case "group.update":
             fields |= ({"attempts_max": 1 + n % 4}, {"lease_ms": 1000 + 500 * (n % 3)})[n & 1]

@@ -67,7 +67,7 @@ class StoredSchedules:
 
 
 class Disk:
-    def __init__(self, until_acked: Iterable[str] = ()) -> None:
+    def __init__(self, settings: Iterable[tuple[str, m.TopicSettings]] = ()) -> None:
         self.bases: list[int] = []
         self.raws: list[bytes | Block] = []  # opened when someone reads them
         self.first_seq = 1
@@ -76,7 +76,7 @@ class Disk:
         self.groups: dict[str, m.SaveGroup] = {}
         self.producers: dict[str, m.SaveProducer] = {}
         self.failures: dict[tuple[str, int], m.SaveFailure] = {}
-        self.topics = {name: m.SaveTopic(name, m.TopicSettings(keep="until_acked"), 1, 0, 0) for name in until_acked}
+        self.topics = {name: m.SaveTopic(name, one, 1, 0, 0) for name, one in settings}
         self.settings: dict[str, m.SaveSetting] = {}
         self.schedules = StoredSchedules()
         self._ids: dict[int, bytes] = {}

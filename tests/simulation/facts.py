@@ -10,6 +10,10 @@ GRAIN_US: Final = 10_000  # by so much a message may live longer than it was tol
 Undo = tuple[Any, ...]
 
 
+class Unclear(Exception):
+    """What is right cannot be seen from outside: the life ends here."""
+
+
 class Facts:
     def __init__(self, counts: Counter[str]) -> None:
         self.counts = counts
@@ -22,9 +26,6 @@ class Facts:
         self.served = 0  # the last that the hub knows to be on disk
         self.groups: dict[str, GroupBook] = {}
         self.turn = 0  # number of the turn that is being gathered
-        self.until_acked: frozenset[str] = (
-            frozenset()
-        )  # topics that keep their messages until all groups have settled them
         self.wall_us = 0
         self.undo: list[Undo] = []  # of this turn
         self.accepted: list[Published] = []  # in this turn

@@ -96,6 +96,8 @@ class Judge(Order):
 
     def _excuse(self, group: GroupBook) -> None:
         """A group that comes, or comes back, may find messages gone that nobody else had use for."""
+        if self.settings:
+            group.optional.update(seq for seq in range(1, len(self.log) + 1) if self.may_be_removed(seq))
         if self.until_acked:
             others = [one for one in self.groups.values() if one.durable and one is not group]
             for seq in range(1, len(self.log) + 1):
@@ -288,6 +290,7 @@ class Judge(Order):
         if seq not in group.settled:
             group.settled.add(seq)
             self.undo.append((group.settled.discard, seq))
+            self.changed()
 
     def bury(self, group: GroupBook, seq: int) -> None:
         if seq in group.settled:
@@ -329,6 +332,21 @@ class Judge(Order):
             self._take_back_later(sub, back)
 
     # What is left.
+
+    def lost(self, group: GroupBook) -> list[int]:
+        """What the limits of topics took, and the group was not told."""
+        if not self.settings:
+            return []
+        return [
+            seq
+            for seq in range(max(group.start, self.first_seq), len(self.log) + 1)
+            if self.topics[seq - 1] in group.wanted and self.is_missed(group, seq)
+        ]
+
+    def is_missed(self, group: GroupBook, seq: int) -> bool:
+        if seq in group.settled or seq in group.optional or seq in group.told or seq in self.expires:
+            return False
+        return self.settings_of(self.topics[seq - 1]).keep != "last_per_key"
 
     def missing(self, group: GroupBook) -> list[int]:
         start = max(group.start, self.first_seq)

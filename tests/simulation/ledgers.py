@@ -253,6 +253,7 @@ class GroupBook:
         self.attempts: dict[int, int] = {}  # of the latest delivery, in this life of the hub
         self.handed: set[int] = set()  # what was ever sent to a consumer, in any life of the hub
         self.due: dict[int, float] = {}
+        self.told: set[int] = set()  # gaps that a consumer has heard of
         self.untold: set[int] = set()  # what retention took while no consumer could hear of it
         self.gap_owed: dict[tuple[bytes, int], set[int]] = {}
         self.lined = 0  # up to here, messages were put in line
@@ -318,7 +319,7 @@ class GroupBook:
     def restored(self) -> None:
         """After a crash: leases are void; what has failed keeps its count and its wait."""
         self.restored_to = max(self.lined, self.restored_to)
-        self.subs, self.leased, self.attempts, self.handed = [], {}, {}, set()
+        self.subs, self.leased, self.attempts = [], {}, {}
         self.lined, self.lines, self.streak, self.starved = 0, {}, 0, 0
         self.due = {seq: due for seq, due in self.due.items() if seq in self.failures}
 
@@ -334,5 +335,5 @@ class GroupBook:
         """Begin again elsewhere."""
         self.start, self.floor, self.last = start, start - 1, start - 1
         self.settled, self.failures, self.due, self.attempts = set(), {}, {}, {}
-        self.handed, self.untold = set(), set()
+        self.handed, self.untold, self.told = set(), set(), set()
         self.lined, self.lines, self.streak, self.starved = 0, {}, 0, 0

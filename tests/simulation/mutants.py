@@ -1,19 +1,16 @@
 """Bugs to be planted in the router, one at a time: where, what instead, and in which worlds to look for it."""
 
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from fabric import messages as m
 from fabric.block import pick
-from fabric.messages import SaveGroup
-from fabric.router import commands, dispatcher, handing, intake, keys, lanes, letters, pending, settling, transactions
-from fabric.router.core import Router, Turn
+from fabric.router import commands, dispatcher, intake, keys, lanes, letters, pending, settling, transactions
+from fabric.router.core import Router
 from fabric.router.deadletters import DeadLetters
-from fabric.router.delivery import Backlog, Parcel
 from fabric.router.failures import Failures
 from fabric.router.groups import Group
 from fabric.router.ids import Ids
-from fabric.router.ledger import Out
+from fabric.router.latest import Latest
 from fabric.router.members import Subscription
 from fabric.router.pending import Pending
 from fabric.router.producers import Producer
@@ -21,9 +18,51 @@ from fabric.router.ranges import Ranges
 from fabric.router.schedule import Schedules
 from fabric.router.sessions import Session
 from fabric.router.topic_keeper import Keeper
+from fabric.router.topic_state import Topic
+from fabric.router.topicbook import TopicBook
 from fabric.router.transactions import Transactions
-from fabric.router.upcoming import Key, Upcoming
-from tests.simulation.plan import Act, Bias
+from fabric.router.upcoming import Upcoming
+from tests.simulation.blocks import TOPICS
+from tests.simulation.mutations import (
+    always,
+    below_the_position,
+    claim_and_keep,
+    close_without_a_row,
+    confirm_before_the_disk,
+    count_nothing,
+    count_twice,
+    credit_off_by_one,
+    deliver_before_the_disk,
+    drop_of,
+    empty,
+    fit_what_expired,
+    forget_gaps,
+    forget_what_waits,
+    ignore_stale,
+    lapse_without_revoking,
+    leave_and_take_along,
+    letters_a_turn_later,
+    lost_without_a_word,
+    lowest_first,
+    never_strict,
+    nothing,
+    one_too_many,
+    producer_without_epoch,
+    put_at_once,
+    record_with,
+    resend_everything,
+    restore_producer_anew,
+    restore_without_failures,
+    restore_without_pause,
+    room_whatever_the_bytes,
+    room_whatever_the_peer,
+    take_early,
+    take_too_much,
+    touch_for_ever,
+    welcome_at_once,
+    without,
+)
+from tests.simulation.plan import DEDUPED, KEPT, Act, Bias
 
 
 class Mutant(NamedTuple):
@@ -31,233 +70,6 @@ class Mutant(NamedTuple):
     name: str
     instead: Any
     bias: Bias | None = None
-
-
-def nothing(*args: Any, **kwargs: Any) -> None:
-    return None
-
-
-def empty(*args: Any, **kwargs: Any) -> list[Any]:
-    return []
-
-
-def always(value: Any) -> Callable[..., Any]:
-    return lambda *args, **kwargs: value
-
-
-# When things leave, and what is on disk.
-
-
-def confirm_before_the_disk(seal: Callable[..., Turn]) -> Callable[..., Turn]:
-    def sealed(self: Router, wall_us: int, now: float, out: Out) -> Turn:
-        turn = seal(self, wall_us, now, out)
-        out += turn.sends
-        return Turn(turn.records, [])
-
-    return sealed
-
-
-def deliver_before_the_disk(seal: Callable[..., Turn]) -> Callable[..., Turn]:
-    def sealed(self: Router, wall_us: int, now: float, out: Out) -> Turn:
-        turn = seal(self, wall_us, now, out)
-        self.commons.committed_seq = self.commons.appended_seq
-        for group in self.groups.values():
-            group.base.live = False
-            self.dispatcher.stir(group)
-        return turn
-
-    return sealed
-
-
-def without(kind: type) -> Callable[[Callable[..., Turn]], Callable[..., Turn]]:
-    """Records of a kind never reach the disk."""
-
-    def mutate(seal: Callable[..., Turn]) -> Callable[..., Turn]:
-        def sealed(self: Router, wall_us: int, now: float, out: Out) -> Turn:
-            turn = seal(self, wall_us, now, out)
-            return Turn([record for record in turn.records if type(record) is not kind], turn.sends)
-
-        return sealed
-
-    return mutate
-
-
-def record_with(**changes: Callable[[SaveGroup], Any]) -> Callable[..., SaveGroup]:
-    original = Group.record
-
-    def record(self: Group, *args: Any, **more: Any) -> SaveGroup:
-        row = original(self, *args, **more)
-        return row._replace(**{name: change(row) for name, change in changes.items()})
-
-    return record
-
-
-def close_without_a_row(self: Group, first: int, last: int) -> None:
-    if first <= last:
-        self.open.remove(first, last)
-
-
-def restore_producer_anew(cls: type[Producer], saved: m.SaveProducer) -> Producer:
-    return Producer(saved.name, saved.epoch)
-
-
-def producer_without_epoch(original: Callable[..., m.SaveProducer]) -> Callable[..., m.SaveProducer]:
-    return lambda self, now_us: original(self, now_us)._replace(epoch=0)
-
-
-def welcome_at_once(original: Callable[..., None]) -> Callable[..., None]:
-    def hello(router: Router, message: m.Hello, peer: bytes, now: float, out: Out) -> None:
-        waiting = len(router.ledger._sends)
-        original(router, message, peer, now, out)
-        out += router.ledger._sends[waiting:]
-        del router.ledger._sends[waiting:]
-
-    return hello
-
-
-def claim_and_keep(self: Producer, epoch: int) -> None:
-    self.epoch = epoch
-
-
-def letters_a_turn_later(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Dead letters are written, but only with the next one: between them a crash would lose one."""
-    kept: list[bytes] = []
-
-    def made(*args: Any) -> list[bytes]:
-        late = kept[:]
-        kept[:] = list(original(*args))
-        return late
-
-    return made
-
-
-# Leases and verdicts.
-
-
-def lapse_without_revoking(group: Group, parcel: Parcel, now: float) -> None:
-    for a, b in parcel.open_seqs():
-        group.pending.put(Backlog(parcel.rank, a, b, parcel.attempt + 1, parcel.failures))
-
-
-def leave_and_take_along(group: Group, sub: Subscription, now: float, *, lost: bool) -> None:
-    group.members.remove(sub)
-
-
-def ignore_stale(original: Callable[..., Ranges]) -> Callable[..., Ranges]:
-    def settle(*args: Any) -> Ranges:
-        original(*args)
-        return Ranges()
-
-    return settle
-
-
-def touch_for_ever(original: Callable[..., Ranges]) -> Callable[..., Ranges]:
-    def settle(group: Group, sub: Subscription, verdict: int, first: int, last: int, *more: Any) -> Ranges:
-        stale = original(group, sub, verdict, first, last, *more)
-        for parcel in sub.parcels_in(first, last) if verdict == m.Verdict.TOUCH else ():
-            parcel.deadline += 1000
-        return stale
-
-    return settle
-
-
-def count_twice(original: Callable[..., None]) -> Callable[..., None]:
-    def fail(group: Group, parcel: Parcel, ordinals: Any, why: Any, now: float) -> None:
-        parcel.failures += 1
-        original(group, parcel, ordinals, why, now)
-
-    return fail
-
-
-def count_nothing(original: Callable[..., None]) -> Callable[..., None]:
-    def fail(group: Group, parcel: Parcel, ordinals: Any, why: Any, now: float) -> None:
-        parcel.failures -= 1
-        original(group, parcel, ordinals, why, now)
-
-    return fail
-
-
-def put_at_once(self: Pending, backlog: Backlog, due: float = 0.0) -> None:
-    _put(self, backlog)
-
-
-_put: Final = Pending.put
-
-
-def forget_what_waits(self: Pending, now: float) -> list[Backlog]:
-    self.waiting.clear()
-    return []
-
-
-def restore_without_failures(original: Callable[..., Group]) -> Any:
-    return classmethod(lambda cls, saved, failures, *more: original(saved, (), *more))
-
-
-def restore_without_pause(original: Callable[..., Group]) -> Any:
-    return classmethod(lambda cls, saved, *more: original(saved._replace(paused=False), *more))
-
-
-# Credit and choice.
-
-
-def credit_off_by_one(original: Callable[..., int]) -> Callable[..., int]:
-    return lambda self: original(self) + 1
-
-
-def room_whatever_the_bytes(self: Subscription) -> int:
-    return self.ordinal_max - self.sent if self.session.reachable and self.alone is None else 0
-
-
-def room_whatever_the_peer(self: Subscription) -> int:
-    return 0 if self.alone is not None else self.ordinal_max - self.sent
-
-
-def lowest_first(original: Callable[..., None]) -> Callable[..., None]:
-    def add_lane(self: Group, priority: int, cursor: int) -> None:
-        original(self, priority, cursor)
-        self.lanes.sort(key=lambda lane: lane.priority)
-
-    return add_lane
-
-
-def never_strict(original: Callable[..., None]) -> Callable[..., None]:
-    def make(self: Group, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self.strict = False
-
-    return make
-
-
-# Resuming, and other things.
-
-
-def resend_everything(sub: Subscription, seen: int, out: Out) -> None:
-    for parcel in sub.parcels:
-        out += handing.send_again(sub.group, parcel)
-
-
-def lost_without_a_word(self: Group, first: int, last: int, why: str, out: Out) -> None:
-    self.close(first, last)
-
-
-def forget_gaps(self: Group) -> None:
-    self.untold = []
-
-
-def take_too_much(remove: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, first, last: remove(self, first, last + 1)
-
-
-def fit_what_expired(group: Group, block: Any, first: int, last: int, wall_us: int, out: Out) -> Any:
-    return lanes.wanted_runs(group, block, first, last)
-
-
-def drop_of(schedule: m.SaveSchedule) -> m.DropSchedule:
-    return m.DropSchedule(schedule.id, schedule.due_us, schedule.name)
-
-
-def take_early(take: Callable[..., list[Key]]) -> Callable[..., list[Key]]:
-    return lambda self, wall_us, limit: take(self, wall_us + 400_000, limit)
 
 
 ORDERED_BY_KEY: Final = Bias(settings={"order": "key", "ack": "explicit"}, swarm={"templates": (True, False, False)})
@@ -283,6 +95,22 @@ LONG_AND_RANKED: Final = RANKED._replace(
     settings={"order": "none", "ack": "auto", "patterns": ("#",)}, weights={Act.PUBLISH: 60, Act.CREDIT: 30}, acts=96
 )
 
+UNTIL_ACKED: Final = (("a", KEPT[0]), ("b.c", KEPT[0]))
+QUEUE: Final = tuple((name, KEPT[1]) for name in TOPICS)
+FULL: Final = (("a", KEPT[2]), ("b.c", KEPT[2]))
+DROPPING: Final = (("a", KEPT[3]), ("b.c", KEPT[3]))
+AGING: Final = (("a", KEPT[4]), ("b.c", KEPT[4]), ("b", KEPT[4]))
+LATEST: Final = (("a", KEPT[5]), ("b.c", KEPT[5]))
+JOBS: Final = (("a", DEDUPED[2]), ("b.c", DEDUPED[2]), ("b", DEDUPED[2]))
+KEYED: Final = (True, False, False)
+WITH_ALL: Final = (False, True, True)
+FEW_AT_A_TIME: Final = {"templates": (False, True, False), "credits": (1, 2), "ephemeral_pct": 0, "ttl_pct": 0}
+QUEUED: Final = Bias(
+    swarm={**FEW_AT_A_TIME, "topics": QUEUE, "credits": (1,), "bytes": (1 << 40,), "clients": 2},
+    weights={Act.VERDICT: 40, Act.PASS: 16, Act.PUBLISH: 24, Act.FETCH: 10, Act.SUBSCRIBE: 2},
+    settings={"order": "none", "ack": "explicit", "patterns": ("#",), "lease_ms": 30_000},
+)
+
 MUTANTS: Final = {
     "confirmed before the disk": Mutant(Router, "seal", confirm_before_the_disk(Router.seal)),
     "delivered before the disk": Mutant(Router, "seal", deliver_before_the_disk(Router.seal)),
@@ -306,6 +134,7 @@ MUTANTS: Final = {
     "stale verdicts are called good": Mutant(settling, "settle", ignore_stale(settling.settle)),
     "a lease can be touched for ever": Mutant(settling, "settle", touch_for_ever(settling.settle), LAPSING),
     "a lost member takes along what it held": Mutant(settling, "leave", leave_and_take_along),
+    "attempts begin anew on restart": Mutant(Group, "record", record_with(handed=lambda row: ()), CRASHES),
     "failures are counted twice": Mutant(settling, "_fail", count_twice(settling._fail), FAILING),
     "failures are not counted": Mutant(settling, "_fail", count_nothing(settling._fail), FAILING),
     "failures are not saved": Mutant(Failures, "take_records", empty, FAILING),
@@ -355,7 +184,30 @@ MUTANTS: Final = {
         Keeper,
         "_settled_below",
         lambda self, topic: self._commons.committed_seq + 1,
-        Bias(swarm={"until_acked": ("a", "b.c"), "ephemeral_pct": 0, "credits": (0, 1, 2)}, weights={Act.TRIM: 0}),
+        Bias(swarm={"topics": UNTIL_ACKED, "ephemeral_pct": 0, "credits": (0, 1, 2)}, weights={Act.TRIM: 0}),
+    ),
+    "lanes move only when there is credit": Mutant(dispatcher, "advance", always(False), QUEUED),
+    "settled means below the position": Mutant(
+        Group, "has_settled", below_the_position, Bias(swarm={**FEW_AT_A_TIME, "topics": JOBS, "templates": WITH_ALL})
+    ),
+    "an id counts though its job is done": Mutant(
+        Router, "_is_over", always(False), Bias(swarm={"topics": JOBS, "templates": (False, False, True)})
+    ),
+    "an id does not count while its job is not done": Mutant(
+        Router, "_is_over", always(True), Bias(swarm={"topics": JOBS, "templates": (False, False, True)})
+    ),
+    "full topics take more": Mutant(TopicBook, "require_room", nothing, Bias(swarm={"topics": FULL})),
+    "a topic drops one too many": Mutant(
+        Topic, "uncount", one_too_many(Topic.uncount), Bias(swarm={"topics": DROPPING, "credits": (1, 2)})
+    ),
+    "the latest of a key is let go": Mutant(
+        Latest, "is_superseded", lambda self, key, seq: bool(key), Bias(swarm={"topics": LATEST, "templates": KEYED})
+    ),
+    "nobody is told what a topic dropped": Mutant(
+        Group, "lost", lost_without_a_word, Bias(swarm={"topics": DROPPING, "credits": (1, 2)})
+    ),
+    "what was handed out is not noted when its block goes": Mutant(
+        Group, "record_beyond", nothing, Bias(swarm={"topics": AGING}, weights={Act.CRASH: 8, Act.PASS: 12})
     ),
     "a FETCH is never closed": Mutant(dispatcher.Dispatcher, "_end_fetch", nothing, Bias(weights={Act.FETCH: 10})),
     "ranges take too much": Mutant(Ranges, "remove", take_too_much(Ranges.remove)),

@@ -37,9 +37,8 @@ INSTANT_S: Final = 1 / 1024
 
 
 class Observer(Stored):
-    def __init__(self, counts: Counter[str], until_acked: Iterable[str] = ()) -> None:
-        super().__init__(counts)
-        self.until_acked = frozenset(until_acked)
+    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, m.TopicSettings]] = ()) -> None:
+        super().__init__(counts, settings)
         self.sessions: dict[bytes, Session] = {}  # by peer
         self.secrets: dict[bytes, Session] = {}
         self._former: dict[bytes, Session] = {}  # by a peer that it had
@@ -104,6 +103,9 @@ class Observer(Stored):
             code = expected
         if expected != ANY:
             assert code == expected, f"answered with error {code}, not {expected}: {out}"
+        if code == Code.TOPIC_FULL and self._hoped is not None:
+            topic = next(message.fields["topic"] for _, message in out if type(message) is m.Err)
+            self.check_full(topic, idents_of(self._hoped[1].block))
         if code:
             self.counts[REFUSALS[code]] += 1
             self._hoped = None
@@ -265,8 +267,12 @@ class Observer(Stored):
         group = session.subs[message.chan].group
         for seq in range(max(message.first_seq, self.first_seq, group.start), min(message.last_seq, len(self.log)) + 1):
             assert self.is_done(group, seq), f"J6: {seq} is removed, and {group.name} has not settled it"
+        if self.settings and self.first_seq == 1 and group.durable:
+            for seq in range(message.first_seq, message.last_seq + 1):
+                assert seq not in group.settled, f"J6: {group.name} is told that {seq} is gone, and it has settled it"
         if group.untold and session.is_reachable(now):
             group.untold.difference_update(range(message.first_seq, message.last_seq + 1))
+        group.told.update(range(message.first_seq, message.last_seq + 1))
         missing = group.gap_owed.get((session.peer, message.chan))
         if missing:
             missing.difference_update(range(message.first_seq, message.last_seq + 1))
@@ -295,6 +301,7 @@ class Observer(Stored):
                 for sub in list(group.subs):
                     self.leave(sub, 0.0, lost=False)
                 del self.groups[name]
+                self.changed()
                 self.undo.append((self.groups.__setitem__, name, group))
                 for letter in [letter for letter in self.letters if letter[0] == name]:
                     self.dead.pop(letter, None)
@@ -364,7 +371,9 @@ class Observer(Stored):
         return [name for name, group in self.groups.items() if group.durable]
 
     def is_finished(self) -> bool:
-        return not self.schedules and not any(self.missing(group) for group in self.groups.values() if group.durable)
+        if self.schedules:
+            return False
+        return not any(self.missing(group) or self.lost(group) for group in self.groups.values() if group.durable)
 
     def finished(self) -> None:
         """Faults are over, willing consumers have come: nothing is left over."""
@@ -377,4 +386,5 @@ class Observer(Stored):
                 assert not missing, f"D12: {group.name} never settled {missing}"
                 held = [seq for seq in group.leased if seq not in group.settled and not self.is_optional(group, seq)]
                 assert not group.untold, f"J6: {group.name} lost {sorted(group.untold)} and was never told"
+                assert not (lost := self.lost(group)), f"J6: {group.name} lost {lost} and was never told"
                 assert not held, f"D12: {group.name} still holds {held}"

@@ -3,14 +3,14 @@
 from typing import Final
 
 from tests.simulation.blocks import IDENTS
-from tests.simulation.facts import Facts
 from tests.simulation.ledgers import GroupBook, Sub
+from tests.simulation.limits import Limits
 
 STREAK_MAX: Final = 64  # so many of higher priorities in a row, then one of the lowest that waits
 SUSPECT: Final = 2  # failures after which a message is delivered alone
 
 
-class Order(Facts):
+class Order(Limits):
     def _line_up(self, group: GroupBook) -> None:
         """Put what came since the last time into lines: by key where keys are kept in order, else by priority."""
         horizon = len(self.log) if group.received else self.served

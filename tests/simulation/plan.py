@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import IntEnum, auto
 from typing import Any, Final, NamedTuple
 
-from fabric.messages import GroupSettings, Level
+from fabric.messages import GroupSettings, Level, TopicSettings
 from tests.simulation.ledgers import fields_of
 
 # Acts of a life, of which one is drawn: long lives find what needs much to come together, short ones cost little.
@@ -78,6 +78,9 @@ WAITS: Final = (*[0] * 12, *[1] * 8, 2, 3, 5, 8, 13, 20, 40, 80, 160, 300, 600, 
 WAITS_LONG: Final = (*[0] * 4, *[1] * 4, 5, 13, 20, 40, 80, 160, 300, 600, 600, 1200, 2048, 5120, *[2] * 12)
 
 
+Topics = tuple[tuple[str, TopicSettings], ...]
+
+
 class GroupPlan(NamedTuple):
     name: str
     settings: GroupSettings
@@ -102,7 +105,7 @@ class Swarm(NamedTuple):
     ttl_pct: int  # publishes that expire
     retries: bool  # producers send again what was not confirmed when they come back
     concurrency: int
-    until_acked: tuple[str, ...]  # topics that keep their messages until all groups have settled them
+    topics: Topics  # those that have settings
     ephemeral_pct: int
     start_pct: int  # subscriptions that name a start other than the first
 
@@ -114,6 +117,27 @@ class Plan(NamedTuple):
 
 
 BIG: Final = 1 << 40
+KEPT: Final = (
+    TopicSettings(keep="until_acked"),
+    TopicSettings(keep="until_acked", max_msgs=4),
+    TopicSettings(max_msgs=6),
+    TopicSettings(max_msgs=3, on_full="drop_old"),
+    TopicSettings(max_age_ms=2000),
+    TopicSettings(keep="last_per_key"),
+)
+DEDUPED: Final = (
+    TopicSettings(dedupe_ms=2000),
+    TopicSettings(dedupe_ms=2000, dedupe="slide"),
+    TopicSettings(dedupe="until_ack"),
+    TopicSettings(dedupe="until_ack", keep="until_acked", max_msgs=8),
+)
+
+
+def _topics(rng: random.Random, *, with_ids: bool) -> Topics:
+    if rng.random() < (0.3 if with_ids else 0.7):
+        return ()
+    settings = rng.choice(DEDUPED if with_ids else KEPT)
+    return tuple((name, settings) for name in rng.choice((("a", "b.c"), ("a.c", "b", "b.c.d"))))
 
 
 def _settings(rng: random.Random, orders: tuple[str, ...]) -> GroupSettings:
@@ -142,7 +166,10 @@ def _group(rng: random.Random, name: str, orders: tuple[str, ...]) -> GroupPlan:
 def swarm_of(rng: random.Random) -> Swarm:
     clients = rng.randint(2, 4)
     orders = rng.choice((("none",), ("none", "key", "strict"), ("key",), ("strict",)))
-    until_acked = ("a", "b.c") if rng.random() < 0.15 else ()
+    with_ids = rng.random() < 0.25
+    topics = _topics(rng, with_ids=with_ids)
+    until_acked = any(settings.keep == "until_acked" for _, settings in topics)
+    until_ack = any(settings.dedupe == "until_ack" for _, settings in topics)
     quick = rng.random() < 0.5
     return Swarm(
         clients=clients,
@@ -155,12 +182,12 @@ def swarm_of(rng: random.Random) -> Swarm:
         waits=rng.choice((WAITS, WAITS, WAITS_LONG)),
         credits=rng.choice(((1000,), (0, 1, 2, 5, 1000), (1, 2))),
         bytes=rng.choice(((BIG,), (BIG,), (0, 300, 500, BIG), (300,))),
-        templates=(orders != ("none",), orders == ("none",) and rng.random() < 0.4, rng.random() < 0.25),
+        templates=(orders != ("none",), orders == ("none",) and rng.random() < 0.4, with_ids),
         received_pct=rng.choice((0, 0, 30)),
-        ttl_pct=rng.choice((0, 0, 0, 40)),
+        ttl_pct=0 if until_ack else rng.choice((0, 0, 0, 40)),  # has a group met what expired? it cannot be seen
         retries=rng.random() < 0.8,
         concurrency=rng.choice((1, 1, 2, 100)),
-        until_acked=until_acked,
+        topics=topics,
         ephemeral_pct=0 if until_acked else rng.choice((0, 0, 20, 50)),
         start_pct=rng.choice((0, 0, 30)),
     )
@@ -183,8 +210,10 @@ def draw(seed: int, bias: Bias | None = None) -> Plan:
     weights: dict[Act, int] = dict(ALWAYS)
     for kind, weight in SOMETIMES.items():
         weights[kind] = weight * rng.choice((0, 0, 1, 1, 3))
-    if swarm.until_acked:
+    if swarm.topics:
         weights[Act.TRIM] = 0
+    if any(settings.on_full == "refuse" and settings.max_msgs for _, settings in swarm.topics):
+        weights[Act.PUBLISH_LATER] = 0  # when it is due, there may be no room
     if swarm.templates[2]:
         weights[Act.CLOCK] = 0  # how long an id is remembered would be anybody's guess
     if bias is not None:

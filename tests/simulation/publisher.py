@@ -1,17 +1,19 @@
 """The observer's knowledge of publishing: producers and their numbers, idempotency keys, delays, transactions."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Final
 
 from fabric import messages as m
 from fabric.errors import Code
 from fabric.messages import Level
 from tests.simulation.blocks import IDENTS, idents_of
+from tests.simulation.facts import Unclear
 from tests.simulation.judge import Judge
 from tests.simulation.ledgers import Producer, Published, Scheduled, Session, Sub
+from tests.simulation.limits import is_over
 
 ANY: Final = -1  # no expectation
-DEDUPE_US: Final = 600_000_000
 Work = list[tuple[Sub, Any]]
 
 
@@ -21,8 +23,8 @@ def is_used_up(producer: Producer | None, pseq: int) -> bool:
 
 
 class Publishing(Judge):
-    def __init__(self, counts: Counter[str]) -> None:
-        super().__init__(counts)
+    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, m.TopicSettings]]) -> None:
+        super().__init__(counts, settings)
         self.landed_turns = 0
         self.schedules: list[Scheduled] = []
         self._numbered: dict[tuple[str, int], Scheduled] = {}  # by producer and pseq
@@ -40,13 +42,13 @@ class Publishing(Judge):
             return Code.SEQUENCE_GAP
         self._hoped = (session, message, [])
         if not is_used_up(producer, message.pseq):
-            return 0
+            return ANY if self.is_refusing(idents_of(message.block)) else 0
         stored = producer.blocks.get(message.pseq)
         return 0 if stored == (idents_of(message.block), session.epoch) else Code.PSEQ_TAKEN
 
     def transact(self, session: Session, message: m.Transact) -> int:
         expected = self.publish(session, message)
-        if expected or is_used_up(session.producer, message.pseq):
+        if expected not in (0, ANY) or is_used_up(session.producer, message.pseq):
             return expected
         work: Work = []
         for chan, verdicts in message.settles:
@@ -59,12 +61,14 @@ class Publishing(Judge):
                 self._hoped = None
                 return ANY
             if not sub.open.keys() >= set(ordinals):
-                self._hoped = None
                 self.counts["stale transactions"] += 1
-                return Code.STALE
+                if expected == 0:  # else a topic may be full, which is told first
+                    self._hoped = None
+                    return Code.STALE
+                return ANY
             work.append((sub, verdicts))
         self._hoped = (session, message, work)
-        return 0
+        return expected
 
     def accepted_hoped(self, now: float) -> None:
         """The hub took a publish: as a new one, as one that it has, or for later."""
@@ -89,6 +93,7 @@ class Publishing(Judge):
                 published.expires_us = self.wall_us + options["ttl_ms"] * 1000
             self._number_producer(session, producer, published, message.pseq)
             self._look_up_ids(published)
+            self._take_room(published)
             self.accepted.append(published)
         if isinstance(message, m.Publish):
             if message.rid:
@@ -104,6 +109,14 @@ class Publishing(Judge):
             published.producer, published.pseq = producer, pseq
             producer.take(published.idents, session.epoch)
 
+    def _take_room(self, published: Published) -> None:
+        """In the topics that have limits."""
+        if self.settings:
+            known = (published.known, published.twins)
+            new = [ident for at, ident in enumerate(published.idents) if at not in known[0] and at not in known[1]]
+            self.check_room(new)
+            self.coming(new)
+
     def _look_up_ids(self, published: Published) -> None:
         """Which messages of a new publish are duplicates by their ids."""
         firsts: dict[tuple[str, bytes], int] = {}
@@ -111,18 +124,35 @@ class Publishing(Judge):
             topic, _, _, name, _ = IDENTS[ident]
             if not name:
                 continue
+            settings = self.settings_of(topic)
             seq, until_us = self.ids.get((topic, name), (0, 0))
-            if self.wall_us < until_us:
+            window_us = self.wall_us + settings.dedupe_ms * 1000
+            if self.wall_us < until_us and not (settings.dedupe == "until_ack" and self._is_over(topic, seq)):
                 published.known[place] = seq
+                if settings.dedupe == "slide" and window_us > until_us:
+                    self.undo.append((self._put_id_back, (topic, name), (seq, until_us)))
+                    self.ids[topic, name] = (seq, window_us)
             elif (topic, name) in firsts:
                 published.twins[place] = firsts[topic, name]
             else:
                 firsts[topic, name] = place
                 old = self.ids.get((topic, name))
                 self.undo.append((self._put_id_back, (topic, name), old))
-                self.ids[topic, name] = (-len(self.accepted) - 1, self.wall_us + DEDUPE_US)  # numbered when sealed
+                self.ids[topic, name] = (-len(self.accepted) - 1, window_us)  # numbered when sealed
         published.stored -= len(published.known) + len(published.twins)
         self.counts["duplicate ids"] += len(published.known) + len(published.twins)
+
+    def _is_over(self, topic: str, seq: int) -> bool:
+        """Whether no group waits for a message any more."""
+        if seq < 0:
+            return not any(group.durable and topic in group.wanted for group in self.groups.values())
+        if seq < self.first_seq:
+            return True
+        waiting = [group for group in self.groups.values() if group.durable and topic in group.wanted]
+        waiting = [group for group in waiting if not is_over(group, seq)]
+        if waiting and all(seq in group.optional for group in waiting):
+            raise Unclear("a message may be removed or not, and so its id may count or not")
+        return not waiting
 
     def _put_id_back(self, key: tuple[str, bytes], old: tuple[int, int] | None) -> None:
         if old is None:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Final
 
-from fabric.router import id_era, id_span, ids
+from fabric.router import handed, id_era, id_span, ids, lanes, shelf
 
 BUCKETS: Final = 4
 WORDS: Final = 64
@@ -29,6 +29,9 @@ SMALL: Final[dict[ModuleType, dict[str, int]]] = {
         "SPAN_WORDS": SPAN_ERAS * WORDS,
         "_SLOT": SPAN_ERAS * WORDS - 1,
     },
+    shelf: {"GONE_MAX": 1, "SCAN_BLOCKS_MAX": 4, "SHELF_BYTES_MAX": 400},  # some three blocks
+    handed: {"STEP_MIN": 2, "STEP_MAX": 8, "GROWTH": 2},
+    lanes: {"SCAN_BLOCKS_MAX": 4},
     ids: {"BUCKETS": BUCKETS, "ERA_KEYS": ERA_KEYS, "KEPT_ROWS": 3, "STEP_BUCKETS": 1, "STEP_ROWS": 3},
 }
 _USUAL: Final = {module: {name: getattr(module, name) for name in sizes} for module, sizes in SMALL.items()}

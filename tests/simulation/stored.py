@@ -1,6 +1,7 @@
 """The observer's knowledge of the disk: what a turn writes, what a crash takes back, what retention removes."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 from fabric import messages as m
 from fabric.block import verify_stamp
@@ -13,8 +14,8 @@ from tests.simulation.publisher import Publishing
 
 
 class Stored(Publishing):
-    def __init__(self, counts: Counter[str]) -> None:
-        super().__init__(counts)
+    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, m.TopicSettings]]) -> None:
+        super().__init__(counts, settings)
         self.producers: dict[str, Producer] = {}
         self.clock_was_set = False
         self.letters: Counter[tuple[str, int]] = Counter()  # dead letters that there are, by group and original seq
@@ -30,7 +31,7 @@ class Stored(Publishing):
         new: list[int] = []  # seqs of what clients published
         for record in turn.records:
             if type(record) is m.Append:
-                first, last, _ = stamp_of(record.block)
+                first, last, ts_us = stamp_of(record.block)
                 verify_stamp(record.block)
                 assert first == len(self.log) + 1, "J1: seqs have no gap"
                 idents = idents_of(record.block)
@@ -47,6 +48,9 @@ class Stored(Publishing):
                             own.append((topic[5:], origin))
                         else:
                             self._redriven(topic[9:], seq, origin)
+                if self.settings:
+                    self.stored(first, ts_us)
+        self.all_stored()
         self.number(accepted, new)
         self.drop_cancelled()
         owed, self.dead = self.dead, Counter()
@@ -56,8 +60,8 @@ class Stored(Publishing):
             owed[letter] -= 1
             self.letters[letter] += 1
             self.undo.append((self._drop_letter, letter))
-        owed = +owed
-        assert not owed, f"D6: settled without their dead letters in the same transaction: {list(owed)}"
+        missing = [letter for letter in +owed if not self.may_be_removed(letter[1])]  # of what is gone there is none
+        assert not missing, f"D6: settled without their dead letters in the same transaction: {missing}"
         self.counts["dead letters"] += len(own)
         self.redriving.clear()
         for record in turn.records:
@@ -76,7 +80,12 @@ class Stored(Publishing):
             return
         if group.moved_in == self.turn:  # before a seek, or before it was deleted, it was another life of the group
             return
-        expired = group.settings.on_expire == "dead" and self.may_be_dropped(origin) and origin not in group.settled
+        expired = (
+            group.settings.on_expire == "dead"
+            and origin in self.expires
+            and self.may_be_dropped(origin)
+            and origin not in group.settled
+        )
         assert expired, f"D6: a dead letter that nobody expected: {origin} of {name}"
         self.counts["expired to letters"] += 1
         self.settled(group, origin)
@@ -131,6 +140,7 @@ class Stored(Publishing):
             for undo in reversed(undos):
                 undo[0](*undo[1:])
         self.undo, self._undos, self.accepted, self._alarms = [], [], [], []
+        self.all_stored()
         self.dead.clear()
         self.redriving.clear()
         self._hoped = None
@@ -142,6 +152,7 @@ class Stored(Publishing):
         for group in self.groups.values():
             group.restored()
             group.restored_to = self.durable
+            group.handed = {seq for seq in group.handed if seq <= self.durable}  # other messages may have these seqs
             if self.clock_was_set:  # what waits by the wall's clock
                 group.due.clear()
         for name, producer in self.producers.items():
@@ -154,6 +165,8 @@ class Stored(Publishing):
             self.expires.pop(seq, None)
             self.origin.pop(seq, None)
         del self.log[length:], self.topics[length:]
+        if self.settings:
+            self.cut_limits(length)
 
     def trimmed(self, first_seq: int) -> None:
         """Retention removes what is below: those who still needed it must be told."""

@@ -42,8 +42,8 @@ class World:
         self.steps = 0
         self.counts: Counter[str] = Counter()
         self.acts = [0] * len(Act)
-        self.disk = Disk(self.swarm.until_acked)
-        self.observer = Observer(self.counts, self.swarm.until_acked)
+        self.disk = Disk(self.swarm.topics)
+        self.observer = Observer(self.counts, self.swarm.topics)
         self.wall_offset_us = WALL_US
         self.set_back_s = 0  # by how much in all
         self.wires: dict[bytes, Wire] = {}
@@ -229,7 +229,7 @@ class World:
             raise AssertionError("liveness: the router is busy forever")
         if self._out:
             self._flush()
-        if before == observer.turn:
+        if before == observer.turn and not self.swarm.topics:
             self._doze()
         self._set_alarm()
 

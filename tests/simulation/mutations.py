@@ -1,0 +1,259 @@
+"""What a planted bug does in place of what the router does."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from fabric import messages as m
+from fabric.messages import SaveGroup
+from fabric.router import handing, lanes
+from fabric.router.core import Router, Turn
+from fabric.router.delivery import Backlog, Parcel
+from fabric.router.groups import Group
+from fabric.router.ledger import Out
+from fabric.router.members import Subscription
+from fabric.router.pending import Pending
+from fabric.router.producers import Producer
+from fabric.router.ranges import Ranges
+from fabric.router.topic_state import Topic
+from fabric.router.upcoming import Key
+
+
+def nothing(*args: Any, **kwargs: Any) -> None:
+    return None
+
+
+def empty(*args: Any, **kwargs: Any) -> list[Any]:
+    return []
+
+
+def always(value: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: value
+
+
+# When things leave, and what is on disk.
+
+
+def confirm_before_the_disk(seal: Callable[..., Turn]) -> Callable[..., Turn]:
+    def sealed(self: Router, wall_us: int, now: float, out: Out) -> Turn:
+        turn = seal(self, wall_us, now, out)
+        out += turn.sends
+        return Turn(turn.records, [])
+
+    return sealed
+
+
+def deliver_before_the_disk(seal: Callable[..., Turn]) -> Callable[..., Turn]:
+    def sealed(self: Router, wall_us: int, now: float, out: Out) -> Turn:
+        turn = seal(self, wall_us, now, out)
+        self.commons.committed_seq = self.commons.appended_seq
+        for group in self.groups.values():
+            group.base.live = False
+            self.dispatcher.stir(group)
+        return turn
+
+    return sealed
+
+
+def without(kind: type) -> Callable[[Callable[..., Turn]], Callable[..., Turn]]:
+    """Records of a kind never reach the disk."""
+
+    def mutate(seal: Callable[..., Turn]) -> Callable[..., Turn]:
+        def sealed(self: Router, wall_us: int, now: float, out: Out) -> Turn:
+            turn = seal(self, wall_us, now, out)
+            return Turn([record for record in turn.records if type(record) is not kind], turn.sends)
+
+        return sealed
+
+    return mutate
+
+
+def record_with(**changes: Callable[[SaveGroup], Any]) -> Callable[..., SaveGroup]:
+    original = Group.record
+
+    def record(self: Group, *args: Any, **more: Any) -> SaveGroup:
+        row = original(self, *args, **more)
+        return row._replace(**{name: change(row) for name, change in changes.items()})
+
+    return record
+
+
+def close_without_a_row(self: Group, first: int, last: int) -> None:
+    if first <= last:
+        self.open.remove(first, last)
+
+
+def restore_producer_anew(cls: type[Producer], saved: m.SaveProducer) -> Producer:
+    return Producer(saved.name, saved.epoch)
+
+
+def producer_without_epoch(original: Callable[..., m.SaveProducer]) -> Callable[..., m.SaveProducer]:
+    return lambda self, now_us: original(self, now_us)._replace(epoch=0)
+
+
+def welcome_at_once(original: Callable[..., None]) -> Callable[..., None]:
+    def hello(router: Router, message: m.Hello, peer: bytes, now: float, out: Out) -> None:
+        waiting = len(router.ledger._sends)
+        original(router, message, peer, now, out)
+        out += router.ledger._sends[waiting:]
+        del router.ledger._sends[waiting:]
+
+    return hello
+
+
+def claim_and_keep(self: Producer, epoch: int) -> None:
+    self.epoch = epoch
+
+
+def letters_a_turn_later(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Dead letters are written, but only with the next one: between them a crash would lose one."""
+    kept: list[bytes] = []
+
+    def made(*args: Any) -> list[bytes]:
+        late = kept[:]
+        kept[:] = list(original(*args))
+        return late
+
+    return made
+
+
+# Leases and verdicts.
+
+
+def lapse_without_revoking(group: Group, parcel: Parcel, now: float) -> None:
+    for a, b in parcel.open_seqs():
+        group.pending.put(Backlog(parcel.rank, a, b, parcel.attempt + 1, parcel.failures))
+
+
+def leave_and_take_along(group: Group, sub: Subscription, now: float, *, lost: bool) -> None:
+    group.members.remove(sub)
+
+
+def ignore_stale(original: Callable[..., Ranges]) -> Callable[..., Ranges]:
+    def settle(*args: Any) -> Ranges:
+        original(*args)
+        return Ranges()
+
+    return settle
+
+
+def touch_for_ever(original: Callable[..., Ranges]) -> Callable[..., Ranges]:
+    def settle(group: Group, sub: Subscription, verdict: int, first: int, last: int, *more: Any) -> Ranges:
+        stale = original(group, sub, verdict, first, last, *more)
+        for parcel in sub.parcels_in(first, last) if verdict == m.Verdict.TOUCH else ():
+            parcel.deadline += 1000
+        return stale
+
+    return settle
+
+
+def count_twice(original: Callable[..., None]) -> Callable[..., None]:
+    def fail(group: Group, parcel: Parcel, ordinals: Any, why: Any, now: float) -> None:
+        parcel.failures += 1
+        original(group, parcel, ordinals, why, now)
+
+    return fail
+
+
+def count_nothing(original: Callable[..., None]) -> Callable[..., None]:
+    def fail(group: Group, parcel: Parcel, ordinals: Any, why: Any, now: float) -> None:
+        parcel.failures -= 1
+        original(group, parcel, ordinals, why, now)
+
+    return fail
+
+
+def put_at_once(self: Pending, backlog: Backlog, due: float = 0.0) -> None:
+    _put(self, backlog)
+
+
+_put: Final = Pending.put
+
+
+def forget_what_waits(self: Pending, now: float) -> list[Backlog]:
+    self.waiting.clear()
+    return []
+
+
+def restore_without_failures(original: Callable[..., Group]) -> Any:
+    return classmethod(lambda cls, saved, failures, *more: original(saved, (), *more))
+
+
+def restore_without_pause(original: Callable[..., Group]) -> Any:
+    return classmethod(lambda cls, saved, *more: original(saved._replace(paused=False), *more))
+
+
+# Credit and choice.
+
+
+def credit_off_by_one(original: Callable[..., int]) -> Callable[..., int]:
+    return lambda self: original(self) + 1
+
+
+def room_whatever_the_bytes(self: Subscription) -> int:
+    return self.ordinal_max - self.sent if self.session.reachable and self.alone is None else 0
+
+
+def room_whatever_the_peer(self: Subscription) -> int:
+    return 0 if self.alone is not None else self.ordinal_max - self.sent
+
+
+def lowest_first(original: Callable[..., None]) -> Callable[..., None]:
+    def add_lane(self: Group, priority: int, cursor: int) -> None:
+        original(self, priority, cursor)
+        self.lanes.sort(key=lambda lane: lane.priority)
+
+    return add_lane
+
+
+def never_strict(original: Callable[..., None]) -> Callable[..., None]:
+    def make(self: Group, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.strict = False
+
+    return make
+
+
+# Resuming, and other things.
+
+
+def resend_everything(sub: Subscription, seen: int, out: Out) -> None:
+    for parcel in sub.parcels:
+        out += handing.send_again(sub.group, parcel)
+
+
+def lost_without_a_word(self: Group, first: int, last: int, why: str, out: Out) -> None:
+    self.close(first, last)
+
+
+def forget_gaps(self: Group) -> None:
+    self.untold = []
+
+
+def take_too_much(remove: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, first, last: remove(self, first, last + 1)
+
+
+def fit_what_expired(group: Group, block: Any, first: int, last: int, wall_us: int, out: Out) -> Any:
+    return lanes.wanted_runs(group, block, first, last)
+
+
+def below_the_position(self: Group, seq: int) -> bool:
+    return not self.open.holds(seq) and seq < self.position()
+
+
+def one_too_many(uncount: Callable[..., Any]) -> Callable[..., Any]:
+    def uncounted(self: Topic, *args: Any, **kwargs: Any) -> Any:
+        self.msgs += 1
+        gone = uncount(self, *args, **kwargs)
+        self.msgs -= 1
+        return gone
+
+    return uncounted
+
+
+def drop_of(schedule: m.SaveSchedule) -> m.DropSchedule:
+    return m.DropSchedule(schedule.id, schedule.due_us, schedule.name)
+
+
+def take_early(take: Callable[..., list[Key]]) -> Callable[..., list[Key]]:
+    return lambda self, wall_us, limit: take(self, wall_us + 400_000, limit)
