@@ -146,7 +146,7 @@ def test_a_long_history_is_read_page_by_page(house: House, monkeypatch: pytest.M
     )
 
 
-def test_new_patterns_of_a_group_find_what_was_not_delivered_yet(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_patterns_of_a_group_are_searched_on_disk_too(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal's index remembers what a group wants; it must not remember that for longer than it is so."""
     monkeypatch.setattr(chunks, "BLOCKS_MAX", 5)
     peer = house.talker()
@@ -156,8 +156,8 @@ def test_new_patterns_of_a_group_find_what_was_not_delivered_yet(house: House, m
     rid = peer.next_rid()
     peer.send(m.Fetch(1, rid, 1, 0))
     peer.until(m.End, rid)
-    admin(peer, "group.seek", group="g", to="first")
     admin(peer, "group.update", group="g", patterns=["a", "b"])
+    admin(peer, "group.seek", group="g", to="first")
     peer.send(m.Credit(1, 1000, 1 << 40))
     first = Block(peer.until(m.Deliver).block)
     if first.topics == ("a",):  # the FETCH had it
