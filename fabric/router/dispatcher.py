@@ -20,6 +20,7 @@ from fabric.router.group_rows import LAZY_S, GroupRows
 from fabric.router.groups import Group
 from fabric.router.handing import hand_out
 from fabric.router.intake import Intake
+from fabric.router.key_index import KeyIndex
 from fabric.router.keyed import hand_out_by_key
 from fabric.router.lanes import advance
 from fabric.router.ledger import Ledger, Out
@@ -306,10 +307,12 @@ class Dispatcher:
         """Apply rows that were checked."""
         self.commons.change.begin()
         group, stale, applied = sub.group, [], 0
+        sub.key_index = KeyIndex(sub)
         for verdict, first, last, arg in rows:
             late = settling.settle(group, sub, verdict, first, last, arg, now)
             stale += [list(pair) for pair in late]
             applied += last - first + 1 - late.size()
+        sub.key_index = None
         self.counters["settled"] += applied
         if stale:
             self.counters["stale_verdicts"] += 1

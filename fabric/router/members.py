@@ -5,6 +5,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fabric.router.delivery import Parcel
+from fabric.router.key_index import KeyIndex
 from fabric.router.ranges import Ranges
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Subscription:
         "concurrency",
         "fetch",
         "group",
+        "key_index",
         "ordinal_max",
         "outstanding",
         "parcels",
@@ -68,6 +70,7 @@ class Subscription:
         self.alone: Parcel | None = None  # a suspect; nothing else is sent until it is settled
         self.away = Ranges()  # ordinals that were taken back while the client was not connected
         self.fetch: FetchOrder | None = None
+        self.key_index: KeyIndex | None = None  # while rows of one ACK are applied
 
     def room(self) -> int:
         """How many messages may be sent now, by ordinal credit; 0 also when bytes or the connection forbid."""

@@ -5,7 +5,7 @@ had only in its buffer counts for nothing and waits for nothing. On the last fai
 once, in the turn that settles it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from fabric.block import Block
@@ -15,6 +15,7 @@ from fabric.router.backoff import wait_ms
 from fabric.router.delivery import Backlog, DeadLetter, Parcel
 from fabric.router.groups import Group
 from fabric.router.handing import note
+from fabric.router.key_index import KeyIndex
 from fabric.router.keys import Held
 from fabric.router.members import Subscription
 from fabric.router.ranges import Ranges
@@ -225,7 +226,7 @@ def _take_back_later(group: Group, parcel: Parcel, ordinals: Sequence[Span]) -> 
         return
     if group.strict:
         first = min(a for span in ordinals for a, _ in parcel.seqs(*span))
-        _take_back(group, parcel.sub, lambda other: other.open_after(first))
+        _take_back(group, parcel.sub, {other: other.open_after(first) for other in _parcels_after(parcel.sub, first)})
     elif parcel.keys is not None:
         firsts: dict[bytes, int] = {}
         for span in ordinals:
@@ -233,24 +234,23 @@ def _take_back_later(group: Group, parcel: Parcel, ordinals: Sequence[Span]) -> 
                 if key:
                     firsts.setdefault(key, seq)
         if firsts:
-            _take_back(group, parcel.sub, lambda other: _later_of_keys(other, firsts))
+            _take_back(group, parcel.sub, (parcel.sub.key_index or KeyIndex(parcel.sub)).later(firsts))
 
 
-def _later_of_keys(parcel: Parcel, firsts: dict[bytes, int]) -> list[Span]:
-    """Open ordinals of messages whose key comes back with an earlier one."""
+def _parcels_after(sub: Subscription, seq: int) -> list[Parcel]:
+    """Parcels with a higher seq; in a strict group they are the last ones."""
     found = []
-    for span in parcel.open:
-        for ordinal, seq, key in parcel.each(*span):
-            if firsts.get(key, seq) < seq:
-                found.append((ordinal, ordinal))
-    return found
+    for parcel in reversed(sub.parcels):
+        if parcel.runs[-1][1] <= seq:
+            break
+        found.append(parcel)
+    return found[::-1]
 
 
-def _take_back(group: Group, sub: Subscription, which: Callable[[Parcel], list[Span]]) -> None:
+def _take_back(group: Group, sub: Subscription, ahead: Mapping[Parcel, list[Span]]) -> None:
     """Take back what was sent ahead; nothing of it is counted."""
     lost: list[Span] = []
-    for parcel in list(sub.parcels):
-        taken = which(parcel)
+    for parcel, taken in ahead.items():
         for a, b in taken:
             parcel.open.remove(a, b)
             sub.outstanding -= b - a + 1
