@@ -408,6 +408,7 @@ class Subscription:
     def _let_go(self, batch: Batch) -> None:
         if self._held.pop(batch.first_ordinal, None) is not None:
             self._window.settled_bytes += len(batch.block.raw)
+            batch._payloads = None  # an ACK holds on to the batch until it is answered, and needs no payloads
 
     def _rows(self, batches: list[Batch]) -> list[Row]:
         """The verdicts given since the last time; the batches that they are about are added to `batches`."""
