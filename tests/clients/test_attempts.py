@@ -3,7 +3,8 @@
 import logging
 from collections import Counter
 
-from tests.clients.real import PATIENCE_S, HubProcess, connect
+from tests.clients.real import HubProcess, connect
+from tests.patience import PATIENCE_S
 
 JOBS = 3_000
 DEATHS = 4

@@ -17,7 +17,8 @@ from fabric.hub import Hub
 from fabric_client import AsyncClient, Client, HubError, Message, Request, Transaction
 from fabric_client.verdicts import patience, seconds
 from fabric_client.workbench import caller, check_handler, is_async
-from tests.clients.real import PATIENCE_S, another, eventually, running
+from tests.clients.real import another, eventually, running
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize(
