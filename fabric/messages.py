@@ -83,6 +83,7 @@ class Credit(NamedTuple):
     chan: int
     ordinal_max: int  # cumulative since SUB: deliver up to this ordinal,
     bytes_max: int  # and up to this many bytes of blocks
+    unsure: int = 0  # so many of the oldest unsettled may be begun or done; 0: as many as SUB's concurrency are begun
 
 
 class Settle(NamedTuple):

@@ -241,7 +241,11 @@ _ENCODERS: Final[dict[type, Any]] = {
     m.Flow: lambda s: [_pack(Verb.FLOW, 0, 0, s.blocks_max, s.bytes_max)],
     m.Subscribe: lambda s: [_pack(Verb.SUB, s.chan, s.rid, s.fields)],
     m.Unsubscribe: lambda s: [_pack(Verb.UNSUB, s.chan, s.rid)],
-    m.Credit: lambda s: [_pack(Verb.CREDIT, s.chan, 0, s.ordinal_max, s.bytes_max)],
+    m.Credit: lambda s: [
+        _pack(Verb.CREDIT, s.chan, 0, s.ordinal_max, s.bytes_max, s.unsure)
+        if s.unsure
+        else _pack(Verb.CREDIT, s.chan, 0, s.ordinal_max, s.bytes_max)
+    ],
     m.Deliver: lambda s: [_pack(Verb.DELIVER, s.chan, 0, s.first_ordinal, s.attempt, s.seqs), s.block],
     m.Settle: lambda s: [_pack(Verb.ACK, s.chan, s.rid, s.verdicts)],
     m.Fetch: lambda s: [_pack(Verb.FETCH, s.chan, s.rid, s.count, s.expires_ms, *([s.enough] if s.enough else []))],
@@ -274,7 +278,10 @@ _DECODERS: Final[dict[int, tuple[Any, bool]]] = {
     Verb.FLOW: (lambda c, r, a, f: m.Flow(_uint(a[0]), _uint(a[1])), False),
     Verb.SUB: (lambda c, r, a, f: m.Subscribe(c, r, _map(a)), False),
     Verb.UNSUB: (lambda c, r, a, f: m.Unsubscribe(c, r), False),
-    Verb.CREDIT: (lambda c, r, a, f: m.Credit(c, _uint(a[0]), _uint(a[1])), False),
+    Verb.CREDIT: (
+        lambda c, r, a, f: m.Credit(c, _uint(a[0]), _uint(a[1]), _uint(a[2]) if len(a) > 2 else 0),
+        False,
+    ),
     Verb.DELIVER: (
         lambda c, r, a, f: m.Deliver(c, _uint(a[0]), _uint(a[1]), tuple(map(_uint, _list(a[2]))), f),
         True,

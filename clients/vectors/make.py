@@ -202,6 +202,7 @@ def _consuming_frames() -> Iterator[tuple[str, m.ToHub | m.ToClient]]:
     yield "SUB, all settings", m.Subscribe(4, 6, {"patterns": ["a"], "group": "h", "credit": [32, 1 << 20]} | settings)
     yield "UNSUB", m.Unsubscribe(1, 6)
     yield "CREDIT", m.Credit(1, 400, 8 << 20)
+    yield "CREDIT of a consumer that is unsure what it has begun", m.Credit(1, 400, 8 << 20, 1024)
     yield "DELIVER", m.Deliver(1, 1, 1, (), stamped)
     yield "DELIVER, second attempt", m.Deliver(1, 3, 2, (), stamped)
     yield "DELIVER, picked", m.Deliver(1, 5, 1, (1001, 1, 1003, 2), b.pick(four, [(0, 1), (2, 4)]))

@@ -32,10 +32,10 @@ def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, no
             answer = router.dispatcher.settle(_channel(session, message.chan), message, now)
             if message.rid:
                 router.ledger.answer(session.peer, m.Ok(message.chan, message.rid, answer))
-        case m.Credit(chan, ordinal_max, bytes_max):
+        case m.Credit(chan, ordinal_max, bytes_max, unsure):
             sub = _channel(session, chan)
             router.change.begin()
-            sub.ordinal_max, sub.bytes_max = ordinal_max, bytes_max
+            sub.ordinal_max, sub.bytes_max, sub.unsure = ordinal_max, bytes_max, unsure
             router.dispatcher.stir(sub.group)
         case m.Ping(rid):
             out.append((session.peer, m.Pong(rid)))
@@ -129,11 +129,15 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, out: Ou
     if not (isinstance(credit, list) and len(credit) == 2 and all(map(is_number, credit))):
         raise ProtocolError(Code.BAD_OPTION, f"credit is [messages, bytes], not {credit!r:.60}")
     concurrency = bounded(fields, "concurrency", *CONCURRENCY)
+    unsure, batches = fields.get("unsure", 0), fields.get("batches", False)
+    if not is_number(unsure) or type(batches) is not bool:
+        raise ProtocolError(Code.BAD_OPTION, f"unsure is a number, not {unsure!r:.60}; batches is true or false")
     router.change.begin()
     group = existing or router.dispatcher.create(name, settings, fields.get("start"))
     if existing is None and group.durable:
         router.advice.say("$sys.group.created", group=group.name, **session.who)
     sub = session.channels[chan] = Subscription(session, chan, group, credit[0], credit[1], concurrency)
+    sub.unsure, sub.batches = unsure, batches
     router.dispatcher.join(sub)
     answer = {
         "group": group.name,

@@ -1,6 +1,7 @@
 """A subscription: one consumer's membership in a group, with its credit and what it holds."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from fabric.router.sessions import Session
 
 UNLIMITED: Final = 1 << 62
+UNSURE_ATTEMPTS: Final = 3  # from this attempt on a loss counts, also of a consumer that is unsure what it has begun
 _first_ordinal = attrgetter("first")
 
 
@@ -32,6 +34,7 @@ class Subscription:
     __slots__ = (
         "alone",
         "away",
+        "batches",
         "bytes_max",
         "bytes_sent",
         "chan",
@@ -45,6 +48,7 @@ class Subscription:
         "sent",
         "session",
         "stuck",
+        "unsure",
     )
 
     def __init__(
@@ -66,6 +70,8 @@ class Subscription:
         self.outstanding = 0  # ordinals given out and not settled
         self.parcels: list[Parcel] = []  # ascending by first ordinal
         self.concurrency = concurrency  # handlers that can be at work at once
+        self.batches = False  # it begins whole deliveries, so many at once, and not single messages
+        self.unsure = 0  # how many of the oldest open ordinals may be begun or done; 0: as many as `concurrency` are
         self.stuck: set[int] = set()  # ordinals that were begun, have lapsed, and were not spoken of since
         self.alone: Parcel | None = None  # a suspect; nothing else is sent until it is settled
         self.away = Ranges()  # ordinals that were taken back while the client was not connected
@@ -91,15 +97,58 @@ class Subscription:
         end = bisect_right(parcels, last, at, key=_first_ordinal) if last > first else min(at + 1, len(parcels))
         return [parcel for parcel in parcels[at:end] if parcel.first <= last and parcel.last >= first]
 
-    def started(self) -> int:
-        """The last ordinal that a handler can have begun: they begin in order, so many at once as the client said."""
-        left = self.concurrency - len(self.stuck)  # a handler that lets a lease lapse is still at it
-        for parcel in self.parcels if left > 0 else ():
-            for first, last in parcel.open:
-                if last - first + 1 >= left:
-                    return first + left - 1
-                left -= last - first + 1
-        return self.sent if left > 0 else 0
+    def begun(self) -> Ranges:
+        """Ordinals that count as begun if the consumer is lost now: the oldest open ones, as many as it can work on at
+        once. While it is unsure which they are, none, unless there is one only, or it was delivered too often for that.
+        """
+        if not self.unsure or self.outstanding == 1:
+            return self._oldest(self.concurrency - len(self.stuck))
+        often = [span for parcel in self.parcels if parcel.attempt >= UNSURE_ATTEMPTS for span in parcel.open]
+        return Ranges(often)
+
+    def kept(self) -> Ranges:
+        """Ordinals that can be begun, or done and not spoken of: what stays with a consumer without a connection."""
+        return self._oldest(max(self.unsure, self.concurrency) - len(self.stuck))
+
+    def _oldest(self, count: int) -> Ranges:
+        """So many of the oldest open ordinals that can be handled at the same time."""
+        found, keys = Ranges(), set[bytes]()
+        if self.group.strict and not self.unsure:
+            count = min(count, 1)
+        for parcel in self.parcels if count > 0 else ():
+            if parcel.keys is not None and not self.unsure:
+                count -= self._oldest_of_keys(parcel, parcel.keys, keys, count, found)
+            elif self.batches:
+                count -= 1
+                for first, last in parcel.open:
+                    found.add(first, last)
+            else:
+                for first, last in parcel.open:
+                    last = min(last, first + count - 1)
+                    if first <= last:
+                        found.add(first, last)
+                        count -= last - first + 1
+            if count <= 0:
+                break
+        return found
+
+    def _oldest_of_keys(
+        self, parcel: Parcel, names: Sequence[bytes], keys: set[bytes], count: int, found: Ranges
+    ) -> int:
+        """Messages of one key are handled one after the other: only the oldest of each can be begun."""
+        added = 0
+        for first, last in parcel.open:
+            for ordinal in range(first, last + 1):
+                key = names[ordinal - parcel.first]
+                if key in keys:
+                    continue
+                if added == count:
+                    return added
+                if key:
+                    keys.add(key)
+                found.add(ordinal, ordinal)
+                added += 1
+        return added
 
     def forget(self, parcel: Parcel) -> None:
         if self.alone is parcel:

@@ -34,6 +34,15 @@ class Ranges:
     def first(self) -> int:
         return self._firsts[0]
 
+    @property
+    def last(self) -> int:
+        return self._lasts[-1]
+
+    def between(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The ranges that have something of first..last."""
+        i, j = bisect_left(self._lasts, first), bisect_right(self._firsts, last)
+        return list(zip(self._firsts[i:j], self._lasts[i:j], strict=True))
+
     def holds(self, number: int) -> bool:
         at = bisect_left(self._lasts, number)
         return at < len(self._firsts) and self._firsts[at] <= number

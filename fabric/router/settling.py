@@ -96,7 +96,7 @@ def _judge(group: Group, parcel: Parcel, ordinals: Span, verdict: int, arg: Any,
 def lapse(group: Group, parcel: Parcel, now: float) -> None:
     """The lease ran out: what was begun has failed, and all its ordinals are stale from now on."""
     sub = parcel.sub
-    begun, rest = _revoke(group, parcel, sub.started())
+    begun, rest = _revoke(group, parcel, sub.begun())
     lost = [*begun, *rest]
     sub.stuck.update(ordinal for a, b in begun for ordinal in range(a, b + 1))
     note(group, Happening.LAPSE, sub, parcel.attempt, [pair for span in lost for pair in parcel.seqs(*span)])
@@ -110,7 +110,7 @@ def lapse(group: Group, parcel: Parcel, now: float) -> None:
 
 def leave(group: Group, sub: Subscription, now: float, *, lost: bool) -> None:
     """A member goes. If it was lost, what it can have begun has failed; all else is ready again."""
-    started = sub.started() if lost else 0
+    started = sub.begun() if lost else Ranges()
     for parcel in list(sub.parcels):
         begun, rest = _revoke(group, parcel, started)
         if lost:
@@ -128,9 +128,9 @@ def leave(group: Group, sub: Subscription, now: float, *, lost: bool) -> None:
 
 def detach(group: Group, sub: Subscription) -> None:
     """The connection of a member was closed: what it cannot have begun is ready again, the rest is its own for now."""
-    started = sub.started()
+    kept = sub.kept()
     for parcel in list(sub.parcels):
-        taken = parcel.open.remove(max(started + 1, parcel.first), parcel.last)
+        parcel.open, taken = _split(parcel.open, kept)
         sub.outstanding -= sum(b - a + 1 for a, b in taken)
         note(group, Happening.LOST, sub, parcel.attempt, [pair for span in taken for pair in parcel.seqs(*span)])
         _come_back(group, parcel, taken, parcel.attempt + 1)
@@ -152,7 +152,7 @@ def take_back_all(group: Group, why: str) -> None:
     for sub in group.members:
         ordinals = [span for parcel in sub.parcels for span in parcel.open]
         for parcel in list(sub.parcels):
-            _revoke(group, parcel, 0)
+            _revoke(group, parcel, Ranges())
         _tell_lost(group, sub, ordinals, why)
 
 
@@ -268,13 +268,22 @@ def _tell_lost(group: Group, sub: Subscription, ordinals: Iterable[Span], why: s
         group.mail.append((sub.session.peer, Notice("lease_lost", fields)))
 
 
-def _revoke(group: Group, parcel: Parcel, started: int) -> tuple[list[Span], list[Span]]:
-    """End a lease. Returns the ordinals up to `started` that were open, and those after it."""
+def _revoke(group: Group, parcel: Parcel, started: Ranges) -> tuple[list[Span], list[Span]]:
+    """End a lease. Returns the ordinals that were open and started, and the other open ones."""
     taken, parcel.open = parcel.open, Ranges()
     parcel.sub.outstanding -= taken.size()
-    begun = taken.remove(parcel.first, started)
+    begun, rest = _split(taken, started)
     _finish(group, parcel)
-    return begun, list(taken)
+    return list(begun), rest
+
+
+def _split(ordinals: Ranges, by: Ranges) -> tuple[Ranges, list[Span]]:
+    """Ordinals that are in `by`, and those that are not; takes them out of the first argument."""
+    found = Ranges()
+    for first, last in by.between(ordinals.first, ordinals.last) if ordinals else ():
+        for a, b in ordinals.remove(first, last):
+            found.add(a, b)
+    return found, list(ordinals)
 
 
 def _finish(group: Group, parcel: Parcel) -> None:

@@ -14,7 +14,7 @@ from fabric.wire import REASON_CHARS_MAX
 from fabric_client.admin import Admin
 from fabric_client.batch import Batch
 from fabric_client.message import Message
-from fabric_client.options import batch_concurrency, group_fields, position, subscription_maker
+from fabric_client.options import group_fields, position, subscription_maker
 from fabric_client.subscription import Subscription
 from fabric_client.verdicts import Reject, Release, Retry, check_on_error, decision, retry_argument
 from fabric_client.workbench import Bench, caller
@@ -128,7 +128,7 @@ def test_how_much_is_worked_on_at_once_is_declared() -> None:
     make = subscription_maker(Engine(), ["a"], group="g", concurrency=7, settings={"order": "strict"})
     assert make(3).request == {"patterns": ["a"], "group": "g", "concurrency": 7, "order": "strict"}
     assert "concurrency" not in subscription_maker(Engine(), ["a"], group=None, settings={})(3).request
-    assert [batch_concurrency(n) for n in (None, 10, 5000)] == [2048, 10, 2048]
+    assert subscription_maker(Engine(), ["a"], group="g", batches=True, settings={})(3).request["batches"] is True
     for wrong in (0, 65_537, True):
         with pytest.raises(FabricError, match="concurrency"):
             subscription_maker(Engine(), ["a"], group="g", concurrency=wrong, settings={})

@@ -35,6 +35,7 @@ SAMPLES: list[Any] = [
     m.Subscribe(7, 4, MAP),
     m.Unsubscribe(7, 5),
     m.Credit(7, 1000, 1 << 30),
+    m.Credit(7, 1000, 1 << 30, 1024),
     m.Deliver(7, 1, 2, (5, 1, 9, 2), BLOCK),
     m.Deliver(7, 1, 1, (), BLOCK),
     m.Settle(7, 6, ((m.Verdict.ACK, 1, 9, None), (m.Verdict.RETRY, 10, 10, 500), (m.Verdict.REJECT, 11, 11, "no"))),
@@ -101,7 +102,7 @@ def test_levels_and_verdicts_come_back_as_themselves() -> None:
 
 def test_additional_fields_are_ignored_so_that_commands_can_grow() -> None:
     assert wire.decode([msgpack.packb([Verb.PING, 0, 5, "new"])]) == m.Ping(5)
-    assert wire.decode([msgpack.packb([Verb.CREDIT, 1, 0, 5, 6, 7])]) == m.Credit(1, 5, 6)
+    assert wire.decode([msgpack.packb([Verb.CREDIT, 1, 0, 5, 6, 7, 8])]) == m.Credit(1, 5, 6, 7)
     assert wire.decode([msgpack.packb([Verb.ACK, 1, 0, [[0, 1, 2, None, "new"]]])]) == m.Settle(
         1, 0, ((m.Verdict.ACK, 1, 2, None),)
     )

@@ -57,11 +57,26 @@ class Judge(Order):
         """What members without a connection cannot have begun is for the others, if there are any."""
         away = [sub for sub in group.subs if sub.session.grace_until]
         for sub in away if len(away) < len(group.subs) else ():
-            started = sub.started()
+            started = self.begun(sub)
             for ordinal, held in list(sub.open.items()):
-                if ordinal > started:
+                if ordinal not in started:
                     self._take(sub, ordinal, held)
                     self.counts["passed on"] += 1
+
+    def begun(self, sub: Sub) -> set[int]:
+        """The ordinals that handlers can have begun: the oldest, one of each key where an order is kept."""
+        left, order = sub.concurrency - len(sub.stuck), sub.group.settings.order
+        found, keys = set[int](), set[bytes]()
+        for ordinal, held in sub.open.items():
+            if left <= 0 or (order == "strict" and found):
+                break
+            key = IDENTS[self.log[held.seq(ordinal) - 1]].key if order == "key" else b""
+            if key not in keys:
+                found.add(ordinal)
+                left -= 1
+                if key:
+                    keys.add(key)
+        return found
 
     def create(self, name: str | None, settings: m.GroupSettings) -> GroupBook:
         if name is None:
@@ -110,10 +125,10 @@ class Judge(Order):
                     group.optional.add(seq)
 
     def leave(self, sub: Sub, now: float, *, lost: bool) -> None:
-        group, started = sub.group, sub.started() if lost else 0
+        group, started = sub.group, self.begun(sub) if lost else set[int]()
         for ordinal, held in list(sub.open.items()):
             seq = self._take(sub, ordinal, held)
-            if ordinal <= started:
+            if ordinal in started:
                 self.fail(group, seq, now, None)
             elif not lost:
                 group.handed.discard(seq)  # given back
@@ -318,14 +333,14 @@ class Judge(Order):
     def lapse(self, held: Held, now: float) -> None:
         """A lease ran out: what can have been begun has failed."""
         sub = held.sub
-        started = sub.started()
+        started = self.begun(sub)
         back = []
         for ordinal in range(held.first, held.first + len(held.seqs)):
             if sub.open.get(ordinal) is held:
                 self.counts["lapsed"] += 1
                 seq = self._take(sub, ordinal, held)
                 back.append(seq)
-                if ordinal <= started:
+                if ordinal in started:
                     sub.stuck.add(ordinal)
                     self.fail(sub.group, seq, now, None)
         if back:

@@ -222,17 +222,6 @@ class Sub:
         assert held is not None, "what was seen or settled is not sent again"
         assert (held.seqs, held.attempt) == (seqs, message.attempt), "the same messages under the same ordinals"
 
-    def started(self) -> int:
-        """The last ordinal that a handler can have begun."""
-        left = self.concurrency - len(self.stuck)
-        if left <= 0:
-            return 0
-        for ordinal in self.open:
-            left -= 1
-            if not left:
-                return ordinal
-        return self.sent
-
 
 class GroupBook:
     """What became of each message in one group."""

@@ -99,6 +99,11 @@ class Acks:
     def __bool__(self) -> bool:
         return bool(self._open)
 
+    @property
+    def last_rid(self) -> int:
+        """Of the latest ACK without an answer; 0 when all are answered."""
+        return next(reversed(self._open), 0)
+
     def watch(self, watch: Watch) -> None:
         """The next ACKs carry verdicts that somebody waits for."""
         self._watches.append(watch)

@@ -15,7 +15,6 @@ from fabric_client.options import (
     FETCH_GRACE_S,
     GroupOptions,
     Start,
-    batch_concurrency,
     check_concurrency,
     fetch_request,
     subscription_maker,
@@ -76,7 +75,7 @@ class AsyncConsuming(AsyncBase):
         sub = self._begin(
             self._maker(
                 patterns, settings,
-                group=group, start=start, prefetch=prefetch, concurrency=batch_concurrency(prefetch), batches=True,
+                group=group, start=start, prefetch=prefetch, batches=True,
                 on_error=on_error, count=count,
             ),
             Ticket(),

@@ -73,15 +73,17 @@ async def messages(
     reactor: Reactor, sub: Subscription, count: int | None, timeout: float | None, on_refresh: OnRefresh | None
 ) -> AsyncGenerator[Message, None]:
     left = -1 if count is None else count
-    barred = sub.bars.by_key
     try:
         while left and (batch := await reactor.next_item(sub, timeout)) is not None:
             if isinstance(batch, Refresh):
                 await tell(batch, on_refresh)
                 continue
             for index, body in enumerate(batch.payloads):
-                if (batch._lost or barred) and batch.is_gone(index):
-                    continue
+                if sub.careful:
+                    if not await reactor.may_begin(sub, batch, timeout):
+                        return
+                    if batch.is_gone(index):
+                        continue
                 yield Message(batch, index, body)
                 left -= 1
                 if not left:
@@ -99,6 +101,11 @@ async def batches(
             if isinstance(batch, Refresh):
                 await tell(batch, on_refresh)
                 continue
+            if sub.careful:
+                if not await reactor.may_begin(sub, batch, timeout):
+                    return
+                if batch.is_void:
+                    continue
             yield batch
             left = left if count is None else max(0, left - batch.count)
     finally:

@@ -55,11 +55,14 @@ async def work(
         while True:
             while finished:
                 bench.done(finished.popleft())
-            while (message := bench.next()) is not None:
-                task = asyncio.create_task(handle(message))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-            if bench.over:
+            is_open = True
+            while is_open and bench.can_begin:
+                is_open = not sub.careful or await reactor.may_begin(sub, bench.first, timeout)
+                if is_open and (message := bench.next()) is not None:
+                    task = asyncio.create_task(handle(message))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+            if bench.over or not is_open:
                 break
             if refresh is not None and bench.idle:
                 await tell(refresh, on_refresh)

@@ -240,6 +240,12 @@ class Batch:
         closed = self._settled.union(self._done[self._sent :], (index for _, index, _ in self._other))
         return [index for index in range(self.count) if index not in closed]
 
+    def touch_row(self, now: float) -> list[Row]:
+        """What renews the lease, which covers the delivery: a touch of one open message."""
+        self.leased_at = now
+        ordinals = [self.first_ordinal + index for index in self.open_indexes()[:1]]
+        return [(Verdict.TOUCH, ordinal, ordinal, None) for ordinal in ordinals]
+
     def piece(self, start: int, stop: int) -> "Batch":
         """Messages start..stop-1 as a batch of their own. For a batch that nobody has seen."""
         seqs: tuple[int, ...] = ()
@@ -248,9 +254,15 @@ class Batch:
         block = Block(cut(self.block, start, stop))
         return Batch(self._sub, block, self.first_ordinal + start, self.attempt, seqs, self.leased_at)
 
+    @property
+    def is_void(self) -> bool:
+        """Whether the hub has forgotten this delivery, and gives its messages out anew."""
+        return self._sub.settles and self.generation != self._sub.generation
+
     def is_gone(self, index: int) -> bool:
         """Whether the message is not ours any more, or must wait for an earlier one."""
-        return index in self._lost or (bool(self._sub.bars) and self._sub.bars.barred(self, index))
+        sub = self._sub
+        return self.is_void or index in self._lost or (bool(sub.bars) and sub.bars.barred(self, index))
 
     def harvest(self, acks: list[Row], others: list[Row]) -> int:
         """Add the verdicts given since the last time to the rows of an ACK; how many messages they settle.
@@ -309,6 +321,7 @@ class Batch:
         sub = self._sub
         if sub.bars.ordered and verdict in (Verdict.RETRY, Verdict.RELEASE) and self.generation == sub.generation:
             sub.bars.failed(self, index)
+            sub.careful = True
         self._other.append((verdict, index, arg))
 
     def _noted(self) -> None:

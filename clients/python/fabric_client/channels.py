@@ -59,7 +59,7 @@ class Channels(dict[int, Subscription]):
 
     def next_deadline(self) -> float:
         """When a subscription has something to say, if nothing happens before."""
-        return min((min(sub.flush_at, sub.touch_at) for sub in self.values()), default=FOREVER)
+        return min((min(sub.flush_at, sub.touch_at, sub.look_at) for sub in self.values()), default=FOREVER)
 
     def fail(self, error: FabricError) -> None:
         for sub in self.values():

@@ -68,7 +68,6 @@ def messages(
     owner: object, pump: Pump, sub: Subscription, count: int | None, timeout: float | None, on_refresh: OnRefresh | None
 ) -> Generator[Message | None, None, None]:
     left = -1 if count is None else count
-    barred = sub.bars.by_key
     try:
         yield None
         while left:
@@ -79,8 +78,11 @@ def messages(
                 batch.tell(on_refresh)
                 continue
             for index, body in enumerate(batch.payloads):
-                if (batch._lost or barred) and batch.is_gone(index):
-                    continue
+                if sub.careful:
+                    if not pump.may_begin(sub, batch, timeout):
+                        return
+                    if batch.is_gone(index):
+                        continue
                 yield Message(batch, index, body)
                 left -= 1
                 if not left:
@@ -102,6 +104,11 @@ def batches(
             if isinstance(batch, Refresh):
                 batch.tell(on_refresh)
                 continue
+            if sub.careful:
+                if not pump.may_begin(sub, batch, timeout):
+                    return
+                if batch.is_void:
+                    continue
             yield batch
             left -= batch.count
             if count is not None and left <= 0:

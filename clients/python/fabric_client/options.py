@@ -24,7 +24,6 @@ FETCH_GRACE_S: Final = 2.0  # the hub ends a fetch or a request by itself; so mu
 GOODBYE_S: Final = 1.0  # how long close() waits for the answer to its goodbye
 CONCURRENCY_MAX: Final = 65_536
 FETCH_MAX: Final = 1_000_000  # messages of one fetch()
-BATCH_MAX: Final = 2_048  # messages of a large block; more in a batch is rare
 BATCH_LEAST: Final = 32  # messages that the hub sends ahead, at first, to a consumer of batches
 
 Start = Literal["first", "new", "last", "last_per_key"] | int | float | datetime | Mapping[str, int]
@@ -247,6 +246,10 @@ def subscription_maker(
     if group is not None:
         request["group"] = group
         request["concurrency"] = check_concurrency(concurrency)
+        if batches:
+            request["batches"] = True
+        if fetching:
+            request["unsure"] = CONCURRENCY_MAX  # the program has all it has fetched, and begins it in any order
     if start is not None:
         request["start"] = position(start)
     check_on_error(on_error)
@@ -291,11 +294,6 @@ def check_concurrency(concurrency: int) -> int:
             f"concurrency is 1..{CONCURRENCY_MAX}, not {concurrency!r}", "it is how many messages you work on at once"
         )
     return concurrency
-
-
-def batch_concurrency(prefetch: int | None) -> int:
-    """Whoever takes whole batches has begun all of one, and nothing of those behind it."""
-    return min(prefetch or PREFETCH, BATCH_MAX)
 
 
 def pack(

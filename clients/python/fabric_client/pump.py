@@ -24,6 +24,7 @@ from fabric import messages as m
 from fabric.errors import FabricError
 from fabric.messages import Verdict
 from fabric_client.batch import VERDICTS_PER_FRAME, Batch
+from fabric_client.begun import ask_before
 from fabric_client.engine import COMMIT_S, LEARN_S, Engine
 from fabric_client.liveness import Liveness
 from fabric_client.receipt import Receipt
@@ -165,6 +166,28 @@ class Pump(Engine):
         if sub.unsure and item is not None:
             self._learn(sub)
         return item
+
+    def may_begin(self, sub: Subscription, batch: Batch, timeout: float | None) -> bool:
+        """Before a message of the batch is begun, while `sub.careful`: see to it that the hub has all verdicts, or
+        knows that it has not. False when the subscription is over, or the hub was away for `timeout` seconds."""
+        while True:
+            with self.lock:
+                if self._stopped or sub.closed or sub.error is not None:
+                    break
+                question = ask_before(self.session, sub, batch, time.monotonic())
+                if question is None:
+                    if self.session.out:
+                        self.turn_locked()
+                    self.hand_over_locked()
+                    return True
+            if not self.wait(lambda asked=question.ticket: asked.done or sub.closed, timeout):  # type: ignore[misc]
+                break
+            with self.lock:
+                question.answered(time.monotonic())
+            if batch.is_void:
+                return True
+        sub.complain()
+        return False
 
     def _learn(self, sub: Subscription) -> None:
         """Before the first message is handed out: in which order they may be handled."""

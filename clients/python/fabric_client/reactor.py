@@ -16,6 +16,7 @@ import zmq
 from fabric import messages as m
 from fabric.messages import Verdict
 from fabric_client.batch import VERDICTS_PER_FRAME, Batch
+from fabric_client.begun import ask_before
 from fabric_client.engine import COMMIT_S, LEARN_S, Engine
 from fabric_client.liveness import Liveness
 from fabric_client.receipt import Receipt
@@ -114,6 +115,24 @@ class Reactor(Engine):
         elif sub.unsure:
             await self._learn(sub)
         return item
+
+    async def may_begin(self, sub: Subscription, batch: Batch, timeout: float | None) -> bool:
+        """Before a message of the batch is begun, while `sub.careful`: see to it that the hub has all verdicts, or
+        knows that it has not. False when the subscription is over, or the hub was away for `timeout` seconds."""
+        while not (self._stopped or sub.closed or sub.error is not None):
+            question = ask_before(self.session, sub, batch, time.monotonic())
+            if question is None:
+                if self.session.out:
+                    self.pump()
+                return True
+            self.pump()
+            if not await self.wait(lambda asked=question.ticket: asked.done or sub.closed, timeout):  # type: ignore[misc]
+                break
+            question.answered(time.monotonic())
+            if batch.is_void:
+                return True
+        sub.complain()
+        return False
 
     async def _learn(self, sub: Subscription) -> None:
         """Before the first message is handed out: in which order they may be handled."""

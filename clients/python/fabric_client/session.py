@@ -21,7 +21,7 @@ from typing import Any, Final
 from fabric import messages as m
 from fabric.errors import BlockError, Code, FabricError
 from fabric.messages import PROTOCOL_VERSION
-from fabric_client import sayable
+from fabric_client import begun, sayable
 from fabric_client.calls import Call, Calls
 from fabric_client.channels import Channels
 from fabric_client.errors import BadMessage, Closed, NotFound, from_wire
@@ -107,6 +107,8 @@ class Session:
         self.trouble = why
         self.out = []
         self.publisher.disconnected()
+        for sub in self.subscriptions.values():
+            sub.careful = sub.settles
         pause = min(BACKOFF_S[1], BACKOFF_S[0] * 2.0 ** min(self._attempt, 10))
         self.reopen_at = now + pause * (0.5 + self._random())
         self._attempt += 1
@@ -181,10 +183,11 @@ class Session:
             self._calls.fail_channel(sub.chan, Closed("this subscription is closed", "subscribe again"))
             self.flush(sub)
             if self.live and not sub.closed:
-                self._say(m.Credit(sub.chan, 0, 0))
+                self._say(m.Credit(sub.chan, 0, 0, sub.request.get("unsure", 0)))
 
     def fetch(self, sub: Subscription, how: tuple[int, int, int], ticket: Ticket) -> None:
         """Ask for up to `how[0]` messages, within `how[1]` ms; `how[2]` of them are enough."""
+        self.flush(sub)  # the hub hears first what is done
         self.ask(lambda rid: m.Fetch(sub.chan, rid, *how), ticket)
 
     def ready(self, sub: Subscription, refresh: int, ticket: Ticket) -> None:
@@ -227,6 +230,8 @@ class Session:
         for sub in list(self.subscriptions.values()):
             if now >= sub.flush_at:
                 self.flush(sub, now)
+            if now >= sub.look_at:
+                begun.look(self, sub, now)
             if now >= sub.touch_at:
                 touches = sub.renew(now)
                 if touches is not None:
@@ -272,6 +277,8 @@ class Session:
                 self.publisher.flow(message)
             case m.Welcome():
                 self._welcome(message, now)
+            case m.Pong():
+                self._answer(message.rid, None)
             case m.End():
                 self._answer(message.rid, message.sent)
             case m.Gap():

@@ -17,6 +17,7 @@ from fabric.errors import FabricError
 from fabric.messages import Verdict
 from fabric_client.acks import Acks
 from fabric_client.batch import VERDICTS_PER_FRAME, Batch
+from fabric_client.begun import SURE_ATTEMPT, UNSURE, Begun
 from fabric_client.errors import Closed, HubError
 from fabric_client.order import Bars
 from fabric_client.refresh import Refresh
@@ -75,6 +76,9 @@ class Subscription:
         self.taken_back = 0  # deliveries that the hub took back, or that went back to keep the order
         self.taken = 0  # messages taken since the last collect
         self.bars = Bars()
+        self.begun = Begun()
+        self.careful = False  # before a message is begun, the shell must ask whether it may be
+        self.look_at = FOREVER  # when to see whether a consumer that is unsure what it has begun is sure again
         self._next_seq = 0  # where an ephemeral subscription goes on; 0: not known
         self._touches: deque[Row] = deque()
         self._returns: deque[Row] = deque()  # go back to keep the order, or since the program has forgotten them
@@ -92,6 +96,7 @@ class Subscription:
         self.unsure = self.group is not None and "order" not in settings and "order" not in self.request
         # Whether deliveries want verdicts: not without a group, nor where the hub acks what it sends.
         self.settles = self.group is not None and settings.get("ack", self.request.get("ack")) != "auto"
+        self.careful = self.settles
 
     def subscribe(self, rid: int) -> m.Subscribe:
         """The SUB that opens, or opens again, this subscription."""
@@ -130,7 +135,9 @@ class Subscription:
         self._readies.clear()
         if not same_journal:
             self._next_seq = 0
-        self.flush_at = self.touch_at = FOREVER
+        self.flush_at = self.touch_at = self.look_at = FOREVER
+        self.begun.restarted()
+        self.careful = self.settles
         self._window = self._window.renewed()
         self.last_ordinal = 0
         self.jump_allowed = False
@@ -155,7 +162,7 @@ class Subscription:
         self._held.clear()
         self.ready.clear()
         self.dirty.clear()
-        self.flush_at = self.touch_at = FOREVER
+        self.flush_at = self.touch_at = self.look_at = FOREVER
 
     # Deliveries.
 
@@ -221,6 +228,7 @@ class Subscription:
             self._cut_up(batch, fresh)
         elif fresh:
             batch._lost = batch._lost.union(fresh)
+            self.careful = True
             self.stale += len(fresh)  # whoever has them may give verdicts, in vain
             self._window.lost(len(fresh))
             self._settle(batch, fresh)
@@ -275,12 +283,19 @@ class Subscription:
         item = self.ready.popleft()
         if isinstance(item, Batch):
             self.taken += item.count
+            if item.attempt >= SURE_ATTEMPT:
+                self.careful = self.settles
             if not self.settles and item.generation == self.generation:
                 self._window.settled += item.count
                 self._window.settled_bytes += len(item.block.raw)
                 if self._window.can_rise:
                     self.hook(self, False)  # no verdict will say that there is room again
         return item
+
+    @property
+    def verdicts(self) -> int:
+        """How many have been collected; of a lost delivery, too, nothing more is expected."""
+        return self._window.settled
 
     # Verdicts.
 
@@ -318,9 +333,14 @@ class Subscription:
         self.acks.all_sent()
         if now is not None:
             self._window.measure(now, not self._held)
-        if self._window.rise():
-            out.append(m.Credit(self.chan, self._window.ordinal_max, self._window.bytes_max))
+        if self._window.rise() or self.begun.told != self.begun.is_unsure:
+            out.append(self._credit())
         return out
+
+    def _credit(self) -> m.Credit:
+        self.begun.told = self.begun.is_unsure
+        unsure = UNSURE if self.begun.is_unsure else self.request.get("unsure", 0)
+        return m.Credit(self.chan, self._window.ordinal_max, self._window.bytes_max, unsure)
 
     def _give_back_barred(self) -> None:
         """What is here of barred keys goes back together with the failure that barred them."""
@@ -334,29 +354,21 @@ class Subscription:
         return [self._readies.popleft() for _ in range(len(self._readies))]
 
     def renew(self, now: float) -> m.ToHub | None:
-        """Every quarter of a lease, whatever is held longer than a quarter is touched: nothing gets past half.
-        A lease covers a delivery, so one open ordinal of it is enough."""
+        """Every quarter of a lease, whatever is held longer than a quarter is touched: nothing gets past half."""
         quarter = self.lease_s / 4
-        rows: list[Row] = []
-        self.touch_at = now + quarter if self._held else FOREVER
-        for batch in self._held.values():
-            if len(rows) == VERDICT_ROWS_MAX:
-                self.touch_at = now  # the others in the next frame, at once
-                break
-            if now - batch.leased_at >= quarter:
-                batch.leased_at = now
-                if left := batch.open_indexes():
-                    ordinal = batch.first_ordinal + left[0]
-                    rows.append((Verdict.TOUCH, ordinal, ordinal, None))
+        due = [batch for batch in list(self._held.values()) if now - batch.leased_at >= quarter]
+        rows = [row for batch in due[:VERDICT_ROWS_MAX] for row in batch.touch_row(now)]
+        self.touch_at = FOREVER if not self._held else now if len(due) > VERDICT_ROWS_MAX else now + quarter
         # Unanswered: a lost touch is repeated by the next one.
         return m.Settle(self.chan, 0, tuple(rows)) if rows else None
 
     def resumed(self) -> Iterable[m.ToHub]:
         """What the hub may have missed before a resume: unanswered ACKs and the credit, both safe to repeat."""
         self.jump_allowed = True
+        self.begun.resumed()
         yield from self.acks.messages()
         if not self.fetching or self.retired:
-            yield m.Credit(self.chan, self._window.ordinal_max, self._window.bytes_max)
+            yield self._credit()
 
     def answered(self, rid: int, fields: Mapping[str, Any]) -> bool:
         """The hub's OK to an ACK. True when it was one of ours."""

@@ -14,7 +14,6 @@ from fabric_client.options import (
     FETCH_GRACE_S,
     GroupOptions,
     Start,
-    batch_concurrency,
     check_concurrency,
     fetch_request,
     subscription_maker,
@@ -77,7 +76,7 @@ class Consuming(Base):
         timeout = patience(timeout)
         sub = self._subscribe(
             patterns, settings,
-            group=group, start=start, prefetch=prefetch, concurrency=batch_concurrency(prefetch), batches=True,
+            group=group, start=start, prefetch=prefetch, batches=True,
             on_error=on_error, count=count,
         )  # fmt: skip
         return Consumer(self, self._pump, sub, consumer.batches(self, self._pump, sub, count, timeout, on_refresh))

@@ -8,6 +8,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
 from fabric.errors import FabricError
@@ -26,7 +27,7 @@ class Bench:
         self._sub = sub
         self._concurrency = concurrency
         self._left = count  # how many may still begin
-        self._ready: deque[Message] = deque()
+        self._ready: list[tuple[int, int, Message]] = []  # a heap: the oldest delivery first, as the hub thinks
         self._queues: dict[bytes, deque[Message]] = {}  # by key: behind a message that is ready or being handled
         self.begun = 0
         self.running = 0
@@ -39,12 +40,12 @@ class Bench:
             else:
                 if key:
                     self._queues[key] = deque()
-                self._ready.append(message)
+                self._push(message)
 
     def next(self) -> Message | None:
         """A message to begin with now."""
-        while self._ready and self.running < self._concurrency and self._left != 0:
-            message = self._ready.popleft()
+        while self.can_begin:
+            message = heappop(self._ready)[-1]
             if message.lost:
                 self._pass_on(message)
                 continue
@@ -61,6 +62,15 @@ class Bench:
         self._pass_on(message)
 
     @property
+    def can_begin(self) -> bool:
+        return bool(self._ready) and self.running < self._concurrency and self._left != 0
+
+    @property
+    def first(self) -> Batch:
+        """What the next message to begin with belongs to."""
+        return self._ready[0][-1]._batch
+
+    @property
     def hungry(self) -> bool:
         """Whether there is nothing to begin with although someone is free."""
         return not self._ready and self.running < self._concurrency and self._left != 0
@@ -74,6 +84,10 @@ class Bench:
         """Whether as many as wanted have been handled."""
         return self._left == 0 and not self.running
 
+    def _push(self, message: Message) -> None:
+        batch = message._batch
+        heappush(self._ready, (batch.generation, batch.first_ordinal + message._index, message))
+
     def _key(self, message: Message) -> bytes:
         bars = self._sub.bars
         return bars.key_of(message._batch, message._index) if bars.ordered else b""
@@ -84,7 +98,7 @@ class Bench:
             return
         queue = self._queues[key]
         if queue:
-            self._ready.append(queue.popleft())
+            self._push(queue.popleft())
         else:
             del self._queues[key]
 

@@ -48,9 +48,12 @@ def work(
             while True:
                 while finished:
                     bench.done(finished.popleft())
-                while (message := bench.next()) is not None:
-                    pool.submit(handle, message)
-                if bench.over:
+                is_open = True
+                while is_open and bench.can_begin:
+                    is_open = not sub.careful or pump.may_begin(sub, bench.first, timeout)
+                    if is_open and (message := bench.next()) is not None:
+                        pool.submit(handle, message)
+                if bench.over or not is_open:
                     break
                 if refresh is not None and bench.idle:
                     refresh.tell(on_refresh)
