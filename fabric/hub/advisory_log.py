@@ -27,6 +27,7 @@ REFUSED: Final = Line(logging.WARNING, "refused")
 NOT_POSSIBLE: Final = Line(logging.INFO, "refused")
 GROUP_CREATED: Final = Line(logging.INFO, "group created")  # by a consumer; by an administrator it is a change
 SLOW_COMMIT: Final = Line(logging.WARNING, "slow commit")
+JOURNAL_TRIMMED: Final = Line(logging.INFO, "journal trimmed")
 # What is not in this table is not logged: `$sys.admin` tells of changes to groups, and who made them.
 LINES: Final = {
     "$sys.session.opened": Line(logging.INFO, "session opened"),

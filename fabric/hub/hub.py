@@ -25,7 +25,7 @@ import fabric
 from fabric import messages as m
 from fabric import wire
 from fabric.errors import Code, FabricError, ProtocolError
-from fabric.hub.advisory_log import SLOW_COMMIT, AdvisoryLog
+from fabric.hub.advisory_log import JOURNAL_TRIMMED, SLOW_COMMIT, AdvisoryLog
 from fabric.hub.arrivals import Arrivals
 from fabric.hub.commit_share import CommitShare, is_publish
 from fabric.hub.faults import Faults
@@ -275,7 +275,7 @@ class Hub:
                     self._committed(seconds, now, out)
                 case Trimmed(first_seq):
                     self._router.trimmed(first_seq, out)
-                    event(logging.INFO, "journal trimmed", first_seq=first_seq)
+                    self._log.write(JOURNAL_TRIMMED, {"first_seq": first_seq})
                 case TrimWanted(seq):
                     self._router.topics.give_way(seq)
                 case Unwritable(error):
