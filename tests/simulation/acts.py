@@ -33,6 +33,9 @@ PLAY: Final[dict[int, Play]] = {
     Act.SLOW: fault_acts.slow,
     Act.CRASH: fault_acts.crash,
     Act.FAIL: fault_acts.fail,
+    Act.FAULT: fault_acts.fault,
+    Act.STOP: fault_acts.stop,
+    Act.LIE: delivery_acts.lie,
     Act.CLOCK: fault_acts.clock,
     Act.TRIM: fault_acts.trim,
 }

@@ -3,9 +3,10 @@
 from typing import Any, Final
 
 from fabric import messages as m
+from fabric.bounds import HORIZON_MS
 from fabric.messages import Verdict
 from tests.simulation.connection_acts import ready
-from tests.simulation.people import Client, Taken
+from tests.simulation.people import Client, Lie, Taken
 from tests.simulation.plan import BIG
 from tests.simulation.world import World
 
@@ -16,6 +17,7 @@ VERDICTS: Final = (
     *[Verdict.REJECT],
     *[Verdict.TOUCH] * 2,
 )
+EDGES_MS: Final = (HORIZON_MS, HORIZON_MS + 1, (1 << 63) - 1, (1 << 64) - 1)
 DELAYS_MS: Final = (None, None, 0, 125, 1000, 3000)
 CHANNELS: Final = 4
 
@@ -125,6 +127,27 @@ def verdict_stale(world: World, client: Client, n: int) -> bool:
         if VERDICTS[kind] is not Verdict.TOUCH:
             sub.held.pop(ordinal, None)
     world.send(wire, m.Settle(chan, client.next_rid(), ((VERDICTS[kind], first + 1, last, None),)))
+    return True
+
+
+def lie(world: World, client: Client, n: int) -> bool:
+    """A wait at the edge of what is allowed, or beyond it."""
+    wire = ready(client)
+    free = {plan.name for plan in world.swarm.groups if plan.settings.order == "none"}
+    chans = [chan for chan, sub in client.subs.items() if sub.held and sub.group in free]
+    if wire is None or not chans:
+        return False
+    n, at = divmod(n, len(chans))
+    sub = client.subs[chans[at]]
+    n, place = divmod(n, len(sub.held))
+    ordinal = list(sub.held)[place]
+    said = (Verdict.RETRY, Verdict.TOUCH)[n & 1]
+    wait_ms = EDGES_MS[(n >> 1) % len(EDGES_MS)]
+    is_absurd = wait_ms > HORIZON_MS
+    if said is Verdict.RETRY and not is_absurd:
+        del sub.held[ordinal]
+    message = m.Settle(chans[at], client.next_rid(), ((said, ordinal, ordinal, wait_ms),))
+    world.send(wire, Lie(message, is_absurd))
     return True
 
 

@@ -27,13 +27,25 @@ def slow(world: World, client: Client, n: int) -> bool:
 
 
 def crash(world: World, client: Client, n: int) -> bool:
-    world.note(lambda: f"the hub crashes; {'' if n & 1 else 'no '}commit in flight lands")
-    world.crash(n & 1)
+    world.note(lambda: f"the hub crashes; {('no commit', 'the commit', 'every commit')[n % 3]} in flight lands")
+    world.crash(n % 3)
     return True
 
 
 def fail(world: World, client: Client, n: int) -> bool:
     world.failing = True
+    return True
+
+
+def fault(world: World, client: Client, n: int) -> bool:
+    world.faulty = True
+    world.note(lambda: "the router will fail")
+    return True
+
+
+def stop(world: World, client: Client, n: int) -> bool:
+    world.note(lambda: "the hub is stopped")
+    world.stop()
     return True
 
 

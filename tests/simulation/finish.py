@@ -13,7 +13,7 @@ ROUNDS_MAX: Final = 100  # a second each: a lost session, a lapsed lease and a w
 
 def finish(world: World) -> None:
     """Faults are over and a willing consumer comes for every group: everything must be settled in the end."""
-    world.slow, world.failing = 0, False
+    world.slow, world.failing, world.faulty = 0, False, False
     world.note(lambda: "finish: faults are over")
     for one in list(world.wires.values()):
         one.heal(world)

@@ -14,6 +14,7 @@ from tests.simulation.blocks import IDENTS
 from tests.simulation.ledgers import GroupBook, Held, Session, Sub, settings_of
 from tests.simulation.order import SUSPECT, Order
 
+FAR_MS: Final = 1_000_000
 VERDICT_NAMES: Final = {verdict.value: f"verdict {verdict.name}" for verdict in Verdict}
 
 
@@ -326,6 +327,8 @@ class Judge(Order):
         ):  # letters are tried for ever
             self.bury(group, seq)
         else:
+            if type(delay_ms) is int and delay_ms > FAR_MS:
+                group.optional.add(seq)  # nobody waits for it here
             group.due[seq] = now + group.wait_s(failures + 1, delay_ms) - 0.001
 
     # Time.

@@ -241,6 +241,8 @@ class GroupBook:
         self.failures: dict[int, int] = {}
         self.attempts: dict[int, int] = {}  # of the latest delivery, in this life of the hub
         self.handed: set[int] = set()  # what was ever sent to a consumer, in any life of the hub
+        self.ever: set[int] = set()  # the same, though it was given back
+        self.unclean = False  # the hub has died since, and may have forgotten what it handed out
         self.due: dict[int, float] = {}
         self.told: set[int] = set()  # gaps that a consumer has heard of
         self.untold: set[int] = set()  # what retention took while no consumer could hear of it
@@ -271,6 +273,9 @@ class GroupBook:
     def check_turn(self, seq: int, attempt: int, now: float) -> None:
         """Is it this message's turn to be delivered, under this number?"""
         assert attempt >= self.attempts.get(seq, 1), "D6: attempts do not go down"
+        may_wait = self.unclean or self.settings.order == "key"  # behind its key, and that is not written down
+        assert attempt == 1 or seq in self.ever or may_wait, f"D6: {seq} was never handed out before"
+        self.ever.add(seq)
         assert attempt > 1 or seq not in self.handed, f"D6: {seq} comes as attempt 1, and it was handed out before"
         self.handed.add(seq)
         failures = self.failures.get(seq)

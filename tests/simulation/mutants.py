@@ -4,7 +4,7 @@ from typing import Any, Final, NamedTuple
 
 from fabric import messages as m
 from fabric.block import pick
-from fabric.router import commands, dispatcher, intake, keys, lanes, letters, pending, settling, transactions
+from fabric.router import commands, core, dispatcher, intake, keys, lanes, letters, pending, settling, transactions
 from fabric.router.core import Router
 from fabric.router.deadletters import DeadLetters
 from fabric.router.failures import Failures
@@ -22,9 +22,11 @@ from fabric.router.topic_state import Topic
 from fabric.router.topicbook import TopicBook
 from fabric.router.transactions import Transactions
 from fabric.router.upcoming import Upcoming
+from tests.simulation import world
 from tests.simulation.blocks import TOPICS
 from tests.simulation.mutations import (
     always,
+    apply_though_it_fails,
     below_the_position,
     claim_and_keep,
     close_without_a_row,
@@ -109,6 +111,9 @@ QUEUED: Final = Bias(
     swarm={**FEW_AT_A_TIME, "topics": QUEUE, "credits": (1,), "bytes": (1 << 40,), "clients": 2},
     weights={Act.VERDICT: 40, Act.PASS: 16, Act.PUBLISH: 24, Act.FETCH: 10, Act.SUBSCRIBE: 2},
     settings={"order": "none", "ack": "explicit", "patterns": ("#",), "lease_ms": 30_000},
+)
+TAKEOVER: Final = Bias(
+    weights={Act.DISCONNECT: 16, Act.CONNECT: 14, Act.PASS: 10, Act.SUBSCRIBE: 10}, settings={"ack": "explicit"}
 )
 
 MUTANTS: Final = {
@@ -209,6 +214,22 @@ MUTANTS: Final = {
     "what was handed out is not noted when its block goes": Mutant(
         Group, "record_beyond", nothing, Bias(swarm={"topics": AGING}, weights={Act.CRASH: 8, Act.PASS: 12})
     ),
+    "a command fails, and has changed something": Mutant(
+        dispatcher.Dispatcher,
+        "apply",
+        apply_though_it_fails(dispatcher.Dispatcher.apply),
+        Bias(weights={Act.FAULT: 20}),
+    ),
+    "a stopped hub forgets what it handed out": Mutant(
+        Router, "drain", nothing, Bias(weights={Act.STOP: 12, Act.CRASH: 0, Act.FAIL: 0})
+    ),
+    "waits have no end": Mutant(
+        world, "decode_command", lambda frames: None, Bias(weights={Act.LIE: 20}, settings={"order": "none"})
+    ),
+    "what was begun is passed on": Mutant(Subscription, "started", always(0), TAKEOVER),
+    "nothing is passed on": Mutant(settling, "detach", nothing, TAKEOVER),
+    "a grace never ends": Mutant(core, "GRACE_S", 1e6, TAKEOVER),
+    "a consumer that is back is still away": Mutant(dispatcher.Dispatcher, "reattach", nothing, TAKEOVER),
     "a FETCH is never closed": Mutant(dispatcher.Dispatcher, "_end_fetch", nothing, Bias(weights={Act.FETCH: 10})),
     "ranges take too much": Mutant(Ranges, "remove", take_too_much(Ranges.remove)),
     "blocks are joined in the wrong order": Mutant(intake, "join", lambda blocks: pick(blocks[-1], [(0, 1)])),

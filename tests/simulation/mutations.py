@@ -5,9 +5,10 @@ from typing import Any, Final
 
 from fabric import messages as m
 from fabric.messages import SaveGroup
-from fabric.router import handing, lanes
+from fabric.router import handing, lanes, settling
 from fabric.router.core import Router, Turn
 from fabric.router.delivery import Backlog, Parcel
+from fabric.router.dispatcher import Dispatcher
 from fabric.router.groups import Group
 from fabric.router.ledger import Out
 from fabric.router.members import Subscription
@@ -180,6 +181,18 @@ def restore_without_failures(original: Callable[..., Group]) -> Any:
 
 def restore_without_pause(original: Callable[..., Group]) -> Any:
     return classmethod(lambda cls, saved, *more: original(saved._replace(paused=False), *more))
+
+
+def apply_though_it_fails(original: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: Dispatcher, sub: Subscription, rows: Any, now: float) -> Any:
+        try:
+            return original(self, sub, rows, now)
+        except Exception:
+            for verdict, first, last, arg in rows:
+                settling.settle(sub.group, sub, verdict, first, last, arg, now)
+            raise
+
+    return apply
 
 
 # Credit and choice.

@@ -31,7 +31,7 @@ from tests.simulation.publisher import ANY
 from tests.simulation.stored import Stored
 
 # Refusals of a publish that is sent again under the same rid; the answer to an earlier one may still be on its way.
-AT_ONCE: Final = (Code.FENCED, Code.SEQUENCE_GAP, Code.NO_SESSION, Code.BUSY, Code.OVERRUN)
+AT_ONCE: Final = (Code.FENCED, Code.SEQUENCE_GAP, Code.NO_SESSION, Code.BUSY, Code.OVERRUN, Code.INTERNAL)
 REFUSALS: Final = {code.value: f"refused {code.name}" for code in Code}
 INSTANT_S: Final = 1 / 1024
 
@@ -178,6 +178,11 @@ class Observer(Stored):
                 assert not missing, f"what was on its way on channel {sub.chan} is not sent again"
             self._resumed = None
 
+    def failed(self, peer: bytes, now: float) -> None:
+        """A command failed in the hub, and changed nothing."""
+        if peer in self.sessions:
+            self.sessions[peer].last_seen = now
+
     def gone(self, peer: bytes, now: float) -> None:
         """The hub has seen that a connection was closed."""
         session = self.sessions.get(peer)
@@ -206,8 +211,8 @@ class Observer(Stored):
         if self.sessions.get(session.peer) is session:
             del self.sessions[session.peer]
 
-    def crashed(self, disk: Disk) -> None:
-        super().crashed(disk)
+    def crashed(self, disk: Disk, *, clean: bool) -> None:
+        super().crashed(disk, clean=clean)
         self._lost = 0
         self.sessions, self.secrets, self._former, self._overdue = {}, {}, {}, []
 

@@ -1,6 +1,6 @@
 """Clients and their wires, as the clients see them: they know only what has reached them."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fabric import messages as m
 from fabric.errors import Code
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 SENT_MAX: Final = 40  # publishes that a client remembers
 
 
+class Lie(NamedTuple):
+    """What no honest client says. It passes through the decoder, which others are spared."""
+
+    message: m.ToHub
+    is_absurd: bool  # it must be refused there
+
+
 class Wire:
     """One connection. It keeps the order, may hold back a direction for a while, and ends."""
 
@@ -25,7 +32,7 @@ class Wire:
         self.latency = latency
         self.alive = True
         self.drops = False  # what was on its way to the hub when it ended is lost too
-        self.held_up: list[m.ToHub] | None = None
+        self.held_up: list[m.ToHub | Lie] | None = None
         self.held_down: list[m.ToClient] | None = None
 
     def cut(self, *, drops: bool) -> None:

@@ -44,6 +44,9 @@ class Act(IntEnum):
     SLOW = auto()  # the next commits take long
     CRASH = auto()
     FAIL = auto()  # the next commit fails
+    FAULT = auto()  # the router fails at a command
+    STOP = auto()  # the hub is stopped in good order
+    LIE = auto()  # numbers at the edges and beyond
     CLOCK = auto()  # someone sets the wall's clock
     TRIM = auto()
 
@@ -69,6 +72,9 @@ SOMETIMES: Final = {
     Act.SLOW: 2,
     Act.CRASH: 1,
     Act.FAIL: 1,
+    Act.FAULT: 2,
+    Act.STOP: 1,
+    Act.LIE: 2,
     Act.CLOCK: 1,
     Act.TRIM: 1,
 }

@@ -67,6 +67,8 @@ class Stored(Publishing):
         for record in turn.records:
             if type(record) is m.SaveGroup:
                 self._row(record)
+            elif type(record) is m.SaveFailure or type(record) is m.SaveSchedule:
+                assert 0 <= record.due_us < 1 << 63, f"J8: {record} does not fit its row"
         self.undo.append((self._cut, before))
         self._undos.append((self.undo, len(self.log)))
         self.undo = []
@@ -132,7 +134,7 @@ class Stored(Publishing):
         """The hub takes notice of the oldest turn that landed."""
         self.served = self._landed.pop(0)
 
-    def crashed(self, disk: Disk) -> None:
+    def crashed(self, disk: Disk, *, clean: bool) -> None:
         """The hub is gone, and with it all that was not on disk."""
         for undo in reversed(self.undo):
             undo[0](*undo[1:])
@@ -152,6 +154,7 @@ class Stored(Publishing):
         for group in self.groups.values():
             group.restored()
             group.restored_to = self.durable
+            group.unclean = group.unclean or not clean
             group.handed = {seq for seq in group.handed if seq <= self.durable}  # other messages may have these seqs
             if self.clock_was_set:  # what waits by the wall's clock
                 group.due.clear()

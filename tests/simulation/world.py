@@ -15,21 +15,34 @@ from math import ceil, inf
 from typing import Any, Final
 
 from fabric import messages as m
+from fabric.errors import Code, ProtocolError
 from fabric.messages import Verdict
+from fabric.router.change import Change
 from fabric.router.core import Router, Turn
+from fabric.router.intake import Refusal
+from fabric.wire import decode_command, encode
 from tests.simulation.blocks import TEMPLATES
 from tests.simulation.disk import Disk
 from tests.simulation.observer import Observer
-from tests.simulation.people import Client, Wire
+from tests.simulation.people import Client, Lie, Wire
 from tests.simulation.plan import TICKS_S, Act, Plan
 
 START: Final = 1000 * TICKS_S
 WALL_US: Final = 1_700_000_000_000_000
+STOPPING: Final = Refusal(Code.SHUTTING_DOWN, "the hub is stopping", 500)
 GOES_MAX: Final = 100  # ticks in a row that a busy router may ask for
 QUIET_MIN: Final = 2  # sweeps without any effect after which the hub sweeps less often
 
 # What can be due. At one moment the hub's own timers come first, then whatever was put there first.
 WAKE, UP, DOWN, LAND, HEAL = range(5)
+
+
+class Fault(Exception):
+    """Something that the router's authors did not think of."""
+
+
+def _fault(self: Change) -> None:
+    raise Fault
 
 
 class World:
@@ -52,6 +65,7 @@ class World:
         self.peers = 0
         self.slow = 0  # commits that will take long
         self.failing = False  # the next commit fails
+        self.faulty = False  # the router fails at the next command that changes something
         self._heap: list[tuple[int, int, int, int, Any, Any]] = []  # (when, urgency, number, what, about, about)
         self._count = 0
         self._tokens = 0
@@ -107,7 +121,7 @@ class World:
 
     # Wires.
 
-    def send(self, wire: Wire, message: m.ToHub) -> None:
+    def send(self, wire: Wire, message: m.ToHub | Lie) -> None:
         """A client says something."""
         if wire.held_up is not None:
             wire.held_up.append(message)
@@ -140,7 +154,7 @@ class World:
                 self.send(client.wire, m.Settle(chan, client.next_rid(), (row,)))
                 sub.held.clear()
 
-    def _arrive(self, wire: Wire, message: m.ToHub) -> None:
+    def _arrive(self, wire: Wire, message: m.ToHub | Lie) -> None:
         """Something reaches the hub."""
         if not wire.alive and wire.drops:
             return
@@ -148,8 +162,16 @@ class World:
             self.note(lambda: f"{wire.client.name}@{wire.peer[-1]} -> {_brief(message)}")
         out, observer, now = self._out, self.observer, self.now
         self._look_at_the_clock()
+        if type(message) is Lie:
+            if not self._understands(wire, message):
+                return
+            message = message.message
+        if self.faulty and self._falters(wire, message):
+            return
         expected = observer.told(wire.peer, message, now)
-        self.router.step(message, wire.peer, now, out)
+        if not self.faulty:
+            self.router.step(message, wire.peer, now, out)
+        self.faulty = False
         observer.answered(expected, wire.peer, out, now)
         if out:
             self._flush()
@@ -159,6 +181,41 @@ class World:
         if self._taken < self.swarm.turn_max and head and head[0][0] == self.time and head[0][3] == UP:
             return  # the hub finds more at its door
         self.hub_turn()
+
+    def _understands(self, wire: Wire, lie: Lie) -> bool:
+        """Whether the hub takes what no honest client says; if not, it says so."""
+        try:
+            decode_command(encode(lie.message))
+        except ProtocolError as error:
+            self.counts["lies"] += 1
+            self.router.refuse(error, wire.peer, 0, 0, self._out)
+            self.hub_turn()
+            understood = False
+        else:
+            understood = True
+        assert understood is not lie.is_absurd, f"J8: {lie.message} is taken, or should be"
+        return understood
+
+    def _falters(self, wire: Wire, message: m.ToHub) -> bool:
+        """Let the router take a command with a fault in its code, where it begins to change something. Whether it came
+        to that: then the hub answers, and all is as before."""
+        usual = Change.begin
+        Change.begin = _fault  # type: ignore[method-assign]
+        try:
+            self.router.step(message, wire.peer, self.now, self._out)
+        except Fault:
+            chan, rid = getattr(message, "chan", 0), getattr(message, "rid", 0)
+            assert self.router.fail(wire.peer, chan, rid, self._out), "nothing was changed yet"
+        else:
+            return False
+        finally:
+            Change.begin = usual  # type: ignore[method-assign]
+        self.faulty = False
+        self.counts["faults"] += 1
+        self.observer.failed(wire.peer, self.now)
+        self._flush()
+        self.hub_turn()
+        return True
 
     def _leave(self, out: list[tuple[bytes, m.ToClient]]) -> None:
         """What the hub says leaves it."""
@@ -306,16 +363,31 @@ class World:
                 self.at(when, WAKE, None)
 
     def crash(self, landed: int) -> None:
-        """The hub dies and comes back with what is on disk; the first turns in flight may have got there unheard of."""
+        """The hub dies and comes back with what is on disk; the first turns in flight may have got there unheard of, or
+        all that were sealed."""
         self.counts["crashes"] += 1
-        if self._committing and landed:
-            for turn in self._committing:
-                self.disk.write(turn.records)
-                self.observer.landed()
+        for turn in (self._committing if landed else []) + (self._turns if landed > 1 else []):
+            self.disk.write(turn.records)
+            self.observer.landed()
+        self._restart(clean=False)
+
+    def stop(self) -> None:
+        """The hub is stopped in good order, and started again."""
+        self._look_at_the_clock()
+        self.router.drain(STOPPING, self._out)
+        self.router.tick(self.now, self._out)
+        self._flush()
+        self.seal()
+        for turn in self._committing + self._turns:
+            self.disk.write(turn.records)
+            self.observer.landed()
+        self._restart(clean=True)
+
+    def _restart(self, *, clean: bool) -> None:
         self._committing, self._turns, self._out, self._taken = [], [], [], 0
         self._wake_at = self._quiet = 0
         self._looked_at = -1
-        self.observer.crashed(self.disk)
+        self.observer.crashed(self.disk, clean=clean)
         for wire in self.wires.values():
             wire.cut(drops=True)
         self.wires = {}
