@@ -162,7 +162,7 @@ class World:
             self.note(lambda: f"{wire.client.name}@{wire.peer[-1]} -> {_brief(message)}")
         out, observer, now = self._out, self.observer, self.now
         self._look_at_the_clock()
-        if type(message) is Lie:
+        if isinstance(message, Lie):
             if not self._understands(wire, message):
                 return
             message = message.message
