@@ -18,6 +18,8 @@ PLAY: Final[dict[int, Play]] = {
     Act.CANCEL: publish_acts.cancel,
     Act.TRANSACT: publish_acts.transact,
     Act.ADMINISTER: admin_acts.administer,
+    Act.REFRESH: admin_acts.refresh,
+    Act.READY: admin_acts.say_ready,
     Act.SUBSCRIBE: delivery_acts.subscribe,
     Act.CREDIT: delivery_acts.credit,
     Act.FETCH: delivery_acts.fetch,

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from fabric import messages as m
 from tests.simulation.connection_acts import ready
-from tests.simulation.people import Client
+from tests.simulation.people import Client, Taken
 from tests.simulation.world import World
 
 OPERATIONS: Final = (
@@ -30,4 +30,35 @@ def administer(world: World, client: Client, n: int) -> bool:
         case "dlq.redrive":
             fields["all"] = True
     world.send(wire, m.Admin(client.next_rid(), fields))
+    return True
+
+
+def refresh(world: World, client: Client, n: int) -> bool:
+    """The consumers of a group reload their copies. Now and then the group is deleted and made again just before."""
+    wire = ready(client)
+    if wire is None:
+        return False
+    n, at = divmod(n, len(world.swarm.groups))
+    plan = world.swarm.groups[at]
+    n, kind = divmod(n, 3)
+    start: Any = "first" if kind == 0 else {"seq": n % (world.disk.last_seq + 1)}
+    n >>= 8
+    if n & 3 == 0:
+        chan = 1 + (n >> 2) % 4
+        world.send(wire, m.Admin(client.next_rid(), {"op": "group.refresh", "group": plan.name, "from": start}))
+        world.send(wire, m.Admin(client.next_rid(), {"op": "group.delete", "group": plan.name}))
+        client.subs.setdefault(chan, Taken(plan.name))
+        fields = {**plan.fields, "credit": [2, 1 << 40], "concurrency": 1, "group": plan.name}
+        world.send(wire, m.Subscribe(chan, client.next_rid(), fields))
+    world.send(wire, m.Admin(client.next_rid(), {"op": "group.refresh", "group": plan.name, "from": start}))
+    return True
+
+
+def say_ready(world: World, client: Client, n: int) -> bool:
+    wire = ready(client)
+    chans = [chan for chan, sub in client.subs.items() if sub.refresh]
+    if wire is None or not chans:
+        return False
+    chan = chans[n % len(chans)]
+    world.send(wire, m.Ready(chan, client.next_rid(), client.subs[chan].refresh))
     return True

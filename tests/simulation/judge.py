@@ -52,7 +52,11 @@ class Judge(Order):
         sub = session.subs[chan] = Sub(session, chan, group, fields)
         group.subs.append(sub)
         self.pass_on(group)
+        self.joined(group)
         return 0
+
+    def joined(self, group: GroupBook) -> None:
+        """A consumer has come."""
 
     def pass_on(self, group: GroupBook) -> None:
         """What members without a connection cannot have begun is for the others, if there are any."""

@@ -234,6 +234,8 @@ class GroupBook:
         self.last = 0  # an ephemeral one: the last seq that was sent
         self.paused = False
         self.moved_in = -1  # the turn of the latest seek
+        self.refreshes = 0  # how many there were
+        self.refresh: Any = None  # one that is not ready yet
         self.subs: list[Sub] = []
         self.settled: set[int] = set()
         self.optional: set[int] = set()  # what may be gone already when the group comes

@@ -4,7 +4,19 @@ from typing import Any, Final, NamedTuple
 
 from fabric import messages as m
 from fabric.block import pick
-from fabric.router import commands, core, dispatcher, intake, keys, lanes, letters, pending, settling, transactions
+from fabric.router import (
+    commands,
+    core,
+    dispatcher,
+    intake,
+    keys,
+    lanes,
+    letters,
+    pending,
+    refresh,
+    settling,
+    transactions,
+)
 from fabric.router.core import Router
 from fabric.router.deadletters import DeadLetters
 from fabric.router.failures import Failures
@@ -63,6 +75,7 @@ from tests.simulation.mutations import (
     touch_for_ever,
     welcome_at_once,
     without,
+    without_starts,
 )
 from tests.simulation.plan import DEDUPED, KEPT, Act, Bias
 
@@ -115,6 +128,7 @@ QUEUED: Final = Bias(
 TAKEOVER: Final = Bias(
     weights={Act.DISCONNECT: 16, Act.CONNECT: 14, Act.PASS: 10, Act.SUBSCRIBE: 10}, settings={"ack": "explicit"}
 )
+REFRESHING: Final = Bias(weights={Act.REFRESH: 14, Act.READY: 4, Act.CRASH: 8, Act.GOODBYE: 4})
 
 MUTANTS: Final = {
     "confirmed before the disk": Mutant(Router, "seal", confirm_before_the_disk(Router.seal)),
@@ -230,6 +244,10 @@ MUTANTS: Final = {
     "nothing is passed on": Mutant(settling, "detach", nothing, TAKEOVER),
     "a grace never ends": Mutant(core, "GRACE_S", 1e6, TAKEOVER),
     "a consumer that is back is still away": Mutant(dispatcher.Dispatcher, "reattach", nothing, TAKEOVER),
+    "a refresh ends too early": Mutant(refresh._Refresh, "is_at_target", True, REFRESHING),
+    "a refresh never ends": Mutant(refresh._Refresh, "is_at_target", False, REFRESHING),
+    "a refresh begins elsewhere after a restart": Mutant(Router, "seal", without_starts(Router.seal), REFRESHING),
+    "a refresh does not start over": Mutant(refresh.Refreshes, "_start_over", nothing, REFRESHING),
     "a FETCH is never closed": Mutant(dispatcher.Dispatcher, "_end_fetch", nothing, Bias(weights={Act.FETCH: 10})),
     "ranges take too much": Mutant(Ranges, "remove", take_too_much(Ranges.remove)),
     "blocks are joined in the wrong order": Mutant(intake, "join", lambda blocks: pick(blocks[-1], [(0, 1)])),

@@ -68,6 +68,22 @@ def without(kind: type) -> Callable[[Callable[..., Turn]], Callable[..., Turn]]:
     return mutate
 
 
+def without_starts(seal: Callable[..., Turn]) -> Callable[..., Turn]:
+    """Where a refresh was told to begin never reaches the disk."""
+
+    def sealed(self: Router, wall_us: int, now: float, out: Out) -> Turn:
+        turn = seal(self, wall_us, now, out)
+        return turn._replace(
+            records=[
+                record
+                for record in turn.records
+                if type(record) is not m.SaveSetting or not record.name.startswith("refresh:")
+            ]
+        )
+
+    return sealed
+
+
 def record_with(**changes: Callable[[SaveGroup], Any]) -> Callable[..., SaveGroup]:
     original = Group.record
 

@@ -70,6 +70,8 @@ class Observer(Stored):
                 return self.transact(session, message)
             case m.Cancel():
                 return self.cancel(message)
+            case m.Ready():
+                return self.say_ready(session, message)
             case m.Admin():
                 return self.admin(session, message)
             case m.Settle():
@@ -174,9 +176,12 @@ class Observer(Stored):
         """A resume has been answered: what did not arrive was sent again."""
         if self._resumed is not None:
             for sub in self._resumed.subs.values():
-                missing = [held for held in sub.again.values() if held.seqs[0] >= self.first_seq]
+                missing = [held for held in sub.again.values() if not any(map(self._may_be_gone, held.seqs))]
                 assert not missing, f"what was on its way on channel {sub.chan} is not sent again"
             self._resumed = None
+
+    def _may_be_gone(self, seq: int) -> bool:
+        return seq < self.first_seq or self.may_be_dropped(seq)
 
     def failed(self, peer: bytes, now: float) -> None:
         """A command failed in the hub, and changed nothing."""
@@ -228,7 +233,7 @@ class Observer(Stored):
             return
         session = self.sessions.get(peer)
         if session is None:
-            if kind is m.Gap and peer in self._former:
+            if (kind is m.Gap or kind is m.Reset) and peer in self._former:
                 return  # gone meanwhile
             if kind is m.Ok or kind is m.PubOk or kind is m.Welcome:  # for a connection that was left meanwhile
                 session = self._former.get(peer)
@@ -241,6 +246,8 @@ class Observer(Stored):
             self._ok(session, message)  # type: ignore[arg-type]
         elif kind is m.Welcome:
             self._welcome(session, message.fields)  # type: ignore[union-attr]
+        elif kind is m.Reset:
+            self.reset(session, message)  # type: ignore[arg-type]
         elif kind is m.End:
             self.fetched(session, message)  # type: ignore[arg-type]
         elif kind is m.Gap:
@@ -310,6 +317,8 @@ class Observer(Stored):
                 self.undo.append((self.groups.__setitem__, name, group))
                 for letter in [letter for letter in self.letters if letter[0] == name]:
                     self.dead.pop(letter, None)
+            case "group.refresh":
+                self.refresh(session, message.rid, group, fields["from"])
             case "dlq.redrive":
                 self.redriving.add(name)
         return 0
@@ -343,6 +352,7 @@ class Observer(Stored):
                 session.grace_until = 0.0
                 for sub in list(session.subs.values()):
                     self.leave(sub, now, lost=True)
+        self.look_at_refreshes()
         alarms = self._alarms
         while alarms and alarms[0][0] <= now:
             what = heappop(alarms)[2]
@@ -378,6 +388,8 @@ class Observer(Stored):
     def is_finished(self) -> bool:
         if self.schedules:
             return False
+        if any(group.refresh is not None and not group.refresh.has_ended for group in self.groups.values()):
+            return False
         return not any(self.missing(group) or self.lost(group) for group in self.groups.values() if group.durable)
 
     def finished(self) -> None:
@@ -391,5 +403,6 @@ class Observer(Stored):
                 assert not missing, f"D12: {group.name} never settled {missing}"
                 held = [seq for seq in group.leased if seq not in group.settled and not self.is_optional(group, seq)]
                 assert not group.untold, f"J6: {group.name} lost {sorted(group.untold)} and was never told"
+                assert group.refresh is None or group.refresh.has_ended, f"R3: the refresh of {group.name} never ends"
                 assert not (lost := self.lost(group)), f"J6: {group.name} lost {lost} and was never told"
                 assert not held, f"D12: {group.name} still holds {held}"

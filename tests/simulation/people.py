@@ -56,7 +56,7 @@ class Wire:
 class Taken:
     """A subscription as its client sees it."""
 
-    __slots__ = ("bytes_got", "fetching", "group", "held", "seen")
+    __slots__ = ("bytes_got", "fetching", "group", "held", "refresh", "seen")
 
     def __init__(self, group: str) -> None:
         self.group = group
@@ -64,6 +64,7 @@ class Taken:
         self.seen = 0
         self.bytes_got = 0
         self.fetching = False
+        self.refresh = 0  # that has ended, and waits for READY
 
 
 class Sent:
@@ -132,6 +133,9 @@ class Client:
                 self._noticed(kind, fields)
             case m.Err(_, rid, code, _, fields):
                 self._refused(rid, code, fields)
+            case m.Reset(chan, fields):
+                if chan in self.subs:
+                    self.subs[chan].refresh = fields["refresh"] if fields["phase"] == "end" else 0
             case m.End(chan):
                 if chan in self.subs:
                     self.subs[chan].fetching = False

@@ -29,6 +29,8 @@ class Act(IntEnum):
     CANCEL = auto()
     TRANSACT = auto()
     ADMINISTER = auto()
+    REFRESH = auto()
+    READY = auto()
     SUBSCRIBE = auto()
     CREDIT = auto()
     FETCH = auto()
@@ -59,6 +61,8 @@ SOMETIMES: Final = {
     Act.CANCEL: 2,
     Act.TRANSACT: 5,
     Act.ADMINISTER: 3,
+    Act.REFRESH: 1,
+    Act.READY: 2,
     Act.CREDIT: 8,
     Act.FETCH: 2,
     Act.VERDICT_STALE: 2,

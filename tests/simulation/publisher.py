@@ -9,9 +9,9 @@ from fabric.errors import Code
 from fabric.messages import Level
 from tests.simulation.blocks import IDENTS, idents_of
 from tests.simulation.facts import Unclear
-from tests.simulation.judge import Judge
 from tests.simulation.ledgers import Producer, Published, Scheduled, Session, Sub
 from tests.simulation.limits import is_over
+from tests.simulation.refreshing import Refreshing
 
 ANY: Final = -1  # no expectation
 Work = list[tuple[Sub, Any]]
@@ -22,7 +22,7 @@ def is_used_up(producer: Producer | None, pseq: int) -> bool:
     return producer is not None and 0 < pseq <= producer.last
 
 
-class Publishing(Judge):
+class Publishing(Refreshing):
     def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, m.TopicSettings]]) -> None:
         super().__init__(counts, settings)
         self.landed_turns = 0

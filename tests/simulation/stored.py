@@ -9,7 +9,7 @@ from fabric.router.core import Turn
 from tests.simulation.blocks import IDENTS, idents_of
 from tests.simulation.disk import Disk, stamp_of
 from tests.simulation.facts import Undo
-from tests.simulation.ledgers import GroupBook, Producer, letters_in
+from tests.simulation.ledgers import Producer, letters_in
 from tests.simulation.publisher import Publishing
 
 
@@ -119,11 +119,6 @@ class Stored(Publishing):
             self.undo.append((group.set_floor, group.floor))
             group.floor = floor
 
-    def is_done(self, group: GroupBook, seq: int) -> bool:
-        if seq in group.settled or seq < self.first_seq or self.topics[seq - 1] not in group.wanted:
-            return True
-        return seq in group.optional or self.may_be_dropped(seq)
-
     def landed(self) -> None:
         """The oldest sealed turn is on disk."""
         _, self.durable = self._undos.pop(0)
@@ -154,6 +149,8 @@ class Stored(Publishing):
         for group in self.groups.values():
             group.restored()
             group.restored_to = self.durable
+            if group.refresh is not None:
+                group.refresh.ready.clear()
             group.unclean = group.unclean or not clean
             group.handed = {seq for seq in group.handed if seq <= self.durable}  # other messages may have these seqs
             if self.clock_was_set:  # what waits by the wall's clock
