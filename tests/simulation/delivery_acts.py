@@ -37,6 +37,10 @@ def subscribe(world: World, client: Client, n: int) -> bool:
     n, size = divmod(n, len(swarm.bytes))
     plan = swarm.groups[at]
     fields = {**plan.fields, "credit": [swarm.credits[credit], swarm.bytes[size]], "concurrency": swarm.concurrency}
+    if swarm.unsure and n & 0x30 == 0:
+        fields["unsure"] = 1 + (n >> 6) % 3
+    if swarm.batches:
+        fields["batches"] = True
     if ephemeral >= swarm.ephemeral_pct:
         fields["group"] = plan.name
     else:
@@ -60,7 +64,8 @@ def credit(world: World, client: Client, n: int) -> bool:
     chan, sub = found
     more = (-3, -1, 0, 1, 2, 5, 6, 1000)[(n >> 4) & 7]
     size = (0, 300, BIG, BIG)[(n >> 7) & 3]
-    world.send(wire, m.Credit(chan, max(0, sub.seen + more), sub.bytes_got + size))
+    unsure = (0, 0, 1, 3)[(n >> 9) & 3] if world.swarm.unsure else 0
+    world.send(wire, m.Credit(chan, max(0, sub.seen + more), sub.bytes_got + size, unsure))
     return True
 
 

@@ -14,6 +14,7 @@ from tests.simulation.blocks import IDENTS
 from tests.simulation.ledgers import GroupBook, Held, Session, Sub, settings_of
 from tests.simulation.order import SUSPECT, Order
 
+UNSURE_ATTEMPTS: Final = 3  # from here on a loss counts, whatever the consumer knows
 FAR_MS: Final = 1_000_000
 VERDICT_NAMES: Final = {verdict.value: f"verdict {verdict.name}" for verdict in Verdict}
 
@@ -62,18 +63,33 @@ class Judge(Order):
         """What members without a connection cannot have begun is for the others, if there are any."""
         away = [sub for sub in group.subs if sub.session.grace_until]
         for sub in away if len(away) < len(group.subs) else ():
-            started = self.begun(sub)
+            kept = self.kept(sub)
             for ordinal, held in list(sub.open.items()):
-                if ordinal not in started:
+                if ordinal not in kept:
                     self._take(sub, ordinal, held)
                     self.counts["passed on"] += 1
 
     def begun(self, sub: Sub) -> set[int]:
-        """The ordinals that handlers can have begun: the oldest, one of each key where an order is kept."""
-        left, order = sub.concurrency - len(sub.stuck), sub.group.settings.order
-        found, keys = set[int](), set[bytes]()
+        """The ordinals that count as begun when a consumer is lost. One that is unsure has begun none, except the only
+        one that it has, and those that came too often."""
+        if not sub.unsure or len(sub.open) == 1:
+            return self._oldest(sub, sub.concurrency)
+        return {ordinal for ordinal, held in sub.open.items() if held.attempt >= UNSURE_ATTEMPTS}
+
+    def kept(self, sub: Sub) -> set[int]:
+        """The ordinals that stay with a consumer whose connection is closed."""
+        return self._oldest(sub, max(sub.unsure, sub.concurrency))
+
+    def _oldest(self, sub: Sub, count: int) -> set[int]:
+        """The oldest that can be handled at once: one of each key where an order is kept, or whole deliveries."""
+        order = "none" if sub.unsure else sub.group.settings.order
+        left = min(count - len(sub.stuck), 1) if order == "strict" else count - len(sub.stuck)
+        found, keys, batch = set[int](), set[bytes](), None
         for ordinal, held in sub.open.items():
-            if left <= 0 or (order == "strict" and found):
+            if held is batch:
+                found.add(ordinal)
+                continue
+            if left <= 0:
                 break
             key = IDENTS[self.log[held.seq(ordinal) - 1]].key if order == "key" else b""
             if key not in keys:
@@ -81,6 +97,7 @@ class Judge(Order):
                 left -= 1
                 if key:
                     keys.add(key)
+                batch = held if sub.batches and order != "key" else None
         return found
 
     def create(self, name: str | None, settings: m.GroupSettings) -> GroupBook:

@@ -193,8 +193,20 @@ class Sub:
     """A subscription: what was sent on it, and what of that is open."""
 
     __slots__ = (
-        *("again", "alone", "bytes_max", "bytes_sent", "chan", "concurrency", "fetch", "group", "open", "ordinal_max"),
-        *("seen", "sent", "session", "stuck"),
+        *(
+            "again",
+            "alone",
+            "batches",
+            "bytes_max",
+            "bytes_sent",
+            "chan",
+            "concurrency",
+            "fetch",
+            "group",
+            "open",
+            "ordinal_max",
+        ),
+        *("seen", "sent", "session", "stuck", "unsure"),
     )
 
     def __init__(self, session: Session, chan: int, group: "GroupBook", fields: Any) -> None:
@@ -203,6 +215,8 @@ class Sub:
         self.group = group
         self.ordinal_max, self.bytes_max = fields["credit"]
         self.concurrency: int = fields.get("concurrency", 1)
+        self.batches: bool = fields.get("batches", False)
+        self.unsure: int = fields.get("unsure", 0)
         self.sent = 0
         self.bytes_sent = 0
         self.seen = 0

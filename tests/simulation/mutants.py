@@ -129,6 +129,12 @@ TAKEOVER: Final = Bias(
     weights={Act.DISCONNECT: 16, Act.CONNECT: 14, Act.PASS: 10, Act.SUBSCRIBE: 10}, settings={"ack": "explicit"}
 )
 REFRESHING: Final = Bias(weights={Act.REFRESH: 14, Act.READY: 4, Act.CRASH: 8, Act.GOODBYE: 4})
+UNSURE: Final = TAKEOVER._replace(
+    swarm={"unsure": True, "concurrency": 1}, settings={"order": "none", "ack": "explicit"}
+)
+ORDERED_AND_LOST: Final = TAKEOVER._replace(
+    swarm={"templates": KEYED, "concurrency": 100}, settings={"order": "key", "ack": "explicit", "attempts_max": 2}
+)
 
 MUTANTS: Final = {
     "confirmed before the disk": Mutant(Router, "seal", confirm_before_the_disk(Router.seal)),
@@ -158,7 +164,9 @@ MUTANTS: Final = {
     "failures are not counted": Mutant(settling, "_fail", count_nothing(settling._fail), FAILING),
     "failures are not saved": Mutant(Failures, "take_records", empty, FAILING),
     "failures are forgotten on restart": Mutant(Group, "restore", restore_without_failures(Group.restore), FAILING),
-    "what was only prefetched counts as failed": Mutant(Subscription, "started", lambda self: self.sent, LAPSING),
+    "what was only prefetched counts as failed": Mutant(
+        Subscription, "begun", lambda self: Ranges([(1, self.sent)]), LAPSING
+    ),
     "suspects are not alone": Mutant(pending, "SUSPECT_FAILURES", 1000, FAILING),
     "what waits is delivered at once": Mutant(Pending, "put", put_at_once, FAILING),
     "what waits is forgotten": Mutant(Pending, "due", forget_what_waits, FAILING),
@@ -240,7 +248,16 @@ MUTANTS: Final = {
     "waits have no end": Mutant(
         world, "decode_command", lambda frames: None, Bias(weights={Act.LIE: 20}, settings={"order": "none"})
     ),
-    "what was begun is passed on": Mutant(Subscription, "started", always(0), TAKEOVER),
+    "what was begun is passed on": Mutant(Subscription, "kept", lambda self: Ranges(), TAKEOVER),
+    "an unsure consumer fails what it may have done": Mutant(
+        Subscription, "begun", lambda self: self._oldest(self.concurrency - len(self.stuck)), UNSURE
+    ),
+    "what an unsure consumer may have done is passed on": Mutant(
+        Subscription, "kept", lambda self: self._oldest(self.concurrency - len(self.stuck)), UNSURE
+    ),
+    "a consumer begins many of a key": Mutant(
+        Subscription, "_oldest_of_keys", lambda self, parcel, names, keys, count, found: 0, ORDERED_AND_LOST
+    ),
     "nothing is passed on": Mutant(settling, "detach", nothing, TAKEOVER),
     "a grace never ends": Mutant(core, "GRACE_S", 1e6, TAKEOVER),
     "a consumer that is back is still away": Mutant(dispatcher.Dispatcher, "reattach", nothing, TAKEOVER),

@@ -76,11 +76,11 @@ class Observer(Stored):
                 return self.admin(session, message)
             case m.Settle():
                 return self.settle(session, message, now)
-            case m.Credit(chan, ordinal_max, bytes_max):
+            case m.Credit(chan, ordinal_max, bytes_max, unsure):
                 sub = session.subs.get(chan)
                 if sub is None:
                     return Code.NOT_FOUND
-                sub.ordinal_max, sub.bytes_max = ordinal_max, bytes_max
+                sub.ordinal_max, sub.bytes_max, sub.unsure = ordinal_max, bytes_max, unsure
             case m.Subscribe():
                 return self.subscribe(session, message)
             case m.Fetch():

@@ -115,6 +115,8 @@ class Swarm(NamedTuple):
     ttl_pct: int  # publishes that expire
     retries: bool  # producers send again what was not confirmed when they come back
     concurrency: int
+    batches: bool  # consumers begin whole deliveries
+    unsure: bool  # some consumers do not know what they have begun
     topics: Topics  # those that have settings
     ephemeral_pct: int
     start_pct: int  # subscriptions that name a start other than the first
@@ -197,6 +199,8 @@ def swarm_of(rng: random.Random) -> Swarm:
         ttl_pct=0 if until_ack else rng.choice((0, 0, 0, 40)),  # has a group met what expired? it cannot be seen
         retries=rng.random() < 0.8,
         concurrency=rng.choice((1, 1, 2, 100)),
+        batches=rng.random() < 0.15,
+        unsure=rng.random() < 0.2,
         topics=topics,
         ephemeral_pct=0 if until_acked else rng.choice((0, 0, 20, 50)),
         start_pct=rng.choice((0, 0, 30)),
