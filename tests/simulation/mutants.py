@@ -77,7 +77,7 @@ from tests.simulation.mutations import (
     without,
     without_starts,
 )
-from tests.simulation.plan import DEDUPED, KEPT, Act, Bias
+from tests.simulation.plan import DEDUPED, KEPT, SOMETIMES, Act, Bias
 
 
 class Mutant(NamedTuple):
@@ -120,10 +120,25 @@ JOBS: Final = (("a", DEDUPED[2]), ("b.c", DEDUPED[2]), ("b", DEDUPED[2]))
 KEYED: Final = (True, False, False)
 WITH_ALL: Final = (False, True, True)
 FEW_AT_A_TIME: Final = {"templates": (False, True, False), "credits": (1, 2), "ephemeral_pct": 0, "ttl_pct": 0}
+QUIET: Final = dict.fromkeys(SOMETIMES, 0)
+ONE_BY_ONE: Final = {"clients": 2, "latency": (0, 0), "bytes": (1 << 40,), "ttl_pct": 0, "ephemeral_pct": 0}
+PLAIN: Final = {"order": "none", "ack": "explicit", "patterns": ("#",), "lease_ms": 30_000}
 QUEUED: Final = Bias(
-    swarm={**FEW_AT_A_TIME, "topics": QUEUE, "credits": (1,), "bytes": (1 << 40,), "clients": 2},
-    weights={Act.VERDICT: 40, Act.PASS: 16, Act.PUBLISH: 24, Act.FETCH: 10, Act.SUBSCRIBE: 2},
-    settings={"order": "none", "ack": "explicit", "patterns": ("#",), "lease_ms": 30_000},
+    swarm={**FEW_AT_A_TIME, **ONE_BY_ONE, "topics": QUEUE, "credits": (1,), "ttl_ms": 10_000, "commit": 0},
+    weights={**QUIET, Act.PUBLISH: 30, Act.VERDICT: 40, Act.FETCH: 12, Act.PASS: 10, Act.SUBSCRIBE: 3, Act.CONNECT: 3},
+    settings=PLAIN,
+    acts=64,
+)
+WORKING: Final = Bias(
+    swarm={**FEW_AT_A_TIME, **ONE_BY_ONE, "topics": JOBS, "templates": WITH_ALL, "concurrency": 1},
+    weights={**QUIET, Act.CREDIT: 20, Act.FETCH: 10, Act.PUBLISH: 30, Act.VERDICT: 40},
+    settings=PLAIN,
+    acts=64,
+)
+FORGETFUL: Final = Bias(
+    swarm={**ONE_BY_ONE, "topics": AGING, "step": 256, "credits": (1000,)},
+    weights={**QUIET, Act.CRASH: 6, Act.PASS: 16, Act.PUBLISH: 20, Act.VERDICT: 4},
+    settings=PLAIN,
 )
 TAKEOVER: Final = Bias(
     weights={Act.DISCONNECT: 16, Act.CONNECT: 14, Act.PASS: 10, Act.SUBSCRIBE: 10}, settings={"ack": "explicit"}
@@ -214,9 +229,7 @@ MUTANTS: Final = {
         Bias(swarm={"topics": UNTIL_ACKED, "ephemeral_pct": 0, "credits": (0, 1, 2)}, weights={Act.TRIM: 0}),
     ),
     "lanes move only when there is credit": Mutant(dispatcher, "advance", always(False), QUEUED),
-    "settled means below the position": Mutant(
-        Group, "has_settled", below_the_position, Bias(swarm={**FEW_AT_A_TIME, "topics": JOBS, "templates": WITH_ALL})
-    ),
+    "settled means below the position": Mutant(Group, "has_settled", below_the_position, WORKING),
     "an id counts though its job is done": Mutant(
         Router, "_is_over", always(False), Bias(swarm={"topics": JOBS, "templates": (False, False, True)})
     ),
@@ -233,9 +246,7 @@ MUTANTS: Final = {
     "nobody is told what a topic dropped": Mutant(
         Group, "lost", lost_without_a_word, Bias(swarm={"topics": DROPPING, "credits": (1, 2)})
     ),
-    "what was handed out is not noted when its block goes": Mutant(
-        Group, "record_beyond", nothing, Bias(swarm={"topics": AGING}, weights={Act.CRASH: 8, Act.PASS: 12})
-    ),
+    "what was handed out is not noted when its block goes": Mutant(Group, "record_beyond", nothing, FORGETFUL),
     "a command fails, and has changed something": Mutant(
         dispatcher.Dispatcher,
         "apply",
@@ -255,7 +266,7 @@ MUTANTS: Final = {
     "what an unsure consumer may have done is passed on": Mutant(
         Subscription, "kept", lambda self: self._oldest(self.concurrency - len(self.stuck)), UNSURE
     ),
-    "a consumer begins many of a key": Mutant(
+    "nothing with a key counts as begun": Mutant(
         Subscription, "_oldest_of_keys", lambda self, parcel, names, keys, count, found: 0, ORDERED_AND_LOST
     ),
     "nothing is passed on": Mutant(settling, "detach", nothing, TAKEOVER),

@@ -115,6 +115,7 @@ class Swarm(NamedTuple):
     ttl_pct: int  # publishes that expire
     retries: bool  # producers send again what was not confirmed when they come back
     concurrency: int
+    step: int  # messages that a group writes down in advance
     batches: bool  # consumers begin whole deliveries
     unsure: bool  # some consumers do not know what they have begun
     topics: Topics  # those that have settings
@@ -199,6 +200,7 @@ def swarm_of(rng: random.Random) -> Swarm:
         ttl_pct=0 if until_ack else rng.choice((0, 0, 0, 40)),  # has a group met what expired? it cannot be seen
         retries=rng.random() < 0.8,
         concurrency=rng.choice((1, 1, 2, 100)),
+        step=rng.choice((2, 256)),
         batches=rng.random() < 0.15,
         unsure=rng.random() < 0.2,
         topics=topics,

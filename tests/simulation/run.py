@@ -40,7 +40,7 @@ class Report(NamedTuple):
 
 def play(plan: Plan, trace: list[str] | None = None) -> Life:
     """Live a plan to its end; what is wrong raises."""
-    with small():
+    with small(plan.swarm.step):
         world = World(plan, trace)
         try:
             live(world)

@@ -30,7 +30,7 @@ SMALL: Final[dict[ModuleType, dict[str, int]]] = {
         "_SLOT": SPAN_ERAS * WORDS - 1,
     },
     shelf: {"GONE_MAX": 1, "SCAN_BLOCKS_MAX": 4, "SHELF_BYTES_MAX": 400},  # some three blocks
-    handed: {"STEP_MIN": 2, "STEP_MAX": 8, "GROWTH": 2},
+    handed: {"STEP_MIN": 2, "STEP_MAX": 1024, "GROWTH": 2},
     lanes: {"SCAN_BLOCKS_MAX": 4},
     ids: {"BUCKETS": BUCKETS, "ERA_KEYS": ERA_KEYS, "KEPT_ROWS": 3, "STEP_BUCKETS": 1, "STEP_ROWS": 3},
 }
@@ -38,10 +38,11 @@ _USUAL: Final = {module: {name: getattr(module, name) for name in sizes} for mod
 
 
 @contextmanager
-def small() -> Iterator[None]:
-    """While a life is lived."""
+def small(step: int) -> Iterator[None]:
+    """While a life is lived, in which a group writes down so many messages in advance that it is going to hand out."""
     for module, sizes in SMALL.items():
         vars(module).update(sizes)
+    vars(handed)["STEP_MIN"] = step
     try:
         yield
     finally:
