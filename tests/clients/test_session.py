@@ -4,6 +4,7 @@ import pytest
 
 from fabric import messages as m
 from fabric.errors import Code
+from fabric_client import begun
 from fabric_client.errors import Fenced, GroupMismatch, Unconfirmed
 from fabric_client.outgoing import PLAIN, fit
 from fabric_client.session import Session
@@ -348,3 +349,24 @@ def test_losses_by_retention_are_counted() -> None:
     sub = subscribe(session)
     session.receive(m.Gap(sub.chan, 5, 9, "retention"), 1.0)
     assert sub.lost == 5
+
+
+def test_a_fast_consumer_is_not_taken_for_a_slow_one_when_its_verdicts_left_before_the_look() -> None:
+    session = live_session()
+    sub = subscribe(session)
+    now = 1.0
+    sub.begun.is_unsure = True
+    begun.look(session, sub, now)
+    sub.careful = False
+    for ordinal in range(1, 6):
+        session.receive(deliver(1, ordinal, b"x", seq=ordinal), now)
+        take(sub).ack()
+        session.flush(sub, now)  # as the shell does when it takes the next delivery
+        now += begun.LOOK_S
+        session.tick(now)
+        assert not sub.careful
+    for _ in range(2):  # nothing was settled meanwhile: it is slow, and will ask; then it is sure again
+        now += begun.LOOK_S
+        session.tick(now)
+        assert sub.careful
+    assert not sub.begun.is_unsure

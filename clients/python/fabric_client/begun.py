@@ -27,7 +27,7 @@ LOOK_S: Final = 0.01  # how often an unsure consumer is looked at: has it become
 
 
 class Begun:
-    __slots__ = ("_known_rid", "_refilled_at", "_slow", "_wait_s", "_waits", "is_unsure", "told")
+    __slots__ = ("_known_rid", "_refilled_at", "_verdicts", "_wait_s", "_waits", "is_slow", "is_unsure", "told")
 
     def __init__(self) -> None:
         self.is_unsure = False
@@ -36,11 +36,12 @@ class Begun:
         self._wait_s = 0.0002  # how long they are, about
         self._refilled_at = 0.0
         self._known_rid = 0  # the hub has all ACKs up to this one
-        self._slow = False  # no verdict came between the latest two looks
+        self.is_slow = False  # no verdict came between the latest two looks
+        self._verdicts = 0  # that had come by the latest look
 
     def restarted(self) -> None:
         """The hub knows nothing of this subscription any more."""
-        self.is_unsure = self.told = self._slow = False
+        self.is_unsure = self.told = self.is_slow = False
         self._known_rid = 0
 
     def resumed(self) -> None:
@@ -68,13 +69,14 @@ class Begun:
         self._waits = max(self._waits - 1.0, 0.0)
         self._wait_s += (seconds - self._wait_s) / 8
 
-    def look(self, quiet: bool, careful: bool) -> bool:
+    def look(self, verdicts: int, careful: bool) -> bool:
         """Whether an unsure consumer has become slow: no verdict since the last look, and it will ask before it begins
         another message. Then its verdicts have all been sent, and it is sure what it has begun."""
-        if quiet and self._slow and careful:
-            self.is_unsure = self._slow = False
+        quiet, self._verdicts = verdicts == self._verdicts, verdicts
+        if quiet and self.is_slow and careful:
+            self.is_unsure = self.is_slow = False
             return True
-        self._slow = quiet
+        self.is_slow = quiet
         return False
 
     def _refill(self, now: float) -> None:
@@ -124,11 +126,10 @@ def _relax(sub: "Subscription", batch: "Batch", now: float) -> None:
 
 def look(session: "Session", sub: "Subscription", now: float) -> None:
     """See whether an unsure consumer has become slow, and is sure again."""
-    before = sub.verdicts
     session.flush(sub, now)
-    if sub.begun.look(sub.verdicts == before, sub.careful):
+    if sub.begun.look(sub.verdicts, sub.careful):
         session.flush(sub, now)
         sub.look_at = float("inf")
     else:
-        sub.careful = sub.careful or sub.verdicts == before
+        sub.careful = sub.careful or sub.begun.is_slow
         sub.look_at = now + LOOK_S
