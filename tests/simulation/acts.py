@@ -20,6 +20,7 @@ PLAY: Final[dict[int, Play]] = {
     Act.ADMINISTER: admin_acts.administer,
     Act.REFRESH: admin_acts.refresh,
     Act.READY: admin_acts.say_ready,
+    Act.GET: delivery_acts.get,
     Act.SUBSCRIBE: delivery_acts.subscribe,
     Act.CREDIT: delivery_acts.credit,
     Act.FETCH: delivery_acts.fetch,

@@ -7,7 +7,7 @@ from fabric.bounds import HORIZON_MS
 from fabric.messages import Verdict
 from tests.simulation.connection_acts import ready
 from tests.simulation.people import Client, Lie, Taken
-from tests.simulation.plan import BIG
+from tests.simulation.plan import BIG, PATTERNS
 from tests.simulation.world import World
 
 VERDICTS: Final = (
@@ -76,6 +76,18 @@ def fetch(world: World, client: Client, n: int) -> bool:
     chan, sub = found
     sub.fetching = True
     world.send(wire, m.Fetch(chan, client.next_rid(), (1, 2, 5)[(n >> 4) % 3], (125, 1000, 4000)[(n >> 6) % 3]))
+    return True
+
+
+def get(world: World, client: Client, n: int) -> bool:
+    """Read without a group."""
+    wire = ready(client)
+    if wire is None:
+        return False
+    n, place = divmod(n, len(PATTERNS) - 1)
+    n, seq = divmod(n, world.disk.last_seq + 2)
+    fields = {"pattern": list(PATTERNS[place]), "seq": seq, "n": (1, 2, 5, 100)[n % 4]}
+    world.send(wire, m.Get(client.next_rid(), fields))
     return True
 
 

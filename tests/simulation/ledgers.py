@@ -113,6 +113,18 @@ class Scheduled:
         self.due_us = due_us
 
 
+class Read:
+    """A GET, and what it has found so far."""
+
+    __slots__ = ("found", "n", "start", "wanted")
+
+    def __init__(self, fields: Any) -> None:
+        self.start: int = fields["seq"]
+        self.n: int = fields["n"]
+        self.wanted = wanted_topics(tuple(fields["pattern"]))
+        self.found: list[int] = []
+
+
 class Session:
     __slots__ = (
         *(
@@ -130,7 +142,7 @@ class Session:
             "subs",
             "suspect",
         ),
-        *("ttl_s", "unconfirmed"),
+        *("gets", "ttl_s", "unconfirmed"),
     )
 
     def __init__(self, peer: bytes, ttl_s: float, hb_s: float) -> None:
@@ -147,6 +159,7 @@ class Session:
         self.epoch: int | None = None
         self.claimed_turn = 0  # in which it claimed its producer
         self.subs: dict[int, Sub] = {}
+        self.gets: dict[int, Read] = {}  # by rid
         self.unconfirmed: dict[int, list[Published]] = {}  # by rid
         self.answers: dict[
             int, list[tuple[int, dict[str, Any]]]

@@ -18,6 +18,7 @@ from fabric.router import (
     transactions,
 )
 from fabric.router.core import Router
+from fabric.router.cron import Cron
 from fabric.router.deadletters import DeadLetters
 from fabric.router.failures import Failures
 from fabric.router.groups import Group
@@ -27,6 +28,7 @@ from fabric.router.members import Subscription
 from fabric.router.pending import Pending
 from fabric.router.producers import Producer
 from fabric.router.ranges import Ranges
+from fabric.router.reading import Reading
 from fabric.router.schedule import Schedules
 from fabric.router.sessions import Session
 from fabric.router.topic_keeper import Keeper
@@ -37,6 +39,7 @@ from fabric.router.upcoming import Upcoming
 from tests.simulation import world
 from tests.simulation.blocks import TOPICS
 from tests.simulation.mutations import (
+    a_minute_late,
     always,
     apply_though_it_fails,
     below_the_position,
@@ -52,6 +55,8 @@ from tests.simulation.mutations import (
     fit_what_expired,
     forget_gaps,
     forget_what_waits,
+    get_from_the_second,
+    get_no_more,
     ignore_stale,
     lapse_without_revoking,
     leave_and_take_along,
@@ -150,6 +155,7 @@ UNSURE: Final = TAKEOVER._replace(
 ORDERED_AND_LOST: Final = TAKEOVER._replace(
     swarm={"templates": KEYED, "concurrency": 100}, settings={"order": "key", "ack": "explicit", "attempts_max": 2}
 )
+READING: Final = Bias(weights={Act.GET: 14, Act.PUBLISH: 20})
 
 MUTANTS: Final = {
     "confirmed before the disk": Mutant(Router, "seal", confirm_before_the_disk(Router.seal)),
@@ -276,6 +282,11 @@ MUTANTS: Final = {
     "a refresh never ends": Mutant(refresh._Refresh, "is_at_target", False, REFRESHING),
     "a refresh begins elsewhere after a restart": Mutant(Router, "seal", without_starts(Router.seal), REFRESHING),
     "a refresh does not start over": Mutant(refresh.Refreshes, "_start_over", nothing, REFRESHING),
+    "GET says too early that this is all": Mutant(Reading, "get", get_no_more(Reading.get), READING),
+    "GET leaves out the first": Mutant(Reading, "get", get_from_the_second(Reading.get), READING),
+    "calendars are a minute late": Mutant(
+        Cron, "after", a_minute_late(Cron.after), Bias(weights={Act.PUBLISH_LATER: 30, Act.CLOCK: 4})
+    ),
     "a FETCH is never closed": Mutant(dispatcher.Dispatcher, "_end_fetch", nothing, Bias(weights={Act.FETCH: 10})),
     "ranges take too much": Mutant(Ranges, "remove", take_too_much(Ranges.remove)),
     "blocks are joined in the wrong order": Mutant(intake, "join", lambda blocks: pick(blocks[-1], [(0, 1)])),

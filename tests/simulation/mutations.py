@@ -280,6 +280,25 @@ def one_too_many(uncount: Callable[..., Any]) -> Callable[..., Any]:
     return uncounted
 
 
+def get_no_more(get: Callable[..., Any]) -> Callable[..., Any]:
+    def got(*args: Any) -> Any:
+        answer = get(*args)
+        return answer._replace(fields={**answer.fields, "more": False})
+
+    return got
+
+
+def get_from_the_second(get: Callable[..., Any]) -> Callable[..., Any]:
+    def got(self: Any, rid: int, fields: Any, *more: Any) -> Any:
+        return get(self, rid, {**fields, "seq": fields["seq"] + 1}, *more)
+
+    return got
+
+
+def a_minute_late(after: Callable[..., int]) -> Callable[..., int]:
+    return lambda self, wall_us: after(self, wall_us) + 60_000_000
+
+
 def drop_of(schedule: m.SaveSchedule) -> m.DropSchedule:
     return m.DropSchedule(schedule.id, schedule.due_us, schedule.name)
 

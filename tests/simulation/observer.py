@@ -28,7 +28,7 @@ from tests.simulation.blocks import idents_of
 from tests.simulation.disk import Disk, stamp_of
 from tests.simulation.ledgers import GroupBook, Held, Producer, Published, Scheduled, Session, Sub
 from tests.simulation.publisher import ANY
-from tests.simulation.stored import Stored
+from tests.simulation.reads import Reads
 
 # Refusals of a publish that is sent again under the same rid; the answer to an earlier one may still be on its way.
 AT_ONCE: Final = (Code.FENCED, Code.SEQUENCE_GAP, Code.NO_SESSION, Code.BUSY, Code.OVERRUN, Code.INTERNAL)
@@ -36,7 +36,7 @@ REFUSALS: Final = {code.value: f"refused {code.name}" for code in Code}
 INSTANT_S: Final = 1 / 1024
 
 
-class Observer(Stored):
+class Observer(Reads):
     def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, m.TopicSettings]] = ()) -> None:
         super().__init__(counts, settings)
         self.sessions: dict[bytes, Session] = {}  # by peer
@@ -70,6 +70,8 @@ class Observer(Stored):
                 return self.transact(session, message)
             case m.Cancel():
                 return self.cancel(message)
+            case m.Get():
+                return self.get(session, message)
             case m.Ready():
                 return self.say_ready(session, message)
             case m.Admin():
@@ -246,6 +248,8 @@ class Observer(Stored):
             self._ok(session, message)  # type: ignore[arg-type]
         elif kind is m.Welcome:
             self._welcome(session, message.fields)  # type: ignore[union-attr]
+        elif kind is m.Got:
+            self.got(session, message)  # type: ignore[arg-type]
         elif kind is m.Reset:
             self.reset(session, message)  # type: ignore[arg-type]
         elif kind is m.End:
@@ -254,6 +258,10 @@ class Observer(Stored):
             self._gap(session, message, now)  # type: ignore[arg-type]
 
     def _ok(self, session: Session, message: m.Ok) -> None:
+        read = session.gets.pop(message.rid, None)
+        if read is not None:
+            self.all_got(read, message)
+            return
         expected = session.expected(message.rid)
         if expected is None:
             return

@@ -31,6 +31,7 @@ class Act(IntEnum):
     ADMINISTER = auto()
     REFRESH = auto()
     READY = auto()
+    GET = auto()
     SUBSCRIBE = auto()
     CREDIT = auto()
     FETCH = auto()
@@ -63,6 +64,7 @@ SOMETIMES: Final = {
     Act.ADMINISTER: 3,
     Act.REFRESH: 1,
     Act.READY: 2,
+    Act.GET: 2,
     Act.CREDIT: 8,
     Act.FETCH: 2,
     Act.VERDICT_STALE: 2,

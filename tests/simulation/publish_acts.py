@@ -38,9 +38,12 @@ def publish_later(world: World, client: Client, n: int) -> bool:
         options["ttl_ms"] = 1000
     if n & 0xC0 == 0x40:
         options = {"delay_ms": 1000, "every_ms": 2000 + 1000 * (n >> 8 & 3), "name": f"n{n >> 10 & 1}"}
+        if n & 0x4000:  # each minute
+            options = {"cron": "* * * * *", "name": options["name"]}
     elif n & 0xC0 == 0x80:
         options["name"] = f"n{n >> 10 & 1}"
-    template = LATER[place * 2 + ("every_ms" in options)]  # what repeats is not taken for what does not
+    repeats = "every_ms" in options or "cron" in options
+    template = LATER[place * 2 + repeats]  # what repeats is not taken for what does not
     message = m.Publish(client.next_rid(), client.pseq + 1 if n & 0x3000 else 0, 0, template.raw, options)
     client.remember(message, template)
     world.send(wire, message)

@@ -13,6 +13,7 @@ from tests.simulation.ledgers import Producer, Published, Scheduled, Session, Su
 from tests.simulation.limits import is_over
 from tests.simulation.refreshing import Refreshing
 
+MINUTE_US: Final = 60_000_000
 ANY: Final = -1  # no expectation
 Work = list[tuple[Sub, Any]]
 
@@ -80,7 +81,7 @@ class Publishing(Refreshing):
         assert producer is not None
         is_dup = is_used_up(producer, message.pseq)
         options = message.options if isinstance(message, m.Publish) else {}
-        if "delay_ms" in options:
+        if "delay_ms" in options or "cron" in options:
             self._schedule(session, message, options, producer, is_dup=is_dup)
             return
         level = message.level if isinstance(message, m.Publish) else Level.JOURNALED
@@ -183,11 +184,15 @@ class Publishing(Refreshing):
         idents = idents_of(message.block)
         published = Published(session, message.rid, message.level, idents, self.turn)
         self._number_producer(session, producer, published, message.pseq)
-        due_us = self.wall_us + options["delay_ms"] * 1000
+        due_us = self.wall_us + options.get("delay_ms", 0) * 1000
+        if "cron" in options:
+            due_us = (self.wall_us // MINUTE_US + 1) * MINUTE_US
         name = options.get("name", "")
         for old in [one for one in self.schedules if name and one.name == name]:
             self._remove(old)
-        one = Scheduled(idents, due_us, options.get("ttl_ms", 0), options.get("every_ms", 0), name)
+        one = Scheduled(
+            idents, due_us, options.get("ttl_ms", 0), 60_000 if "cron" in options else options.get("every_ms", 0), name
+        )
         self.schedules.append(one)
         if message.pseq:
             self._numbered[producer.name, message.pseq] = one

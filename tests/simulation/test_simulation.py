@@ -47,7 +47,7 @@ MUST_OCCUR: Final = (
         "group.seek",
         "group.delete",
     ),
-    *("refreshes ended", "refreshes started over"),
+    *("reads", "refreshes ended", "refreshes started over"),
     *("faults", "full", "lies", "passed on", "refused TOPIC_FULL", "refused PSEQ_TAKEN"),
     *("refused NO_SESSION", "refused SEQUENCE_GAP", "refused FENCED", "refused BAD_ORDINAL", "refused BAD_OPTION"),
 )
