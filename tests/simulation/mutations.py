@@ -295,7 +295,7 @@ def get_from_the_second(get: Callable[..., Any]) -> Callable[..., Any]:
     return got
 
 
-def a_minute_late(after: Callable[..., int]) -> Callable[..., int]:
+def a_minute_late(after: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, wall_us: after(self, wall_us) + 60_000_000
 
 
