@@ -350,6 +350,7 @@ class Judge(Order):
         else:
             if type(delay_ms) is int and delay_ms > FAR_MS:
                 group.optional.add(seq)  # nobody waits for it here
+                group.far.add(seq)
             group.due[seq] = now + group.wait_s(failures + 1, delay_ms) - 0.001
 
     # Time.

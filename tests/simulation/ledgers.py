@@ -265,6 +265,7 @@ class GroupBook:
         self.refresh: Any = None  # one that is not ready yet
         self.subs: list[Sub] = []
         self.settled: set[int] = set()
+        self.far: set[int] = set()  # what waits for years
         self.optional: set[int] = set()  # what may be gone already when the group comes
         self.leased: dict[int, Held] = {}
         self.failures: dict[int, int] = {}

@@ -396,7 +396,7 @@ class Observer(Reads):
     def is_finished(self) -> bool:
         if self.schedules:
             return False
-        if any(group.refresh is not None and not group.refresh.has_ended for group in self.groups.values()):
+        if not all(map(self.is_refreshed, self.groups.values())):
             return False
         return not any(self.missing(group) or self.lost(group) for group in self.groups.values() if group.durable)
 
@@ -411,6 +411,6 @@ class Observer(Reads):
                 assert not missing, f"D12: {group.name} never settled {missing}"
                 held = [seq for seq in group.leased if seq not in group.settled and not self.is_optional(group, seq)]
                 assert not group.untold, f"J6: {group.name} lost {sorted(group.untold)} and was never told"
-                assert group.refresh is None or group.refresh.has_ended, f"R3: the refresh of {group.name} never ends"
+                assert self.is_refreshed(group), f"R3: the refresh of {group.name} never ends"
                 assert not (lost := self.lost(group)), f"J6: {group.name} lost {lost} and was never told"
                 assert not held, f"D12: {group.name} still holds {held}"

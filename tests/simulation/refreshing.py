@@ -76,6 +76,10 @@ class Refreshing(Judge):
             self.undo.append((set_refresh, group, group.refreshes, refresh))
             group.refresh = None
 
+    def is_refreshed(self, group: GroupBook) -> bool:
+        """Whether nothing more can come of a refresh."""
+        return group.refresh is None or group.refresh.has_ended or not group.far <= group.settled
+
     def look_at_refreshes(self) -> None:
         for group in self.groups.values():
             if group.refresh is not None:
