@@ -63,6 +63,7 @@ from tests.simulation.mutations import (
     letters_a_turn_later,
     lost_without_a_word,
     lowest_first,
+    merged_with_the_first,
     never_strict,
     nothing,
     one_too_many,
@@ -156,6 +157,7 @@ ORDERED_AND_LOST: Final = TAKEOVER._replace(
     swarm={"templates": KEYED, "concurrency": 100}, settings={"order": "key", "ack": "explicit", "attempts_max": 2}
 )
 READING: Final = Bias(weights={Act.GET: 14, Act.PUBLISH: 20})
+VERBOSE: Final = Bias(weights={Act.VERDICT: 60}, settings={"ack": "explicit", "lease_ms": 30_000})
 
 MUTANTS: Final = {
     "confirmed before the disk": Mutant(Router, "seal", confirm_before_the_disk(Router.seal)),
@@ -287,6 +289,8 @@ MUTANTS: Final = {
     "calendars are a minute late": Mutant(
         Cron, "after", a_minute_late(Cron.after), Bias(weights={Act.PUBLISH_LATER: 30, Act.CLOCK: 4})
     ),
+    "rows are merged whatever they say": Mutant(dispatcher, "merged", merged_with_the_first, VERBOSE),
+    "rows are applied in another order": Mutant(dispatcher, "merged", lambda rows: rows[::-1], VERBOSE),
     "a FETCH is never closed": Mutant(dispatcher.Dispatcher, "_end_fetch", nothing, Bias(weights={Act.FETCH: 10})),
     "ranges take too much": Mutant(Ranges, "remove", take_too_much(Ranges.remove)),
     "blocks are joined in the wrong order": Mutant(intake, "join", lambda blocks: pick(blocks[-1], [(0, 1)])),

@@ -17,6 +17,7 @@ from fabric.router.producers import Producer
 from fabric.router.ranges import Ranges
 from fabric.router.topic_state import Topic
 from fabric.router.upcoming import Key
+from fabric.router.verdict_rows import merged
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:
@@ -209,6 +210,10 @@ def apply_though_it_fails(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return apply
+
+
+def merged_with_the_first(rows: Any) -> Any:
+    return merged([(verdict, first, last, rows[0][3]) for verdict, first, last, _ in rows])
 
 
 # Credit and choice.

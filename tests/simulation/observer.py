@@ -45,6 +45,7 @@ class Observer(Reads):
         self._overdue: list[Sub] = []
         self._resumed: Session | None = None
         self._lost = 0
+        self._has_gone = False  # a connection was seen to close, at some time
 
     # What the hub is told.
 
@@ -194,7 +195,7 @@ class Observer(Reads):
         """The hub has seen that a connection was closed."""
         session = self.sessions.get(peer)
         if session is not None and not session.grace_until:
-            session.suspect = True
+            session.suspect = self._has_gone = True
             session.grace_until = now + min(GRACE_S, session.ttl_s)
             for sub in session.subs.values():
                 self.pass_on(sub.group)
@@ -355,7 +356,7 @@ class Observer(Reads):
             for session in silent:
                 self._end(session, now, lost=True)
             self._lost = sessions_lost
-        for session in self.secrets.values():
+        for session in self.secrets.values() if self._has_gone else ():
             if session.grace_until and now >= session.grace_until:
                 session.grace_until = 0.0
                 for sub in list(session.subs.values()):

@@ -81,6 +81,8 @@ class Refreshing(Judge):
         return group.refresh is None or group.refresh.has_ended or not group.far <= group.settled
 
     def look_at_refreshes(self) -> None:
+        if not self.counts["group.refresh"]:
+            return  # nobody asked for one in this life
         for group in self.groups.values():
             if group.refresh is not None:
                 self.look_at_refresh(group)
