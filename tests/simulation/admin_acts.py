@@ -25,6 +25,8 @@ def administer(world: World, client: Client, n: int) -> bool:
             fields["to"] = ("first", "last", {"seq": (n >> 2) % (world.disk.last_seq + 1)})[n % 3]
             if world.swarm.topics and fields["to"] == "last":
                 fields["to"] = "first"  # which one is the last depends on what was removed, and the observer cannot see
+            if n & 0x700 == 0:
+                fields["dry_run"] = True
         case "group.update":
             fields |= ({"attempts_max": 1 + n % 4}, {"lease_ms": 1000 + 500 * (n % 3)})[n & 1]
         case "dlq.redrive":

@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 from fabric import messages as m
 from fabric.block import pick
 from fabric.router import (
+    admin_groups,
     commands,
     core,
     dispatcher,
@@ -64,6 +65,7 @@ from tests.simulation.mutations import (
     lost_without_a_word,
     lowest_first,
     merged_with_the_first,
+    move_and_tell,
     never_strict,
     nothing,
     one_too_many,
@@ -216,6 +218,9 @@ MUTANTS: Final = {
     "a TXN is done by halves": Mutant(transactions, "_require_open", nothing, TRANSACTING),
     "a TXN forgets its verdicts": Mutant(Transactions, "_checked", empty, TRANSACTING),
     "a seek leaves the leases": Mutant(settling, "take_back_all", nothing, ADMINISTERED),
+    "a seek moves though it was only asked about": Mutant(
+        admin_groups, "_meaning", move_and_tell(admin_groups._meaning), Bias(weights={Act.ADMINISTER: 40})
+    ),
     "a seek does not move": Mutant(Group, "move", nothing, ADMINISTERED),
     "a paused group delivers": Mutant(dispatcher.Dispatcher, "pause", nothing, ADMINISTERED),
     "a pause ends with a restart": Mutant(Group, "restore", restore_without_pause(Group.restore), ADMINISTERED),

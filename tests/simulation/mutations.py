@@ -216,6 +216,14 @@ def merged_with_the_first(rows: Any) -> Any:
     return merged([(verdict, first, last, rows[0][3]) for verdict, first, last, _ in rows])
 
 
+def move_and_tell(meaning: Callable[..., Any]) -> Callable[..., Any]:
+    def told(group: Group, *more: Any) -> Any:
+        settling.take_back_all(group, "the group was moved")
+        return meaning(group, *more)
+
+    return told
+
+
 # Credit and choice.
 
 

@@ -307,6 +307,8 @@ class Observer(Reads):
         if group is None:
             return Code.NOT_FOUND
         self.counts[op] += 1
+        if fields.get("dry_run"):
+            return 0  # nothing changes
         match op:
             case "group.pause" | "group.resume":
                 self.undo.append((group.set_paused, group.paused))
