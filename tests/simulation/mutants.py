@@ -37,7 +37,7 @@ from fabric.router.topic_state import Topic
 from fabric.router.topicbook import TopicBook
 from fabric.router.transactions import Transactions
 from fabric.router.upcoming import Upcoming
-from tests.simulation import world
+from tests.simulation import faults
 from tests.simulation.blocks import TOPICS
 from tests.simulation.mutations import (
     a_minute_late,
@@ -270,7 +270,7 @@ MUTANTS: Final = {
         Router, "drain", nothing, Bias(weights={Act.STOP: 12, Act.CRASH: 0, Act.FAIL: 0})
     ),
     "waits have no end": Mutant(
-        world, "decode_command", lambda frames: None, Bias(weights={Act.LIE: 20}, settings={"order": "none"})
+        faults, "decode_command", lambda frames: None, Bias(weights={Act.LIE: 20}, settings={"order": "none"})
     ),
     "what was begun is passed on": Mutant(Subscription, "kept", lambda self: Ranges(), TAKEOVER),
     "an unsure consumer fails what it may have done": Mutant(

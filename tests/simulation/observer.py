@@ -24,11 +24,11 @@ from fabric import messages as m
 from fabric.block import verify_stamp
 from fabric.errors import Code
 from fabric.router.sessions import GRACE_S, SILENT_BEATS
+from tests.simulation.administration import Administration
 from tests.simulation.blocks import idents_of
 from tests.simulation.disk import Disk, stamp_of
 from tests.simulation.ledgers import GroupBook, Held, Producer, Published, Scheduled, Session, Sub
 from tests.simulation.publisher import ANY
-from tests.simulation.reads import Reads
 
 # Refusals of a publish that is sent again under the same rid; the answer to an earlier one may still be on its way.
 AT_ONCE: Final = (Code.FENCED, Code.SEQUENCE_GAP, Code.NO_SESSION, Code.BUSY, Code.OVERRUN, Code.INTERNAL)
@@ -36,7 +36,7 @@ REFUSALS: Final = {code.value: f"refused {code.name}" for code in Code}
 INSTANT_S: Final = 1 / 1024
 
 
-class Observer(Reads):
+class Observer(Administration):
     def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, m.TopicSettings]] = ()) -> None:
         super().__init__(counts, settings)
         self.sessions: dict[bytes, Session] = {}  # by peer
@@ -297,42 +297,6 @@ class Observer(Reads):
         missing = group.gap_owed.get((session.peer, message.chan))
         if missing:
             missing.difference_update(range(message.first_seq, message.last_seq + 1))
-
-    # Administration.
-
-    def admin(self, session: Session, message: m.Admin) -> int:
-        fields = message.fields
-        name, op = fields["group"], fields["op"]
-        group = self.groups.get(name)
-        if group is None:
-            return Code.NOT_FOUND
-        self.counts[op] += 1
-        if fields.get("dry_run"):
-            return 0  # nothing changes
-        match op:
-            case "group.pause" | "group.resume":
-                self.undo.append((group.set_paused, group.paused))
-                group.paused = op == "group.pause"
-                session.expect(message.rid, self.turn, {"paused": group.paused})
-            case "group.update":
-                settings = group.settings._replace(**{k: v for k, v in fields.items() if k not in ("op", "group")})
-                self.undo.append((group.change, group.settings))
-                group.change(settings)
-            case "group.seek":
-                self.seek(group, fields["to"])
-            case "group.delete":
-                for sub in list(group.subs):
-                    self.leave(sub, 0.0, lost=False)
-                del self.groups[name]
-                self.changed()
-                self.undo.append((self.groups.__setitem__, name, group))
-                for letter in [letter for letter in self.letters if letter[0] == name]:
-                    self.dead.pop(letter, None)
-            case "group.refresh":
-                self.refresh(session, message.rid, group, fields["from"])
-            case "dlq.redrive":
-                self.redriving.add(name)
-        return 0
 
     # Deliveries.
 

@@ -15,14 +15,13 @@ from math import ceil, inf
 from typing import Any, Final
 
 from fabric import messages as m
-from fabric.errors import Code, ProtocolError
+from fabric.errors import Code
 from fabric.messages import Verdict
-from fabric.router.change import Change
 from fabric.router.core import Router, Turn
 from fabric.router.intake import Refusal
-from fabric.wire import decode_command, encode
 from tests.simulation.blocks import TEMPLATES
 from tests.simulation.disk import Disk
+from tests.simulation.faults import falters, understands
 from tests.simulation.observer import Observer
 from tests.simulation.people import Client, Lie, Wire
 from tests.simulation.plan import TICKS_S, Act, Plan
@@ -35,14 +34,6 @@ QUIET_MIN: Final = 2  # sweeps without any effect after which the hub sweeps les
 
 # What can be due. At one moment the hub's own timers come first, then whatever was put there first.
 WAKE, UP, DOWN, LAND, HEAL = range(5)
-
-
-class Fault(Exception):
-    """Something that the router's authors did not think of."""
-
-
-def _fault(self: Change) -> None:
-    raise Fault
 
 
 class World:
@@ -73,7 +64,7 @@ class World:
         self._turns: list[Turn] = []  # sealed, not handed to the disk
         self._committing: list[Turn] = []
         self._taken = 0  # commands in this turn of the hub
-        self._out: list[tuple[bytes, m.ToClient]] = []
+        self.out: list[tuple[bytes, m.ToClient]] = []
         self._looked_at = -1  # when the clock was looked at
         self._quiet = 0  # sweeps in a row without any effect
         self._sweep_at = 0.0  # when the next sweep is due, while a quiet hub leaves some out
@@ -160,13 +151,13 @@ class World:
             return
         if self.trace is not None:
             self.note(lambda: f"{wire.client.name}@{wire.peer[-1]} -> {_brief(message)}")
-        out, observer, now = self._out, self.observer, self.now
+        out, observer, now = self.out, self.observer, self.now
         self._look_at_the_clock()
         if isinstance(message, Lie):
-            if not self._understands(wire, message):
+            if not understands(self, wire, message):
                 return
             message = message.message
-        if self.faulty and self._falters(wire, message):
+        if self.faulty and falters(self, wire, message):
             return
         expected = observer.told(wire.peer, message, now)
         if not self.faulty:
@@ -174,48 +165,13 @@ class World:
         self.faulty = False
         observer.answered(expected, wire.peer, out, now)
         if out:
-            self._flush()
+            self.flush()
         observer.welcomed()
         self._taken += 1
         head = self._heap
         if self._taken < self.swarm.turn_max and head and head[0][0] == self.time and head[0][3] == UP:
             return  # the hub finds more at its door
         self.hub_turn()
-
-    def _understands(self, wire: Wire, lie: Lie) -> bool:
-        """Whether the hub takes what no honest client says; if not, it says so."""
-        try:
-            decode_command(encode(lie.message))
-        except ProtocolError as error:
-            self.counts["lies"] += 1
-            self.router.refuse(error, wire.peer, 0, 0, self._out)
-            self.hub_turn()
-            understood = False
-        else:
-            understood = True
-        assert understood is not lie.is_absurd, f"J8: {lie.message} is taken, or should be"
-        return understood
-
-    def _falters(self, wire: Wire, message: m.ToHub) -> bool:
-        """Let the router take a command with a fault in its code, where it begins to change something. Whether it came
-        to that: then the hub answers, and all is as before."""
-        usual = Change.begin
-        Change.begin = _fault  # type: ignore[method-assign]
-        try:
-            self.router.step(message, wire.peer, self.now, self._out)
-        except Fault:
-            chan, rid = getattr(message, "chan", 0), getattr(message, "rid", 0)
-            assert self.router.fail(wire.peer, chan, rid, self._out), "nothing was changed yet"
-        else:
-            return False
-        finally:
-            Change.begin = usual  # type: ignore[method-assign]
-        self.faulty = False
-        self.counts["faults"] += 1
-        self.observer.failed(wire.peer, self.now)
-        self._flush()
-        self.hub_turn()
-        return True
 
     def _leave(self, out: list[tuple[bytes, m.ToClient]]) -> None:
         """What the hub says leaves it."""
@@ -270,22 +226,22 @@ class World:
             self._stir()
         before = observer.turn if woken and now >= router._sweep_at else -1
         self._look_at_the_clock()
-        router.tick(now, self._out)
+        router.tick(now, self.out)
         observer.ticked(now, router.dispatcher.counters.get("sessions_lost", 0))
-        if self._out:
+        if self.out:
             before = -1
-            self._flush()
+            self.flush()
         observer.flushed()
         self._hand_over()
         for _ in range(GOES_MAX):
             if not router.dispatcher.busy:
                 break
-            router.tick(now, self._out)
-            self._flush()
+            router.tick(now, self.out)
+            self.flush()
         else:
             raise AssertionError("liveness: the router is busy forever")
-        if self._out:
-            self._flush()
+        if self.out:
+            self.flush()
         if before == observer.turn and not self.swarm.topics:
             self._doze()
         self._set_alarm()
@@ -305,9 +261,9 @@ class World:
             self.router._sweep_at = min(self.router._sweep_at, self._sweep_at)
         self._quiet = 0
 
-    def _flush(self) -> None:
-        if self._out:
-            out, self._out = self._out, []
+    def flush(self) -> None:
+        if self.out:
+            out, self.out = self.out, []
             self._leave(out)
 
     def _hand_over(self) -> None:
@@ -324,10 +280,10 @@ class World:
             self.at(self.time + duration, LAND, self._committing)
 
     def seal(self) -> None:
-        turn = self.router.seal(self.wall_us(), self.now, self._out)
+        turn = self.router.seal(self.wall_us(), self.now, self.out)
         self.observer.sealed(turn)
         self._turns.append(turn)
-        self._flush()
+        self.flush()
 
     def _land(self) -> None:
         """A commit is done, one way or the other."""
@@ -345,11 +301,11 @@ class World:
             self.observer.landed()
         self._hand_over()
         for turn in done:
-            self._out += turn.sends
-            self._flush()
+            self.out += turn.sends
+            self.flush()
             self.observer.released()
-            self.router.committed(self.now, self._out)
-            self._flush()
+            self.router.committed(self.now, self.out)
+            self.flush()
         self.hub_turn()
 
     def _set_alarm(self) -> None:
@@ -374,9 +330,9 @@ class World:
     def stop(self) -> None:
         """The hub is stopped in good order, and started again."""
         self._look_at_the_clock()
-        self.router.drain(STOPPING, self._out)
-        self.router.tick(self.now, self._out)
-        self._flush()
+        self.router.drain(STOPPING, self.out)
+        self.router.tick(self.now, self.out)
+        self.flush()
         self.seal()
         for turn in self._committing + self._turns:
             self.disk.write(turn.records)
@@ -384,7 +340,7 @@ class World:
         self._restart(clean=True)
 
     def _restart(self, *, clean: bool) -> None:
-        self._committing, self._turns, self._out, self._taken = [], [], [], 0
+        self._committing, self._turns, self.out, self._taken = [], [], [], 0
         self._wake_at = self._quiet = 0
         self._looked_at = -1
         self.observer.crashed(self.disk, clean=clean)
@@ -397,8 +353,8 @@ class World:
     def trimmed(self, first_seq: int) -> None:
         self._look_at_the_clock()
         self.observer.trimmed(first_seq)
-        self.router.trimmed(first_seq, self._out)
-        self._flush()
+        self.router.trimmed(first_seq, self.out)
+        self.flush()
         self.observer.trim_told()
         self.hub_turn()
 
