@@ -116,6 +116,7 @@ TABLE: Final = (
     _positional("READY", "refresh"),
     _named("GET", "seq"),
     _named("GET", "time_us"),
+    _named("GET", "before"),
     _setting("GET", "n", GET_N),
     _setting("INFO", "n", INFO_N),
     _setting("INFO schedules", "n", SCHEDULES_N),

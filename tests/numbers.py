@@ -157,7 +157,7 @@ def _ready(field: str, op: str, value: Any, rid: int) -> Frames:
 
 
 def _get(field: str, op: str, value: Any, rid: int) -> Frames:
-    return [_pack(Verb.GET, 0, rid, {field: value})]
+    return [_pack(Verb.GET, 0, rid, {field: value, **({"last": True} if field == "before" else {})})]
 
 
 def _info(field: str, op: str, value: Any, rid: int) -> Frames:

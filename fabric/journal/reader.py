@@ -200,10 +200,34 @@ class Reader:
 
     def last_match(self, wanted: Wanted, before: int | None = None) -> int | None:
         """The seq of the last message with a wanted topic; of those whose block begins before a seq, when given."""
-        for block in self.backwards(wanted, before):
+        for block in self.backwards(wanted, SEQ_MAX if before is None else before):
             if (seq := _last_in(block, wanted)) is not None:
                 return seq if seq >= self._journal.first_seq else None
         return None
+
+    def previous_block(self, before: int, wanted: Wanted) -> tuple[Block | None, int]:
+        """The last block that begins before a seq and holds a wanted topic, and the seq before which to go on.
+
+        None with a seq means: nothing down to there; at or below the journal's first seq there is no more.
+        """
+        open_chunk = self._journal.open_chunk
+        if before > open_chunk.first_seq and open_chunk.committed:
+            place = open_chunk.place_of(before - 1)
+            for entry in reversed(open_chunk.entries[max(place + 1 - _OPEN_BLOCKS_PER_CALL, 0) : place + 1]):
+                before = entry.base_seq
+                if entry.topics is None or any(wanted(open_chunk.names[number]) for number in entry.topics):
+                    return self._fetch(before, entry.last_seq), before
+            return None, before
+        stop = min(before, open_chunk.first_seq)
+        if stop <= self._journal.first_seq:
+            return None, stop
+        with self._transaction() as txn:
+            chunk = self._chunk(txn, stop - 1, stop)
+        bits = self._mask(chunk, wanted) & ((1 << chunk.place_of(stop - 1) + 1) - 1)
+        if not bits:
+            return None, chunk.first_seq
+        base, end = chunk.range_of(bits.bit_length() - 1)
+        return self._fetch(base, end) if end >= self._journal.first_seq else None, base
 
     def latest_per_key(self, wanted: Wanted, limit: int = LATEST_KEYS_MAX) -> Iterator[list[int]]:
         """The seqs of the latest message of each topic and key, newest first, a list for each step of the search.
@@ -242,32 +266,15 @@ class Reader:
             stop = chunk.first_seq
         return list(names)[:limit], stop <= self._journal.first_seq and len(names) <= limit
 
-    def backwards(self, wanted: Wanted, before: int | None = None) -> Iterator[Block | None]:
+    def backwards(self, wanted: Wanted, before: int = SEQ_MAX) -> Iterator[Block | None]:
         """Blocks with a wanted topic, from the newest to the oldest; None where a stretch has none, or it is damaged.
 
         Only those that begin before a seq, when it is given. Between two of them no transaction is open, so the caller
         may take its time.
         """
-        open_chunk = self._journal.open_chunk
-        before = SEQ_MAX if before is None else before
-        for entry in reversed(open_chunk.entries[: open_chunk.committed]):
-            if entry.base_seq < before and (
-                entry.topics is None or any(wanted(open_chunk.names[number]) for number in entry.topics)
-            ):
-                yield self._fetch(entry.base_seq, entry.last_seq)
-        stop = min(open_chunk.first_seq, before)
-        while stop > self._journal.first_seq:
-            yield None
-            with self._transaction() as txn:
-                chunk = self._chunk(txn, stop - 1, stop)
-            bits = self._mask(chunk, wanted)
-            while bits:
-                place = bits.bit_length() - 1
-                bits ^= 1 << place
-                base, end = chunk.range_of(place)
-                if base < stop and end >= self._journal.first_seq:
-                    yield self._fetch(base, end)
-            stop = chunk.first_seq
+        while before > self._journal.first_seq:
+            block, before = self.previous_block(before, wanted)
+            yield block
 
     def _fetch(self, base_seq: int, last_seq: int) -> Block | None:
         with self._transaction() as txn:

@@ -24,7 +24,7 @@ TOPICS_MAX: Final = 8_192  # compared with the patterns for one answer, and the 
 TURN_BYTES_MAX: Final = 32 << 20  # answered to all clients together in one turn
 PATTERNS_MAX: Final = 64
 VIEWS_MAX: Final = 256  # remembered
-_FIELDS: Final = ("topic", "pattern", "seq", "time_us", "n", "last", "by_key")
+_FIELDS: Final = ("topic", "pattern", "seq", "time_us", "n", "last", "before", "by_key")
 
 Runs = list[tuple[int, int]]
 
@@ -36,6 +36,7 @@ class _Order(NamedTuple):
     start: int
     n: int
     by_key: bool
+    before: int  # of the last ones only those below this seq
 
 
 class Answer(NamedTuple):
@@ -90,7 +91,7 @@ class Reading:
         order = self._order(fields, first_seq)
         horizon = self._shelf.committed
         if fields.get("last"):
-            answer = self._last(rid, order, horizon, wall_us)
+            answer = self._last(rid, order, first_seq, horizon, wall_us)
         elif self.spent >= TURN_BYTES_MAX:
             return Answer([], {"count": 0, "next": order.start, "more": order.start <= horizon})
         elif order.by_key:
@@ -113,11 +114,14 @@ class Reading:
             raise ProtocolError(Code.BAD_OPTION, "seq, time_us and last exclude each other")
         if fields.get("last") and fields.get("by_key"):
             raise ProtocolError(Code.BAD_OPTION, "last and by_key exclude each other")
+        if fields.get("before") is not None and not fields.get("last"):
+            raise ProtocolError(Code.BAD_OPTION, "before is for last")
+        before = bounded(fields, "before", 0, NUMBER_MAX, NUMBER_MAX)
         start = bounded(fields, "seq", 0, first_seq, NUMBER_MAX)
         if fields.get("time_us") is not None:
             start = self._shelf.reader.seek_time(bounded(fields, "time_us", 0, 0, NUMBER_MAX))
         n = bounded(fields, "n", *GET_N)
-        return _Order(self._view(fields), max(start, first_seq), n, bool(fields.get("by_key")))
+        return _Order(self._view(fields), max(start, first_seq), n, bool(fields.get("by_key")), before)
 
     def _view(self, fields: Mapping[str, Any]) -> View:
         topic, pattern = fields.get("topic"), fields.get("pattern")
@@ -228,30 +232,34 @@ class Reading:
                 break
         return page.answer(following, more=following <= horizon)
 
-    def _last(self, rid: int, order: _Order, horizon: int, wall_us: int) -> Answer:
-        """The last n that match, oldest first."""
+    def _last(self, rid: int, order: _Order, first_seq: int, horizon: int, wall_us: int) -> Answer:
+        """The last n that match, oldest first, or fewer when that is a long search; others are before the next seq."""
         if self.spent >= TURN_BYTES_MAX:
             raise ProtocolError(Code.BUSY, "others read just now; ask again", retry_ms=5)
         found: list[tuple[Block, Runs]] = []
-        wanted, before, read = order.n, horizon + 1, 0
+        wanted, before, read = order.n, min(order.before, horizon + 1), 0
+        looked_max = order.view.looked + TOPICS_MAX
         for _ in range(FINDS_MAX):
-            if wanted <= 0 or read >= BYTES_MAX:
+            if wanted <= 0 or before <= first_seq or read >= BYTES_MAX or order.view.looked >= looked_max:
                 break
-            seq = self._shelf.reader.last_match(order.view, before)
-            block = None if seq is None else self._shelf.at(seq)
-            if not isinstance(block, Block):
-                break
-            runs = _cut(self._runs(block, block.base_seq, order.view, wall_us), before - block.base_seq)
-            size = sum(b - a for a, b in runs)
-            runs = split(runs, size - wanted)[1] if size > wanted else runs
-            if runs:
-                found.append((block, runs))
-            wanted -= min(size, wanted)
-            read += len(block.raw)
-            before = block.base_seq
+            block, reached = self._shelf.reader.previous_block(before, order.view)
+            if block is not None:
+                runs = self._runs(block, first_seq, order.view, wall_us)
+                runs = _cut(runs, min(before, horizon + 1) - block.base_seq)
+                size = sum(b - a for a, b in runs)
+                runs = split(runs, size - wanted)[1] if size > wanted else runs
+                if runs:
+                    found.append((block, runs))
+                wanted -= min(size, wanted)
+                read += len(block.raw)
+            before = reached
         page = _Page(rid, order.n)
         page.frames = [got(rid, block, runs) for block, runs in reversed(found)]
-        return page.answer(horizon + 1, more=False)
+        if wanted <= 0:
+            block, runs = found[-1]
+            before = block.base_seq + runs[0][0]
+        more = before > first_seq
+        return page.answer(before if more else horizon + 1, more)
 
     # Which messages of a block.
 

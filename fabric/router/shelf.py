@@ -60,6 +60,10 @@ class Reader(Protocol):
         """The first row of the index of idempotency keys at or after a number; an empty one when it is damaged."""
         ...
 
+    def previous_block(self, before: int, wanted: Callable[[str], bool]) -> tuple[Block | None, int]:
+        """The last block that begins before a seq and has a wanted topic, and the seq before which to go on."""
+        ...
+
     def last_match(self, wanted: Callable[[str], bool], before: int | None = None) -> int | None:
         """The seq of the last message with a wanted topic; of those whose block begins before a seq, when given."""
         ...

@@ -217,6 +217,8 @@ def test_the_hubs_own_topics_are_read_only_by_name() -> None:
         ({"seq": 1, "last": True}, "exclude"),
         ({"last": True, "by_key": True}, "exclude"),
         ({"last": 1}, "last is true or false"),
+        ({"before": 1}, "before is for last"),
+        ({"last": True, "before": -1}, "before"),
         ({"topic": "a", "pattern": "b"}, "exclude"),
         ({"topic": ["a"]}, "topic is a text"),
         ({"pattern": []}, "1..64"),
@@ -248,6 +250,28 @@ def test_all_answers_of_one_turn_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert out[2][1] == m.Ok(0, 3, {"count": 0, "next": 1, "more": True})
     w.router.tick(w.now, out)
     assert len(get(w)[0]) == 1
+
+
+def test_the_last_ones_are_searched_in_several_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "FINDS_MAX", 3)
+    w = world()
+    for i in range(1, 9):
+        put(w, "a", str(i))
+    assert get(w, last=True, n=5) == ([(6, "6"), (7, "7"), (8, "8")], {"count": 3, "next": 6, "more": True})
+    assert get(w, last=True, before=6, n=2) == ([(4, "4"), (5, "5")], {"count": 2, "next": 4, "more": True})
+    assert get(w, last=True, before=3, n=5) == ([(1, "1"), (2, "2")], {"count": 2, "next": 9, "more": False})
+    assert get(w, last=True, before=0) == ([], {"count": 0, "next": 9, "more": False})
+
+
+def test_a_large_answer_to_last_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BYTES_MAX", 1_000)
+    w = world()
+    for i in range(1, 5):
+        put(w, "a", str(i) * 600)
+    rows, said = get(w, last=True, n=4)
+    assert [seq for seq, _ in rows] == [3, 4]
+    assert said == {"count": 2, "next": 3, "more": True}
+    assert [seq for seq, _ in get(w, last=True, before=3, n=2)[0]] == [1, 2]
 
 
 def test_a_view_agrees_with_the_trie() -> None:

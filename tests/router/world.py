@@ -58,6 +58,12 @@ class MemoryReader:
         names = list(dict.fromkeys(topic for block in reversed(self.blocks) for topic in block.topics))
         return names[:limit], len(names) <= limit
 
+    def previous_block(self, before: int, wanted: Callable[[str], bool]) -> tuple[Block | None, int]:
+        for block in reversed(self.blocks):
+            if block.base_seq < before and any(map(wanted, block.topics)):
+                return block, block.base_seq
+        return None, 0
+
     def last_match(self, wanted: Callable[[str], bool], before: int | None = None) -> int | None:
         for block in reversed(self.blocks):
             if before is not None and block.base_seq >= before:

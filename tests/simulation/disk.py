@@ -206,6 +206,13 @@ class Disk:
     def next_event(self) -> int:
         return self._next_event
 
+    def previous_block(self, before: int, wanted: Callable[[str], bool]) -> tuple[Block | None, int]:
+        at = bisect_left(self.bases, before) - 1
+        if at < 0:
+            return None, 0
+        block = self._open(at)
+        return (block if any(map(wanted, block.topics)) else None), block.base_seq
+
     def last_match(self, wanted: Callable[[str], bool], before: int | None = None) -> int | None:
         for at in range(len(self.bases) - 1, -1, -1):
             block = self._open(at)

@@ -35,6 +35,7 @@ class Reading:
         if by_key:
             self._fields["by_key"] = True
         self._latest: dict[tuple[str, str | int], Message] = {}
+        self._ending: list[Message] = []
         self.done = False
 
     def ask(self, rid: int) -> m.Get:
@@ -45,9 +46,11 @@ class Reading:
     def page(self, answer: Mapping[str, Any], parts: Iterable[m.Got | m.Reply]) -> Iterator[Message]:
         """What a page has for the caller. The latest of each key is known when all pages are there."""
         found = [message for part in parts if isinstance(part, m.Got) for message in read(part.seqs, part.block)]
-        self.done = self._last or not answer.get("more")
+        self.done = not answer.get("more")
         self._fields.pop("time_us", None)
-        self._fields["seq"] = answer.get("next", 0)
+        self._fields["before" if self._last else "seq"] = answer.get("next", 0)
+        if self._last:
+            return iter(self._page_before(found))
         if self._by_key:
             for message in found:
                 self._latest[message.topic, message.key or message.seq] = message
@@ -58,3 +61,11 @@ class Reading:
                 self._left -= len(found)
                 self.done = self.done or not self._left
         return iter(found)
+
+    def _page_before(self, found: list[Message]) -> list[Message]:
+        """The last ones come page by page from the newest to the oldest; the caller gets them when all are there."""
+        self._ending = found + self._ending
+        if self._left is not None:
+            self._left -= len(found)
+            self.done = self.done or self._left <= 0
+        return self._ending if self.done else []
