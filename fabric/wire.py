@@ -91,7 +91,7 @@ def _decode(frames: Sequence[bytes], unpack: Callable[[bytes], list[Any]]) -> m.
         needs = "needs a block" if with_block else "takes no block"
         raise ProtocolError(Code.BAD_FRAME, f"verb {Verb(verb).name} {needs}")
     chan, rid = meta[1], meta[2]
-    if not (bounded.is_uint(chan) and bounded.is_uint(rid)):
+    if not (type(chan) is int and type(rid) is int and 0 <= chan <= NUMBER_MAX and 0 <= rid <= NUMBER_MAX):
         raise ProtocolError(Code.BAD_META, "chan and rid are unsigned integers below 2^63")
     try:
         message: m.ToHub | m.ToClient = decoder(chan, rid, meta[3:], frames[-1])

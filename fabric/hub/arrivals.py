@@ -12,6 +12,7 @@ from typing import Final
 from fabric.messages import PeerId
 
 Frames = list[bytes]
+Arrival = tuple[PeerId, Frames]
 
 FRAMES_MAX: Final = 256  # that wait here; beyond these
 BYTES_MAX: Final = 8 << 20  # two figures, each turn receives only a few
@@ -24,7 +25,7 @@ class _Queue:
     __slots__ = ("bytes", "debt_s", "frames")
 
     def __init__(self) -> None:
-        self.frames: deque[Frames] = deque()
+        self.frames: deque[tuple[Frames, int]] = deque()  # with their size
         self.bytes = 0
         self.debt_s = -SHARE_S  # work beyond the share; below zero: what is left of it
 
@@ -67,12 +68,12 @@ class Arrivals:
             queue = self._queues[peer] = _Queue()
             self._ring.append(peer)
         size = sum(map(len, frames))
-        queue.frames.append(frames)
+        queue.frames.append((frames, size))
         queue.bytes += size
         self.count += 1
         self.bytes += size
 
-    def next(self) -> tuple[PeerId, Frames]:
+    def next(self) -> Arrival:
         """The peer whose turn it is, and its first frames, which stay here. To be called when `is_ready`."""
         ring, queues = self._ring, self._queues
         queue = queues[ring[0]]
@@ -80,12 +81,12 @@ class Arrivals:
             queue.debt_s -= SHARE_S
             ring.rotate(-1)
             queue = queues[ring[0]]
-        return ring[0], queue.frames[0]
+        return ring[0], queue.frames[0][0]
 
     def take(self, peer: PeerId, seconds: float) -> None:
         """The first frames of a peer were processed, and have cost so much."""
         queue = self._queues[peer]
-        size = sum(map(len, queue.frames.popleft()))
+        _, size = queue.frames.popleft()
         queue.bytes -= size
         queue.debt_s = min(queue.debt_s + seconds, DEBT_MAX_S)
         self.count -= 1

@@ -35,6 +35,8 @@ class CommitShare:
 
     def is_full(self, peer: PeerId) -> bool:
         """Whether the next publish of a peer has to wait for another commit."""
+        if self._waiting < BYTES_MIN:
+            return False
         limit = max(BYTES_MIN, self._rate * COMMIT_S)
         if self._waiting < limit:
             return False

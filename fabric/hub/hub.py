@@ -26,7 +26,7 @@ from fabric import messages as m
 from fabric import wire
 from fabric.errors import Code, FabricError, ProtocolError
 from fabric.hub.advisory_log import JOURNAL_TRIMMED, SLOW_COMMIT, AdvisoryLog
-from fabric.hub.arrivals import Arrivals
+from fabric.hub.arrivals import Arrival, Arrivals
 from fabric.hub.commit_share import CommitShare, is_publish
 from fabric.hub.faults import Faults
 from fabric.hub.guard import Guard
@@ -42,6 +42,7 @@ from fabric.router.intake import RETRY_MS, Refusal
 from fabric.router.ledger import Out
 
 CROWDED_S: Final = 0.002  # how often something is received while much waits for the disk
+AT_ONCE_S: Final = 0.005  # of work on what came in while nothing waited; then each peer gets its share
 TURN_S: Final = 0.02  # of work on commands in one turn; then timers, confirmations and deliveries get theirs
 SPACE_EVERY_S: Final = 0.1  # a quota is overrun by what comes in meanwhile; the disk itself is asked less often
 OUTBOX_POLL_S: Final = 0.005  # a ROUTER does not say which peer can take more, so full ones are tried again
@@ -173,11 +174,16 @@ class Hub:
         """One round: what arrived, what time brought, what the disk finished."""
         ready = self._wait()
         out: Out = []
-        self._receive(out)
+        received = self._port.receive(*self._arrivals.room)
         now = time.monotonic()
         self._router.clock.set(time.time_ns() // 1000, now)
         self.counters["turns"] += 1
-        self._take_arrivals(now, out)
+        if not self._arrivals.count:
+            received = self._take_at_once(received, now, out)
+        if received:
+            self._keep(received, out)
+        if self._arrivals.is_ready:
+            self._take_arrivals(now, out)
         if self._port.connections.fd in ready:
             self._port.connections.read()
         if self._guard.is_crowded:
@@ -205,10 +211,20 @@ class Hub:
             timeout_s, poller = min(timeout_s, CROWDED_S), self._inner_poller
         return [source for source, _ in poller.poll(max(math.ceil(timeout_s * 1000), 0))]
 
-    def _receive(self, out: Out) -> None:
-        """Take in what arrived. A publish for which there is no room is refused: the client sends it again."""
+    def _take_at_once(self, received: list[Arrival], now: float, out: Out) -> list[Arrival]:
+        """Process what was received, in the order of ZeroMQ: a frame of each peer in turn. Returns what has to wait,
+        because the frames before it have cost enough, or because it is for a later commit."""
+        for i, (peer, frames) in enumerate(received):
+            if not self._take_share(peer, frames, now, out):
+                return received[i:]
+            if time.monotonic() - now >= AT_ONCE_S:
+                return received[i + 1 :]
+        return []
+
+    def _keep(self, received: list[Arrival], out: Out) -> None:
+        """Let frames wait for their share. A publish for which there is no room is refused: the client resends it."""
         arrivals, window_bytes = self._arrivals, self._router.reception.window[1]
-        for peer, frames in self._port.receive(*arrivals.room):
+        for peer, frames in received:
             if arrivals.has_room(peer, window_bytes) or not is_publish(frames):
                 arrivals.put(peer, frames)
             else:
@@ -216,22 +232,29 @@ class Hub:
                 self._router.refuse(busy, peer, *wire.request_id(frames), out)
 
     def _take_arrivals(self, now: float, out: Out) -> None:
-        """Process what arrived, a share of each peer after the other, until the turn has cost enough."""
-        arrivals, begun = self._arrivals, now
+        """Process what waits, a share of each peer after the other, until the turn has cost enough."""
+        arrivals, begun = self._arrivals, time.monotonic()
         while arrivals.is_ready and begun - now < TURN_S:
             peer, frames = arrivals.next()
-            publishes = is_publish(frames)
-            if publishes and self._share.is_full(peer):
+            if self._take_share(peer, frames, now, out):
+                ended = time.monotonic()
+                arrivals.take(peer, ended - begun)
+                begun = ended
+            else:
                 arrivals.hold(peer)
-                continue
-            intake = self._router.intake  # of a router that may be replaced meanwhile
-            pending_bytes = intake.pending_bytes
+
+    def _take_share(self, peer: PeerId, frames: list[bytes], now: float, out: Out) -> bool:
+        """Process the frames of a command; False: it is a publish that has to wait for another commit."""
+        if not is_publish(frames):
             self._take(peer, frames, now, out)
-            if publishes:
-                self._share.published(peer, intake.pending_bytes - pending_bytes, now)
-            ended = time.monotonic()
-            arrivals.take(peer, ended - begun)
-            begun = ended
+            return True
+        if self._share.is_full(peer):
+            return False
+        intake = self._router.intake  # of a router that may be replaced meanwhile
+        pending_bytes = intake.pending_bytes
+        self._take(peer, frames, now, out)
+        self._share.published(peer, intake.pending_bytes - pending_bytes, now)
+        return True
 
     def _say_gone(self) -> None:
         """Tell the router which peers are gone, once all that they have said is processed."""

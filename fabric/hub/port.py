@@ -20,6 +20,7 @@ import zmq
 
 from fabric import wire
 from fabric.errors import Code, FabricError
+from fabric.hub.arrivals import Arrival
 from fabric.hub.connections import Connections
 from fabric.messages import Err, PeerId, Pong, ToClient
 
@@ -94,9 +95,9 @@ class Port:
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self.connections.fd, zmq.POLLIN)
 
-    def receive(self, frames_max: int, bytes_max: int) -> list[tuple[PeerId, list[bytes]]]:
+    def receive(self, frames_max: int, bytes_max: int) -> list[Arrival]:
         """What has arrived, without waiting, up to a bound."""
-        arrivals: list[tuple[PeerId, list[bytes]]] = []
+        arrivals: list[Arrival] = []
         receive, size, known = self._socket.recv, 0, self.connections.descriptors
         self._drained = False
         try:

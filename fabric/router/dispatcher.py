@@ -5,7 +5,7 @@ proportional to what happened in it, not to how many groups there are.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any, Final
 
@@ -296,18 +296,20 @@ class Dispatcher:
 
     def settle(self, sub: Subscription, message: m.Settle, now: float) -> dict[str, Any]:
         """Apply verdicts. Returns what to answer when they are on disk."""
-        highest = max(last for _, _, last, _ in message.verdicts)
+        rows: Sequence[Row] = message.verdicts
+        highest = rows[0][2] if len(rows) == 1 else max(last for _, _, last, _ in rows)
         if highest > sub.sent:
             raise ProtocolError(Code.BAD_ORDINAL, f"ordinal {highest} was never sent; the last one was {sub.sent}")
-        rows = merged(message.verdicts)
-        require_few(len(rows))
+        if len(rows) > 1:
+            rows = merged(rows)
+            require_few(len(rows))
         return self.apply(sub, rows, now)
 
-    def apply(self, sub: Subscription, rows: Iterable[Row], now: float) -> dict[str, Any]:
+    def apply(self, sub: Subscription, rows: Sequence[Row], now: float) -> dict[str, Any]:
         """Apply rows that were checked."""
         self.commons.change.begin()
         group, stale, applied = sub.group, [], 0
-        sub.key_index = KeyIndex(sub)
+        sub.key_index = KeyIndex(sub) if len(rows) > 1 else None
         for verdict, first, last, arg in rows:
             late = settling.settle(group, sub, verdict, first, last, arg, now)
             stale += [list(pair) for pair in late]

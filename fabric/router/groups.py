@@ -134,6 +134,8 @@ class Group:
 
     def is_searching(self) -> bool:
         """Whether a lane may stand before messages that it has no use for."""
+        if len(self.lanes) == 1:
+            return not (self.base.live or self.base.waits)
         return any(not (lane.live or lane.waits) for lane in self.lanes)
 
     def add_lane(self, priority: int, cursor: int, *, first: bool = False) -> None:

@@ -86,7 +86,7 @@ def _new_work(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) 
     if work is None:
         return None, searching
     block, runs, handed = work.block, work.runs, lane.handed
-    if not handed.allows(lane.cursor):
+    if lane.cursor > handed.limit and not handed.allows(lane.cursor):
         group.dirty = True
         return None, False
     last_seq = handed.before if lane.cursor <= handed.before else handed.limit

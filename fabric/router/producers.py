@@ -17,6 +17,7 @@ WINDOW_BLOCKS: Final = 64
 # blocks. The row is rewritten with each commit; a lone producer needs one run, since its own numbers and the journal's
 # go in step.
 RECENT_MAX: Final = WINDOW_BLOCKS
+TRIM_BLOCKS: Final = 64  # removed at a time, because the front of an array is dear to cut
 # Delayed publishes have no seq yet: in place of it stands this and the number of the schedule.
 SCHEDULED: Final = 1 << 63
 
@@ -80,8 +81,8 @@ class Producer:
     def _is_stored(self, pseq: int, count: int, body_crc: int) -> bool:
         """Whether this very block was stored; False when its numbers are too old to tell. Refuses another block."""
         blocks, first = self.blocks, self.last_pseq + 1
-        at = len(blocks)
-        while first > pseq and at:
+        at, oldest = len(blocks), max(len(blocks) - 2 * RECENT_MAX, 0)
+        while first > pseq and at > oldest:
             at -= 2
             first -= blocks[at]
         if pseq < self.since_pseq:
@@ -114,11 +115,11 @@ class Producer:
                 del recent[:2]
         blocks.append(count)
         blocks.append(body_crc)
-        if len(blocks) > 2 * RECENT_MAX:
-            del blocks[:2]
+        if len(blocks) > 2 * (RECENT_MAX + TRIM_BLOCKS):
+            del blocks[: 2 * TRIM_BLOCKS]
         self.last_pseq = pseq + count - 1
 
     def record(self, now_us: int) -> SaveProducer:
         self.seen_us = now_us
-        recent, blocks = tuple(self.recent), self.blocks.tobytes()
+        recent, blocks = tuple(self.recent), self.blocks[-2 * RECENT_MAX :].tobytes()
         return SaveProducer(self.name, self.epoch, self.last_pseq, recent, now_us, self.since_pseq, blocks)
