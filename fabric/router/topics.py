@@ -1,27 +1,19 @@
-"""The trie that finds who wants a topic. The grammar of topics and patterns is in `fabric.names`.
+"""Finds the owners of the patterns that match a topic. The grammar of topics and patterns is in `fabric.names`."""
 
-Wildcards do not match a first word that starts with `$`: those topics are the hub's own.
-"""
-
-from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
-# Topics whose match is remembered. Ten thousand live topics must fit, or every publish walks the trie.
+from fabric.router.automaton import Automaton, places_of
+
+# Topics whose match is remembered. Ten thousand live topics must fit, or every publish asks for each of its topics.
 CACHE_MAX: Final = 65_536
+# Places of one automaton: in larger ones a new pattern would cost as much as all others together.
+SIZE_MAX: Final = 131_072
 
 Owner = TypeVar("Owner")
 
 
-class _Node(Generic[Owner]):
-    __slots__ = ("children", "owners")
-
-    def __init__(self) -> None:
-        self.children: dict[str, _Node[Owner]] = {}
-        self.owners: dict[Owner, None] = {}  # a dict for its order: matches must not depend on hashes
-
-
 class _Takers(Generic[Owner]):
-    """Who wants a topic. Topics with the same takers share one, so that a block of many topics is a few of these."""
+    """Who wants a topic. Topics that match the same patterns share one: a block of many topics is a few of these."""
 
     __slots__ = ("owners",)
 
@@ -33,34 +25,53 @@ class Trie(Generic[Owner]):
     """Canonical patterns to owners, with a bounded memory of recent topics."""
 
     def __init__(self) -> None:
-        self._root: _Node[Owner] = _Node()
+        # By pattern; a dict of owners for its order: matches must not depend on hashes.
+        self._owners: dict[str, dict[Owner, None]] = {}
+        # Of patterns with wildcards, by their first word if it is a literal one.
+        self._automata: dict[str, list[Automaton]] = {}
+        self._places: dict[str, tuple[Automaton, int]] = {}  # where each of them is
         self._forget()
 
     def _forget(self) -> None:
         self._cache: dict[str, _Takers[Owner]] = {}
-        self._shared: dict[tuple[Owner, ...], _Takers[Owner]] = {}
+        self._shared: dict[tuple[object, ...], _Takers[Owner]] = {}  # by the patterns that match
         self._last_topics: tuple[str, ...] = ()
         self._last_found: list[dict[Owner, None]] = []
 
     def add(self, pattern: str, owner: Owner) -> None:
-        node = self._root
-        for word in pattern.split("."):
-            node = node.children.setdefault(word, _Node())
-        node.owners[owner] = None
+        if pattern not in self._owners:
+            self._owners[pattern] = {}
+            if "*" in pattern or "#" in pattern:
+                self._enter(pattern)
+        self._owners[pattern][owner] = None
         self._forget()
 
     def remove(self, pattern: str, owner: Owner) -> None:
-        path = [self._root]
-        words = pattern.split(".")
-        for word in words:
-            path.append(path[-1].children[word])
-        del path[-1].owners[owner]
-        for parent, word in zip(reversed(path[:-1]), reversed(words), strict=True):
-            child = parent.children[word]
-            if child.owners or child.children:
-                break
-            del parent.children[word]
+        owners = self._owners[pattern]
+        del owners[owner]
+        if not owners:
+            del self._owners[pattern]
+            if pattern in self._places:
+                self._take_out(pattern)
         self._forget()
+
+    def _enter(self, pattern: str) -> None:
+        automata = self._automata.setdefault(_first_word(pattern), [])
+        if not automata or automata[-1].size >= SIZE_MAX:
+            automata.append(Automaton())
+        self._places[pattern] = (automata[-1], automata[-1].add(pattern))
+
+    def _take_out(self, pattern: str) -> None:
+        """An automaton of which less than half is used is given up; its patterns go into others."""
+        automaton, last = self._places.pop(pattern)
+        automaton.remove(last)
+        if 2 * automaton.used < automaton.size:
+            word = _first_word(pattern)
+            self._automata[word].remove(automaton)
+            for other in automaton.patterns.values():
+                self._enter(other)
+            if not self._automata[word]:
+                del self._automata[word]
 
     def match(self, topic: str) -> dict[Owner, None]:
         """All owners with a pattern that matches, each once, in an order that does not depend on hashes."""
@@ -76,42 +87,23 @@ class Trie(Generic[Owner]):
         return self._last_found
 
     def _find(self, topic: str) -> _Takers[Owner]:
-        owners = dict.fromkeys(self._walk(self._root, topic.split("."), 0, set()))
+        automata = self._automata.get("", []) + self._automata.get(topic.partition(".")[0], [])
+        matching = [(automaton, automaton.match(topic)) for automaton in automata]
+        literal = topic if topic in self._owners else None
+        key = (literal, *[match for match in matching if match[1]])
+        takers = self._shared.get(key)
+        if takers is None:
+            patterns = [automaton.patterns[last] for automaton, bits in matching for last in places_of(bits)]
+            patterns += [literal] if literal is not None else []
+            takers = _Takers({owner: None for pattern in patterns for owner in self._owners[pattern]})
         if len(self._cache) >= CACHE_MAX:
             self._cache.clear()
             self._shared.clear()
-        takers = self._cache[topic] = self._shared.setdefault(tuple(owners), _Takers(owners))
+        self._cache[topic] = self._shared[key] = takers
         return takers
 
-    def _walk(self, node: _Node[Owner], words: list[str], at: int, seen: set[tuple[int, int]]) -> Iterator[Owner]:
-        """Owners below a node for the words from `at` on. `seen` are the places visited: several `#` lead to the
-        same one in very many ways."""
-        if (id(node), at) in seen:
-            return
-        seen.add((id(node), at))
-        wild = at > 0 or not words[0].startswith("$")
-        rest = node.children.get("#") if wild else None
-        if rest is not None:
-            for skip in range(at, len(words) + 1):
-                yield from self._walk_after_hash(rest, words, skip, seen)
-        if at == len(words):
-            yield from node.owners
-            return
-        for word in (words[at], "*") if wild else (words[at],):
-            child = node.children.get(word)
-            if child is not None:
-                yield from self._walk(child, words, at + 1, seen)
 
-    def _walk_after_hash(
-        self, node: _Node[Owner], words: list[str], at: int, seen: set[tuple[int, int]]
-    ) -> Iterator[Owner]:
-        """As `_walk` at the node of a `#`, which has already taken its words; canonical form has no `#` after it."""
-        if (id(node), at) in seen:
-            return
-        seen.add((id(node), at))
-        if at == len(words):
-            yield from node.owners
-            return
-        child = node.children.get(words[at])
-        if child is not None:
-            yield from self._walk(child, words, at + 1, seen)
+def _first_word(pattern: str) -> str:
+    """Empty if it is a wildcard."""
+    word = pattern.partition(".")[0]
+    return "" if word in ("*", "#") else word

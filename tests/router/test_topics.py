@@ -1,6 +1,11 @@
-"""Topics and patterns: the grammar, the one spelling of a pattern, and the trie against a plain loop."""
+"""Topics and patterns: the grammar, the one spelling of a pattern, and its owners against a plain loop."""
 
 import random
+import sys
+from collections.abc import Callable
+from functools import partial
+from itertools import combinations, islice, product
+from typing import Final
 
 import pytest
 
@@ -140,8 +145,7 @@ def test_trie_answers_like_a_plain_loop_while_patterns_come_and_go() -> None:
             assert distinct == {frozenset(owners) for owners in expected}
         while held:
             trie.remove(*held.pop(rng.randrange(len(held))))
-        assert trie._root.children == {}
-        assert trie._root.owners == {}
+        assert (trie._owners, trie._automata, trie._places) == ({}, {}, {})
 
 
 def test_an_owner_is_found_once_and_in_an_order_of_the_patterns() -> None:
@@ -163,18 +167,50 @@ def test_remembered_topics_are_bounded_and_answers_stay_right(monkeypatch: pytes
         assert len(trie._shared) <= 8
 
 
-def test_many_hashes_cost_little() -> None:
-    """The number of ways to match must not matter, or one subscription could hold up the hub."""
+def calls_of(action: Callable[[], object]) -> int:
+    """How many functions were called for it: a measure of work that does not depend on the machine."""
+    calls = 0
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+LETTERS: Final = "abcdefghijklmno"
+MANY: Final = {
+    "hashes around one word many times": [".".join(["#", "a"] * (WORDS_MAX // 2))],
+    "hashes between some of the words": ["#." + ".#.".join(some) + ".#" for some in combinations(LETTERS, 6)][:2000],
+    "stars in place of some words": [".".join(some) + ".#" for some in islice(product("a*", repeat=15), 2000)],
+}
+
+
+@pytest.mark.parametrize("patterns", MANY.values(), ids=MANY)
+def test_no_choice_of_patterns_makes_a_topic_cost_much(patterns: list[str]) -> None:
+    """The number of ways to match must not matter, or a subscription and a block of many topics hold up the hub."""
     trie: Trie[int] = Trie()
-    trie.add(".".join(["#", "a"] * (WORDS_MAX // 2)), 1)
-    visits = 0
-    walk = trie._walk
+    for pattern in patterns:
+        trie.add(canonical(pattern), 1)
+    for words in ("a" * 15, LETTERS):
+        topic = ".".join(words)
+        trie.match(topic)
+        assert calls_of(partial(trie.match, topic + ".z")) < 20 * WORDS_MAX
 
-    def counted(*args: object) -> object:
-        nonlocal visits
-        visits += 1
-        return walk(*args)  # type: ignore[arg-type]
 
-    trie._walk = counted  # type: ignore[method-assign, assignment]
-    assert list(trie.match(".".join(["a"] * WORDS_MAX))) == [1]
-    assert visits <= 2 * WORDS_MAX * WORDS_MAX
+def test_patterns_that_come_and_go_leave_no_waste(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "SIZE_MAX", 64)
+    trie: Trie[int] = Trie()
+    trie.add("a.*.stays", 0)
+    for i in range(1, 1000):
+        trie.add(f"a.*.w{i}", i)
+        if i > 10:
+            trie.remove(f"a.*.w{i - 10}", i - 10)
+        assert list(trie.match(f"a.b.w{i}")) == [i]
+        assert list(trie.match("a.b.stays")) == [0]
+        assert sum(automaton.size for automaton in trie._automata["a"]) < 4 * 64
