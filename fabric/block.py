@@ -44,6 +44,7 @@ from fabric.columns import (
     longest,
     padded,
     select_column,
+    select_headers,
 )
 from fabric.errors import BlockError, Code
 
@@ -407,8 +408,7 @@ def _select(block: Block, runs: Sequence[tuple[int, int]], flags: int) -> bytes:
         sections.append(padded(index.tobytes()))
     sections.extend(select_column(raw, pos, count, runs) for pos in (at.keys, at.ids) if pos >= 0)
     if at.headers >= 0:
-        headers = block.headers()
-        sections.append(encode_headers([h for a, b in runs for h in headers[a:b]]))
+        sections.append(encode_headers(list(select_headers(raw, at.headers, count, runs))))
     sections.append(select_column(raw, at.payload, count, runs))
     size = sum(b - a for a, b in runs)
     sealed = _seal(flags, block.priority, size, len(table), block.expires_us, sections)

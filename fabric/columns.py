@@ -7,7 +7,7 @@ may `items` and `decode_headers` be called. Standard library only.
 
 import struct
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from operator import sub
 from typing import Final
@@ -152,6 +152,32 @@ def decode_headers(raw: bytes, pos: int, count: int) -> list[dict[str, HeaderVal
         (names[i & ~TEXT_BIT], v.decode() if i & TEXT_BIT else v) for i, v in zip(indexes, values, strict=True)
     ]
     return [dict(pairs[a:b]) for a, b in pairwise(first_pair)]
+
+
+def select_headers(
+    raw: bytes, pos: int, count: int, runs: Sequence[tuple[int, int]]
+) -> Iterator[dict[str, HeaderValue]]:
+    """The headers of the chosen runs; of the others nothing is decoded."""
+    n_names, n_pairs, at_names, at_idx, at_values = header_places(raw, pos, count)
+    names: dict[int, str] = {}
+    for a, b in runs:
+        first_pair = struct.unpack_from(f"<{b - a + 1}I", raw, pos + 8 + 4 * a)
+        first, size = first_pair[0], first_pair[-1] - first_pair[0]
+        indexes = struct.unpack_from(f"<{size}H", raw, at_idx + 2 * first)
+        for i in {i & ~TEXT_BIT for i in indexes} - names.keys():
+            names[i] = _items_from(raw, at_names, n_names, i, 1)[0].decode()
+        pairs: list[tuple[str, HeaderValue]] = [
+            (names[i & ~TEXT_BIT], v.decode() if i & TEXT_BIT else v)
+            for i, v in zip(indexes, _items_from(raw, at_values, n_pairs, first, size), strict=True)
+        ]
+        yield from (dict(pairs[x - first : y - first]) for x, y in pairwise(first_pair))
+
+
+def _items_from(raw: bytes, pos: int, n: int, first: int, size: int) -> list[bytes]:
+    """Some items of a column of n."""
+    start = pos + 4 * (n + 1)
+    offsets = struct.unpack_from(f"<{size + 1}I", raw, pos + 4 * first)
+    return [raw[start + a : start + b] for a, b in pairwise(offsets)]
 
 
 def header_places(raw: bytes, pos: int, count: int) -> tuple[int, int, int, int, int]:

@@ -10,7 +10,7 @@ Headers that start with `fabric-` are the hub's. Which letters there are is in `
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from fabric.block import IDS, KEYS, SPARSE, Block, encode, stamp
+from fabric.block import IDS, KEYS, SPARSE, Block, cut, encode, stamp
 from fabric.columns import HeaderValue
 from fabric.errors import BlockError
 from fabric.names import DEAD, REDRIVE
@@ -66,10 +66,11 @@ class _Part(NamedTuple):
 
 def letters(group: str, letter: "DeadLetter", block: Block, first: int, last: int) -> Iterator[bytes]:
     """The messages first..last of a block as unstamped blocks of dead letters."""
+    block = Block(cut(block, first - block.base_seq, last - block.base_seq + 1))  # its others are not decoded each time
     topics, headers, payloads = block.topic_names(), block.headers(), block.payloads()
     keys, ids = _columns(block)
-    for start in range(first - block.base_seq, last - block.base_seq + 1, LETTERS_PER_BLOCK):
-        places = slice(start, min(start + LETTERS_PER_BLOCK, last - block.base_seq + 1))
+    for start in range(0, block.count, LETTERS_PER_BLOCK):
+        places = slice(start, min(start + LETTERS_PER_BLOCK, block.count))
         about = [
             _about(group, letter, topics[at], headers[at], block.base_seq + at, block.ts_us)
             for at in range(places.start, places.stop)

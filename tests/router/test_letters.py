@@ -1,6 +1,7 @@
 """What dead letters look like, which of them there are, and how they come back."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -72,6 +73,33 @@ def test_many_letters_are_several_blocks() -> None:
     assert [part.count for part in made] == [256, 256, 87]
     assert [p for part in made for p in part.payloads()] == [b"%d" % i for i in range(1, 600)]
     assert made[2].headers()[-1]["fabric-seq"] == "600"
+
+
+def test_a_letter_costs_the_same_whatever_else_is_in_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ACK may reject some thousand messages of one block, each by a row of its own."""
+    count = 2000
+    headers = [{f"name {i % 50}": f"value {i}", "other": b"%d" % i} for i in range(count)]
+    topics = [f"t.{i % 7}" for i in range(count)]
+    numbers = [b"%d" % i for i in range(count)]
+    block = stamped(encode(topics, numbers, keys=numbers, ids=numbers, headers=headers), 1)
+    decoded = 0
+
+    def counted(method: Callable[[Block], Any]) -> Callable[[Block], Any]:
+        def call(some: Block) -> Any:
+            nonlocal decoded
+            decoded += some.count
+            return method(some)
+
+        return call
+
+    for name in ("topic_names", "headers", "payloads", "keys", "ids"):
+        monkeypatch.setattr(Block, name, counted(getattr(Block, name)))
+    made = [letter_of(block, Death(seq, seq)) for seq in range(1, count + 1, 100)]
+    assert decoded == 5 * len(made)
+    for letter, at in zip(made, range(0, count, 100), strict=True):
+        assert letter.payloads() == letter.keys() == letter.ids() == [numbers[at]]
+        assert letter.headers()[0].items() >= headers[at].items()
+        assert letter.headers()[0]["fabric-topic"] == topics[at]
 
 
 def test_a_message_that_fills_a_block_becomes_a_letter_without_a_body() -> None:
