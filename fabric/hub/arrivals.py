@@ -16,6 +16,7 @@ Arrival = tuple[PeerId, Frames]
 
 FRAMES_MAX: Final = 256  # that wait here; beyond these
 BYTES_MAX: Final = 8 << 20  # two figures, each turn receives only a few
+CROWDED_BYTES: Final = 1 << 20  # received in one turn then; most of it is refused, and the other peers wait meanwhile
 PEER_BYTES_MIN: Final = 1 << 20  # of one peer that wait here, however little its window is
 SHARE_S: Final = 0.001  # of work for one peer, then the next one is served
 DEBT_MAX_S: Final = 0.05  # more is not paid for, so that no peer waits longer than that for its next frame
@@ -51,7 +52,7 @@ class Arrivals:
     def room(self) -> tuple[int, int]:
         """Frames and bytes to be received in this turn. However crowded it is here, a peer that is new must get in."""
         if self.is_crowded:
-            return 2 * (len(self._queues) + 1), BYTES_MAX
+            return 2 * (len(self._queues) + 1), CROWDED_BYTES
         return FRAMES_MAX - self.count, BYTES_MAX - self.bytes
 
     def has(self, peer: PeerId) -> bool:

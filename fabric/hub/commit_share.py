@@ -2,7 +2,8 @@
 
 A publish waits for the commit that is under way and then for its own. With one publisher commits may be as large as
 they get; with several, each is bounded by what the disk writes in a few milliseconds, so that a publisher of much does
-not make a publisher of little wait for it. A peer that has little in the next commit is let in though that is full.
+not make a publisher of little wait for it. A peer that has little in the next commit is let in though that is full. A
+single block may be larger than the bound; then its peer is not in the next commit, which is short for the others.
 """
 
 from typing import Final
@@ -14,6 +15,7 @@ COMMIT_S: Final = 0.005
 BYTES_MIN: Final = 256 << 10
 RATE_FIRST: Final = 100e6  # bytes a second, before anything was measured
 RATE_WEIGHT: Final = 0.2  # of the latest commit, in the rate
+HEAVY: Final = 2  # a peer that has so many times the bytes of a commit in one, since its blocks are large, skips one
 MEMORY_S: Final = 0.25  # a peer counts as a publisher for so long
 
 _PUBLISHES: Final = (Verb.PUB, Verb.TXN)
@@ -28,6 +30,7 @@ class CommitShare:
         self._taken: dict[PeerId, int] = {}  # bytes for the next commit
         self._waiting = 0  # the same of all peers
         self._committing = 0  # bytes of the commit that is under way
+        self._heavy: set[PeerId] = set()  # peers that make it long: what they send next is for the one after the next
         self._rate = RATE_FIRST
         self._publishers: set[PeerId] = set()  # of this period,
         self._previous: set[PeerId] = set()  # and of the one before it
@@ -35,13 +38,18 @@ class CommitShare:
 
     def is_full(self, peer: PeerId) -> bool:
         """Whether the next publish of a peer has to wait for another commit."""
-        if self._waiting < BYTES_MIN:
+        if self._waiting < BYTES_MIN and peer not in self._heavy:
             return False
-        limit = max(BYTES_MIN, self._rate * COMMIT_S)
-        if self._waiting < limit:
+        limit = self._limit
+        if self._waiting < limit and peer not in self._heavy:
             return False
         publishers = len(self._publishers | self._previous | {peer})
-        return publishers > 1 and self._taken.get(peer, 0) >= limit / publishers
+        return publishers > 1 and (peer in self._heavy or self._taken.get(peer, 0) >= limit / publishers)
+
+    @property
+    def _limit(self) -> float:
+        """Bytes of a commit when there are several publishers."""
+        return max(BYTES_MIN, self._rate * COMMIT_S)
 
     def published(self, peer: PeerId, taken_bytes: int, now: float) -> None:
         """A publish of a peer was processed, and so many bytes of it wait for the disk: none, if it was refused."""
@@ -54,9 +62,12 @@ class CommitShare:
     def submitted(self) -> None:
         """All that was taken so far is in the commit that begins."""
         self._committing, self._waiting = self._waiting, 0
+        heavy_bytes = HEAVY * self._limit
+        self._heavy = {peer for peer, taken in self._taken.items() if taken > heavy_bytes}
         self._taken.clear()
 
     def committed(self, seconds: float) -> None:
         if self._committing >= BYTES_MIN and seconds > 0:
             self._rate += RATE_WEIGHT * (self._committing / seconds - self._rate)
         self._committing = 0
+        self._heavy = set()

@@ -316,6 +316,7 @@ class Hub:
         if seconds > SLOW_COMMIT_S:
             self._log.write(SLOW_COMMIT, {"ms": round(seconds * 1000), "turns": len(done)})
         self._hand_over(now, out)
+        self._arrivals.release()
         for turn in done:
             out += turn.sends
             self._router.committed(now, out)

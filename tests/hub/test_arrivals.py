@@ -110,6 +110,7 @@ def test_one_publisher_fills_commits_and_several_share_them() -> None:
     assert share.is_full(b"flood")
     assert not share.is_full(b"other")
     share.submitted()
+    share.committed(0.0)
     assert not share.is_full(b"flood"), "the next commit is empty"
     share.published(b"flood", int(limit), now=MEMORY_S * 1.5)
     share.published(b"flood", int(limit), now=MEMORY_S * 3)
@@ -132,6 +133,35 @@ def test_a_slow_disk_makes_smaller_commits() -> None:
         share.committed(1.0)
     share.published(b"a", BYTES_MIN, now=0.0)
     assert share.is_full(b"a")
+
+
+def test_a_peer_with_a_block_that_makes_a_commit_long_skips_the_next_one() -> None:
+    share = CommitShare()
+    large = int(4 * max(BYTES_MIN, RATE_FIRST * COMMIT_S))
+    share.published(b"large", large, 0.0)
+    share.submitted()
+    assert not share.is_full(b"large")  # it is alone
+    share.published(b"small", 100, 0.0)
+    assert share.is_full(b"large")
+    assert not share.is_full(b"small")
+    share.committed(0.05)
+    share.submitted()
+    assert not share.is_full(b"large")  # the commit under way is short
+    share.published(b"large", large, 0.0)
+    share.submitted()
+    assert share.is_full(b"large")
+    share.committed(0.05)
+    assert not share.is_full(b"large")  # there was nothing else to be written
+
+
+def test_little_is_received_while_much_waits() -> None:
+    arrivals = Arrivals()
+    for _ in range(BYTES_MAX // MIB):
+        arrivals.put(b"a", [bytes(MIB)])
+    frames, size = arrivals.room
+    assert arrivals.is_crowded
+    assert frames >= 2
+    assert size <= MIB
 
 
 def test_publishes_are_told_from_other_frames() -> None:
