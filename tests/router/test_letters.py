@@ -78,7 +78,7 @@ def test_many_letters_are_several_blocks() -> None:
 def test_a_letter_costs_the_same_whatever_else_is_in_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """An ACK may reject some thousand messages of one block, each by a row of its own."""
     count = 2000
-    headers = [{f"name {i % 50}": f"value {i}", "other": b"%d" % i} for i in range(count)]
+    headers: list[dict[str, str | bytes]] = [{f"name {i % 50}": f"value {i}", "other": b"%d" % i} for i in range(count)]
     topics = [f"t.{i % 7}" for i in range(count)]
     numbers = [b"%d" % i for i in range(count)]
     block = stamped(encode(topics, numbers, keys=numbers, ids=numbers, headers=headers), 1)
