@@ -28,6 +28,7 @@ WINDOW_BYTES_MIN: Final = 256 << 10
 RETRY_MS: Final = 50
 # Duplicates named in one PUBOK, if a single publish has no more; with 13 bytes each they fit a frame's meta.
 REPEATS_MAX: Final = COUNT_MAX
+LOOKUPS_MAX: Final = 8_192  # ids or topics of one block: each is looked up, and nothing else is done meanwhile
 
 
 class Refusal(NamedTuple):
@@ -141,6 +142,8 @@ class Intake:
             assert session.producer is not None
             raise ProtocolError(Code.FENCED, f"producer {session.producer.name!r} has a newer session")
         block = Block(publish.block)
+        if block.count > LOOKUPS_MAX:
+            _require_few_lookups(block)
         block.verify()
         if block.flags & SPARSE:
             raise ProtocolError(Code.BAD_BLOCK, "a published block is not sparse")
@@ -270,3 +273,14 @@ def _ignore_block(block: Block) -> None:
 
 def _ignore(block: Block, base_seq: int) -> None:
     pass
+
+
+def _require_few_lookups(block: Block) -> None:
+    """Refuse a block that would keep all others waiting while its ids or topics are looked up."""
+    what = "messages with ids" if block.flags & IDS else "topics" if block.n_topics > LOOKUPS_MAX else ""
+    if what:
+        count = block.count if block.flags & IDS else block.n_topics
+        raise ProtocolError(
+            Code.TOO_LARGE,
+            f"a block has at most {LOOKUPS_MAX} {what}, not {count}: publish the rest in another block",
+        )

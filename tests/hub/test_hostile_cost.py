@@ -12,6 +12,7 @@ from fabric import wire
 from fabric.block import COUNT_MAX, Block
 from fabric.errors import Code
 from fabric.messages import Verdict
+from fabric.router.intake import LOOKUPS_MAX
 from tests.hub.hostile import Peer
 from tests.hub.test_hostile import Stage
 from tests.hub.test_hostile import theatre as theatre
@@ -100,11 +101,11 @@ def test_gets_with_many_wildcards_are_answered(stage: Stage) -> None:
 def test_a_block_of_old_ids_is_answered(stage: Stage) -> None:
     with stage.peer() as peer:
         peer.hello(hb_ms=60_000, ttl_ms=600_000)
-        ids = [b"old %d" % n for n in range(COUNT_MAX)]
-        for rid, order, stored in ((5, ids, COUNT_MAX), (6, ids[::-1], 0)):
-            peer.send(m.Publish(rid, 0, 0, b.encode("cost.ids", [b""] * COUNT_MAX, ids=order)))
+        ids = [b"old %d" % n for n in range(LOOKUPS_MAX)]
+        for rid, order, stored in ((5, ids, LOOKUPS_MAX), (6, ids[::-1], 0)):
+            peer.send(m.Publish(rid, 0, 0, b.encode("cost.ids", [b""] * LOOKUPS_MAX, ids=order)))
             ((_, _, new, known, *_),) = peer.until(m.PubOk).confirms
-            assert (new, known) == (stored, COUNT_MAX - stored)
+            assert (new, known) == (stored, LOOKUPS_MAX - stored)
 
 
 def test_wide_and_nested_maps_are_refused(stage: Stage) -> None:

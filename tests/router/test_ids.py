@@ -6,6 +6,8 @@ import pytest
 
 from fabric import messages as m
 from fabric.block import Block, encode
+from fabric.errors import Code
+from fabric.router.intake import LOOKUPS_MAX
 from fabric.router.producers import RECENT_MAX
 from tests.router.world import World
 
@@ -350,3 +352,18 @@ def test_blocks_of_the_hub_itself_are_not_looked_at(world: IdWorld) -> None:
     world.router.intake.append(Block(encode("a", [b"1"], ids=[b"x"])))
     world.commit()
     assert len(world.stored()) == 2
+
+
+def test_a_block_with_more_lookups_than_are_done_at_once_is_refused() -> None:
+    w = World()
+    w.hello(b"p")
+    many = LOOKUPS_MAX + 1
+    bodies, ids, topics = [b""] * many, [b"%d" % n for n in range(many)], [f"t.{n}" for n in range(many)]
+    for block in (encode("a", bodies, ids=ids), encode(topics, bodies)):
+        (refusal,) = w.say(b"p", m.Publish(3, 0, m.Level.JOURNALED, block))
+        assert isinstance(refusal, m.Err)
+        assert (refusal.code, str(LOOKUPS_MAX) in refusal.text) == (Code.TOO_LARGE, True)
+    assert not w.reader.blocks
+    for block in (encode("a", bodies), encode("a", bodies[1:], ids=ids[1:])):
+        w.say(b"p", m.Publish(4, 0, m.Level.JOURNALED, block))
+    assert len(w.reader.blocks) == 2
