@@ -177,15 +177,15 @@ def test_settle_says_when_the_hub_died(hub_process: HubProcess) -> None:
 def test_what_came_again_and_was_settled_is_not_named(hub_process: HubProcess) -> None:
     with connect(hub_process) as fab:
         fab.publish_many("a", [b"1", b"2", b"3"])
-        for done, message in enumerate(fab.consume("a", group="g", prefetch=10, timeout=PATIENCE_S), 1):
-            if done == 1:
-                hub_process.process.send_signal(signal.SIGSTOP)
+        messages = fab.fetch("a", group="g", count=3, at_least=3, timeout=PATIENCE_S)
+        hub_process.process.send_signal(signal.SIGSTOP)
+        for message in messages:
             message.ack()
-            if done == 3:
-                hub_process.kill()
-                hub_process.start()
-            if done == 6:
-                break
+        hub_process.kill()
+        hub_process.start()
+        again = fab.fetch("a", group="g", count=3, at_least=3, timeout=PATIENCE_S)
+        for message in again:
+            message.ack()
         fab.flush(PATIENCE_S)
         assert settled_to(fab) == 3
 
