@@ -40,9 +40,13 @@ SOCKET_OPTIONS: Final = {
     zmq.RCVHWM: 64,  # frames from each peer that wait while the hub is busy
     zmq.MAXMSGSIZE: wire.FRAME_BYTES_MAX,
     zmq.LINGER: 0,  # the journal is the truth; `close` grants the last words a moment
-    zmq.HEARTBEAT_IVL: 2_000,  # half-open connections
-    zmq.HEARTBEAT_TIMEOUT: 6_000,
-    zmq.HEARTBEAT_TTL: 10_000,
+    # ZeroMQ's own heartbeats end the process: they are sent by an assertion that the connection is sound, which it is
+    # not when a peer floods the hub and is closed before all of it was read. Sessions have heartbeats of ours.
+    zmq.HEARTBEAT_IVL: 0,
+    zmq.TCP_KEEPALIVE: 1,  # half-open connections: noticed after IDLE + CNT * INTVL seconds
+    zmq.TCP_KEEPALIVE_IDLE: 5,
+    zmq.TCP_KEEPALIVE_INTVL: 2,
+    zmq.TCP_KEEPALIVE_CNT: 3,
     zmq.HANDSHAKE_IVL: 5_000,  # connections that never speak
     zmq.BACKLOG: 1_024,
 }

@@ -1,11 +1,14 @@
 """Connections that say nothing, or nothing that is finished, or claim the names of others: the hub outlives them."""
 
 import ctypes
+import os
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from subprocess import run
 from typing import Any, Final
 
 import pytest
@@ -13,7 +16,7 @@ import zmq
 
 from fabric.hub.hub import Hub, HubOptions
 from fabric.hub.port import seed_routing_ids
-from tests.hub.hostile import Canary, HubProcess, Peer
+from tests.hub.hostile import ROOT, Canary, HubProcess, Peer
 from tests.hub.kit import eventually, sockets
 from tests.hub.test_hostile import GREETING, HANDSHAKE, READY
 from tests.patience import PATIENCE_S
@@ -166,7 +169,7 @@ def _read_to_the_end(stranger: socket.socket) -> None:
 
 
 def test_connections_that_stay_silent_are_closed(tmp_path: Path) -> None:
-    """In this process, so that time can pass faster; ZeroMQ's heartbeats are answered, so it keeps the connection."""
+    """In this process, so that time can pass faster."""
     with (
         Hub(tmp_path / "journal", HubOptions(binds=["tcp://127.0.0.1:*"])) as hub,
         zmq.Context() as context,
@@ -179,3 +182,50 @@ def test_connections_that_stay_silent_are_closed(tmp_path: Path) -> None:
             hub._guard.silent_max_s = 0.0
             eventually(lambda: hub.counters["connections_silent"] >= 1, "the silent one was closed")
             speaking.still_served()
+
+
+STALLED: Final = """
+import sys, time
+from collections import Counter
+import zmq
+from fabric.hub.port import SOCKET_OPTIONS, Port
+from tests.hub.test_strangers import flood_and_vanish
+
+context = zmq.Context()
+port = Port(context, Counter(), lambda error, message: None)
+flood_and_vanish(port.bind(sys.argv[1]))
+time.sleep(1.5 * SOCKET_OPTIONS[zmq.HEARTBEAT_IVL] / 1000)  # in which ZeroMQ would send one to it
+while not port.receive(1_000, 1 << 30):
+    pass
+port.close()
+context.term()
+print("well")
+"""
+
+
+def flood_and_vanish(url: str) -> None:
+    """A peer sends more than ZeroMQ keeps for a hub that is busy, and is killed."""
+    address = url.removeprefix("tcp://").split(":")
+    family = socket.AF_INET if url.startswith("tcp") else socket.AF_UNIX
+    with socket.socket(family) as peer:
+        peer.connect((address[0], int(address[1])) if family == socket.AF_INET else url.removeprefix("ipc://"))
+        peer.settimeout(PATIENCE_S)
+        peer.sendall(HANDSHAKE)
+        while b"READY" not in peer.recv(1_000):
+            pass
+        peer.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                peer.send(b"\x00\xff" + bytes(255))
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset, not finished
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ipc"])
+def test_a_peer_that_floods_the_hub_and_is_killed_does_not_end_it(transport: str) -> None:
+    """ZeroMQ would send a heartbeat to its connection, which is broken and not read to its end, and assert that it is
+    sound: an assertion that ends the process, so this is another one."""
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), *sys.path]))}
+    with sockets() as folder:
+        command = [sys.executable, "-c", STALLED, "tcp://127.0.0.1:*" if transport == "tcp" else f"ipc://{folder}/hub"]
+        done = run(command, env=os.environ | paths, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout) == (0, "well\n"), done.stderr
