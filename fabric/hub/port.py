@@ -22,6 +22,7 @@ from fabric import wire
 from fabric.errors import Code, FabricError
 from fabric.hub.arrivals import Arrival
 from fabric.hub.connections import Connections
+from fabric.hub.unread import LARGE_BYTES, Unread
 from fabric.messages import Err, PeerId, Pong, ToClient
 
 PORT_MAX: Final = 65_535  # of a larger number ZeroMQ takes the lower bits, and listens elsewhere
@@ -53,12 +54,34 @@ SOCKET_OPTIONS: Final = {
 FAREWELL_MS: Final = 500
 HUB_MADE_ID: Final = 0x00  # routing ids that ZeroMQ assigns start with this byte; others were chosen by the client
 OUTBOX_FRAMES_MAX: Final = 4_096
+OUTBOX_BYTES_MAX: Final = 64 << 20  # answers are dropped above it; what groups hand out in one turn is less
 DESCRIPTORS_SPARE: Final = 256
 PROBE: Final = wire.encode(Pong(0))  # answers nothing, so clients ignore it
 PROBE_S: Final = 5.0  # a closed connection that takes frames for longer than this was not that peer's
 
 
 Failed = Callable[[Exception, ToClient], None]
+
+
+class _Outbox:
+    """What waits until a peer can take it."""
+
+    __slots__ = ("bytes", "frames")
+
+    def __init__(self) -> None:
+        self.frames: deque[list[bytes]] = deque()
+        self.bytes = 0
+
+    def put(self, frames: list[bytes]) -> bool:
+        """False when there is no room."""
+        if self.frames and (len(self.frames) >= OUTBOX_FRAMES_MAX or self.bytes >= OUTBOX_BYTES_MAX):
+            return False
+        self.frames.append(frames)
+        self.bytes += len(frames[-1])
+        return True
+
+    def pop(self) -> None:
+        self.bytes -= len(self.frames.popleft()[-1])
 
 
 class Port:
@@ -73,8 +96,9 @@ class Port:
                 raise FabricError(f"socket option {option} did not take the value {value}")
         self._counters = counters
         self._failed = failed
-        self._outboxes: dict[PeerId, deque[list[bytes]]] = {}
+        self._outboxes: dict[PeerId, _Outbox] = {}
         self.connections = Connections(context, self._socket)
+        self._unread = Unread(self.connections.descriptors)
         self._closing: dict[PeerId, float] = {}  # closed connections that may still take frames, and how long to try
         self._unreachable: dict[PeerId, None] = {}  # take no frames any more; frames of theirs may be unread
         self._drained = False  # the last `receive` has read all there was
@@ -136,21 +160,28 @@ class Port:
                 frames = [peer, *wire.encode(self._fault(message, error))]
             outbox = self._outboxes.get(peer)
             if outbox is not None:
-                if len(outbox) < OUTBOX_FRAMES_MAX:
-                    outbox.append(frames)
-                else:  # only answers to a peer that floods and never reads come this far
+                if not outbox.put(frames):  # only answers to a peer that floods and never reads come this far
                     self._counters["dropped_outbox_full"] += 1
-                continue
-            try:
-                self._socket.send_multipart(frames, _DONTWAIT)
-            except zmq.Again:
+            elif not self._offer(peer, frames):
                 self._counters["send_queue_full"] += 1
-                self._outboxes[peer] = deque([frames])
+                self._outboxes[peer] = outbox = _Outbox()
+                outbox.put(frames)
                 full.append(peer)
-            except zmq.ZMQError:
-                self._counters["send_unreachable"] += 1
-                self._unreachable[peer] = None
         return full
+
+    def _offer(self, peer: PeerId, frames: list[bytes]) -> bool:
+        """Send frames; False when the peer has to read others first."""
+        size = len(frames[-1])
+        if size >= LARGE_BYTES and not self._unread.admits(peer, size, len(self._outboxes)):
+            return False
+        try:
+            self._socket.send_multipart(frames, _DONTWAIT)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError:
+            self._counters["send_unreachable"] += 1
+            self._unreachable[peer] = None
+        return True
 
     def _fault(self, message: ToClient, error: Exception) -> Err:
         """What is said in place of a message that cannot be encoded."""
@@ -163,16 +194,13 @@ class Port:
         """Try the outboxes again. Returns peers that can take more now, or that are gone."""
         freed: list[PeerId] = []
         for peer, outbox in list(self._outboxes.items()):
-            try:
-                while outbox:
-                    self._socket.send_multipart(outbox[0], _DONTWAIT)
-                    outbox.popleft()
-            except zmq.Again:
-                continue
-            except zmq.ZMQError:
-                self._unreachable[peer] = None
-            del self._outboxes[peer]
-            freed.append(peer)
+            while outbox.frames and self._offer(peer, outbox.frames[0]):
+                outbox.pop()
+                if peer in self._unreachable:
+                    outbox.frames.clear()
+            if not outbox.frames:
+                del self._outboxes[peer]
+                freed.append(peer)
         return freed
 
     def lost(self) -> list[PeerId]:
@@ -187,6 +215,7 @@ class Port:
         for peer in lost:
             del self._unreachable[peer]
             self.connections.forget(peer)
+            self._unread.forget(peer)
         if self.connections.closed:
             until = time.monotonic() + PROBE_S
             self._closing |= dict.fromkeys(self.connections.closed, until)

@@ -1,12 +1,11 @@
 """What each command of a peer means: who in the router is asked, and what is answered at once."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fabric import messages as m
 from fabric.bounds import CHANNEL_MAX, CONCURRENCY
 from fabric.errors import Code, ProtocolError
 from fabric.router import admin
-from fabric.router.handing import send_again
 from fabric.router.info import info
 from fabric.router.ledger import Out
 from fabric.router.members import Subscription
@@ -15,6 +14,8 @@ from fabric.router.sessions import CHANNELS_MAX, Session
 
 if TYPE_CHECKING:
     from fabric.router.core import Router
+
+AGAIN_BYTES: Final = 16 << 20  # delivered again to a client that is back, at once
 
 
 def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, now: float, out: Out) -> None:
@@ -100,16 +101,10 @@ def hello(router: "Router", message: m.Hello, peer: m.PeerId, now: float, out: O
             router.leave(sub, lost=True)
     fields = {**welcome.fields, "subs": sorted(session.channels)}
     out.append((peer, m.Welcome(welcome.rid, fields)))
+    room = AGAIN_BYTES
     for sub in session.channels.values():
-        _resend(sub, seen[sub.chan], out)
+        room = router.dispatcher.send_again(sub, seen[sub.chan], room, out)
     router.dispatcher.reattach(session)  # after what is sent again, because some of that may have been taken back
-
-
-def _resend(sub: Subscription, seen: int, out: Out) -> None:
-    """Deliver again, under the same ordinals, what a lost connection swallowed."""
-    for parcel in sub.parcels:
-        if parcel.first > seen:
-            out += send_again(sub.group, parcel)
 
 
 def _subscribe(router: "Router", message: m.Subscribe, session: Session, out: Out) -> None:

@@ -4,9 +4,11 @@ Whatever happens to a group stirs it; `serve` lets every stirred group hand out 
 proportional to what happened in it, not to how many groups there are.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import count
+from operator import attrgetter
 from typing import Any, Final
 
 from fabric import messages as m
@@ -18,7 +20,7 @@ from fabric.router.commons import Commons
 from fabric.router.delivery import Parcel
 from fabric.router.group_rows import LAZY_S, GroupRows
 from fabric.router.groups import Group
-from fabric.router.handing import hand_out
+from fabric.router.handing import hand_out, send_again
 from fabric.router.intake import Intake
 from fabric.router.key_index import KeyIndex
 from fabric.router.keyed import hand_out_by_key
@@ -28,6 +30,7 @@ from fabric.router.letters import letters
 from fabric.router.members import UNLIMITED, FetchOrder, Subscription
 from fabric.router.pattern_change import before_change
 from fabric.router.positions import Ends, Position, find_position
+from fabric.router.rounds import PARCEL_WORK, SEARCH_WORK
 from fabric.router.sessions import Session
 from fabric.router.timers import NEVER, Timers
 from fabric.router.verdict_rows import Row, merged, require_few
@@ -55,7 +58,7 @@ class Dispatcher:
         self.away: dict[Session, None] = {}  # sessions whose connection was closed, and whose grace is not over
         self._intake = intake
         self._ledger = ledger
-        self._stirred: dict[Group, None] = {}
+        self._rounds = commons.rounds
         self._idle: dict[Group, None] = {}  # without consumers, and their lanes are not where they belong yet
         self.rows = GroupRows()
         self._ids = count(1)
@@ -168,6 +171,20 @@ class Dispatcher:
                 self._pass_on(sub.group)
             self.stir(sub.group)
 
+    def send_again(self, sub: Subscription, seen: int, room: int, out: Out) -> int:
+        """Deliver again, under the same ordinals, what a lost connection swallowed, as far as there is room for it; the
+        rest is ready again, for the group. Returns what is left of the room."""
+        unseen = sub.parcels[bisect_right(sub.parcels, seen, key=attrgetter("first")) :]
+        for at, parcel in enumerate(unseen):
+            if room <= 0:
+                settling.take_back_unseen(sub.group, sub, unseen[at:])
+                self._follow_up(sub.group)
+                break
+            for peer, message in send_again(sub.group, parcel):
+                out.append((peer, message))
+                room -= PARCEL_WORK + (len(message.block) if isinstance(message, m.Deliver) else 0)
+        return room
+
     def _pass_on(self, group: Group) -> None:
         """What members without a connection cannot have begun is for the others, if there are any."""
         away = [member for member in group.members if member.session in self.away]
@@ -193,7 +210,7 @@ class Dispatcher:
 
     def _strike(self, group: Group) -> None:
         del self.groups[group.name]
-        self._stirred.pop(group, None)
+        self._rounds.drop(group)
         self._idle.pop(group, None)
         self.hasty_groups -= group.received
         for pattern in group.patterns:
@@ -204,10 +221,13 @@ class Dispatcher:
     @property
     def busy(self) -> bool:
         """Some group has more to hand out than one go allows."""
-        return bool(self._stirred)
+        return bool(self._rounds)
 
     def stir(self, group: Group) -> None:
-        self._stirred[group] = None
+        if group.is_searching():  # somewhere in a history, which is long or not
+            self._rounds.again(group)
+        else:
+            self._rounds.stir(group)
 
     def stir_all(self, session: Session) -> None:
         for sub in session.channels.values():
@@ -222,11 +242,10 @@ class Dispatcher:
                         self.stir(group)
 
     def serve(self, now: float, out: Out) -> None:
-        """Let every group that something happened to hand out what it can."""
+        """Let every group that something happened to hand out what it can, as far as the work of a turn allows."""
         if self.draining:
-            self._stirred.clear()
-        stirred, self._stirred = self._stirred, {}
-        for group in stirred:
+            self._rounds.clear()
+        for group in self._rounds:
             if group.untold:
                 group.tell_gaps()
             if group.mail:
@@ -247,7 +266,9 @@ class Dispatcher:
             for parcel in leased:
                 self.timers.set(parcel.deadline, parcel)
             if more:
-                self.stir(group)
+                self._rounds.again(group)
+                if len(out) == sent:
+                    self._rounds.spent += SEARCH_WORK
             self.counters["deliveries"] += len(out) - sent
             if len(out) > sent or not more:
                 for sub in group.members:
@@ -360,6 +381,7 @@ class Dispatcher:
     # Time.
 
     def tick(self, now: float, out: Out) -> None:
+        self._rounds.begin_turn()
         while (what := self.timers.ring(now)) is not None:
             self._ring(what, now, out)
 
@@ -381,7 +403,7 @@ class Dispatcher:
         elif what.fetch is not None and what.fetch.deadline <= now:
             last = what.fetch.deadline + FETCH_GRACE_S
             self.serve(now, out)  # what is there at the deadline still counts
-            if now < last and what.group.is_held():
+            if now < last and (what.group.is_held() or what.group in self._rounds):
                 self.timers.set(min(now + LAZY_S, last), what)
             else:
                 self._end_fetch(what, out)

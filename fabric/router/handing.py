@@ -16,6 +16,7 @@ from fabric.router.lanes import REMOVED, STREAK_MAX, Runs, Work, next_work, rede
 from fabric.router.ledger import Out
 from fabric.router.letters import revived
 from fabric.router.members import Subscription
+from fabric.router.rounds import PARCEL_WORK
 
 # Parcels handed out by one group in one go; then others get their turn.
 PARCELS_PER_GO: Final = 64
@@ -26,7 +27,10 @@ def hand_out(group: Group, now: float, out: Out) -> tuple[list[Parcel], bool]:
     """Hand out what there is to whoever has room. Returns new leases, and whether there is more to do."""
     leased: list[Parcel] = []
     horizon, wall_us, careful = group.horizon, group.commons.clock.wall_us(now), group.pending.suspects or group.strict
+    rounds = group.commons.rounds
     for _ in range(PARCELS_PER_GO):
+        if rounds.is_over:
+            return leased, True
         if careful:
             if group.strict and group.pending.waiting:  # all behind it wait with it
                 return leased, False
@@ -186,6 +190,7 @@ def post(
     first_ordinal, count = member.sent + 1, sum(b - a for a, b in runs)
     member.sent += count
     member.bytes_sent += len(raw)
+    group.commons.rounds.spent += len(raw) + PARCEL_WORK
     out.append((member.session.peer, Deliver(member.chan, first_ordinal, work.attempt, flat(seqs), raw)))
     if group.commons.events is not None:
         note(group, Happening.DELIVER, member, work.attempt, seqs)
@@ -200,6 +205,7 @@ def post(
     parcel = Parcel(member, first_ordinal, seqs, (group.rank_of(block), work.attempt, work.failures), leased, keys)
     member.parcels.append(parcel)
     member.outstanding += count
+    group.commons.held += 1
     return parcel
 
 

@@ -16,8 +16,10 @@ from fabric.router.pending import SUSPECT_FAILURES
 def hand_out_by_key(group: Group, keys: Keys, now: float, out: Out) -> tuple[list[Parcel], bool]:
     """Hand out what there is to whoever has room. Returns new leases, and whether there is more to do."""
     leased: list[Parcel] = []
-    horizon, wall_us = group.horizon, group.commons.clock.wall_us(now)
+    horizon, wall_us, rounds = group.horizon, group.commons.clock.wall_us(now), group.commons.rounds
     for _ in range(PARCELS_PER_GO):
+        if rounds.is_over:
+            return leased, True
         if group.pending.suspects:
             parcel = hand_out_suspect(group, now, wall_us, out)
             if parcel is not None:

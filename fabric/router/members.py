@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from fabric.router.sessions import Session
 
 UNLIMITED: Final = 1 << 62
+# Deliveries that are not settled, each of one message or more: they cost memory, and time when the consumer goes.
+HELD_MAX: Final = 16_384  # of one subscription, whatever its credit is
+HELD_MIN: Final = 64  # however many others hold
+ALL_HELD_MAX: Final = 524_288  # of all together; above it only subscriptions get more that hold few
 UNSURE_ATTEMPTS: Final = 3  # from this attempt on a loss counts, also of a consumer that is unsure what it has begun
 _first_ordinal = attrgetter("first")
 
@@ -81,6 +85,9 @@ class Subscription:
     def room(self) -> int:
         """How many messages may be sent now, by ordinal credit; 0 also when bytes or the connection forbid."""
         if self.alone is not None:
+            return 0
+        held = len(self.parcels)
+        if held >= HELD_MIN and (held >= HELD_MAX or self.group.commons.held >= ALL_HELD_MAX):
             return 0
         if self.bytes_sent >= self.bytes_max and (self.outstanding or not self.group.leases):
             return 0  # where nothing is acked, nothing is ever outstanding, and the bytes alone decide
@@ -156,3 +163,4 @@ class Subscription:
         at = bisect_right(self.parcels, parcel.first, key=_first_ordinal) - 1
         assert self.parcels[at] is parcel
         del self.parcels[at]
+        self.group.commons.held -= 1

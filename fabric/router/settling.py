@@ -147,6 +147,11 @@ def reattach(group: Group, sub: Subscription) -> None:
     sub.away = Ranges()
 
 
+def take_back_unseen(group: Group, sub: Subscription, parcels: Sequence[Parcel]) -> None:
+    """The client is back, and has not seen its latest deliveries: they are ready again."""
+    _take_back(group, sub, {parcel: list(parcel.open) for parcel in parcels}, CONNECTION_LOST)
+
+
 def take_back_all(group: Group, why: str) -> None:
     """Nobody holds anything any more; nothing is counted, and nothing is ready again either."""
     for sub in group.members:
@@ -247,7 +252,9 @@ def _parcels_after(sub: Subscription, seq: int) -> list[Parcel]:
     return found[::-1]
 
 
-def _take_back(group: Group, sub: Subscription, ahead: Mapping[Parcel, list[Span]]) -> None:
+def _take_back(
+    group: Group, sub: Subscription, ahead: Mapping[Parcel, list[Span]], why: str = "an earlier message comes first"
+) -> None:
     """Take back what was sent ahead; nothing of it is counted."""
     lost: list[Span] = []
     for parcel, taken in ahead.items():
@@ -257,7 +264,7 @@ def _take_back(group: Group, sub: Subscription, ahead: Mapping[Parcel, list[Span
         _come_back(group, parcel, taken, parcel.attempt + 1)
         _finish(group, parcel)
         lost += taken
-    _tell_lost(group, sub, lost, "an earlier message comes first")
+    _tell_lost(group, sub, lost, why)
 
 
 def _tell_lost(group: Group, sub: Subscription, ordinals: Iterable[Span], why: str) -> None:

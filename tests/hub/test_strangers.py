@@ -5,7 +5,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from subprocess import run
@@ -14,6 +14,9 @@ from typing import Any, Final
 import pytest
 import zmq
 
+from fabric import block as b
+from fabric import messages as m
+from fabric import wire
 from fabric.hub.hub import Hub, HubOptions
 from fabric.hub.port import seed_routing_ids
 from tests.hub.hostile import ROOT, Canary, HubProcess, Peer
@@ -229,3 +232,29 @@ def test_a_peer_that_floods_the_hub_and_is_killed_does_not_end_it(transport: str
         command = [sys.executable, "-c", STALLED, "tcp://127.0.0.1:*" if transport == "tcp" else f"ipc://{folder}/hub"]
         done = run(command, env=os.environ | paths, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout) == (0, "well\n"), done.stderr
+
+
+def framed(frames: Sequence[bytes]) -> bytes:
+    """A message of several frames, as ZMTP writes it."""
+    flags = [1] * (len(frames) - 1) + [0]
+    return b"".join(bytes([2 | flag]) + struct.pack(">Q", len(f)) + f for flag, f in zip(flags, frames, strict=True))
+
+
+def test_peers_that_ask_for_much_and_read_nothing_do_not_fill_the_memory(stage: Stage) -> None:
+    """Each grants as much credit as there are numbers; ZeroMQ would keep 256 blocks for each of them."""
+    stage.start()
+    canary, publisher = stage.canary(), stage.peer()
+    publisher.hello(hb_ms=60_000, ttl_ms=600_000)
+    for rid in range(1, 61):
+        publisher.send(m.Publish(rid, 0, 0, b.encode("much", [bytes(4 * MIB)])))
+        publisher.until(m.PubOk)
+    for _ in range(5):
+        deaf = stage.introduced()
+        deaf.sendall(framed(wire.encode(m.Hello(1, {"proto": 1, "hb_ms": 60_000, "ttl_ms": 600_000}))))
+        for chan in (1, 2):
+            fields = {"patterns": ["much"], "start": "first", "credit": [1 << 40, 1 << 50]}
+            deaf.sendall(framed(wire.encode(m.Subscribe(chan, chan, fields))))
+    canary.wait_for("send_queue_full", 4)
+    for _ in range(20):
+        canary.sing()
+    assert stage.hub.rss_mb() < 500, "one alone would take 480 MB, and all five two gigabytes"

@@ -1,0 +1,86 @@
+"""Which groups have something to do, and how much of it is done in one turn.
+
+A group to which something has happened is served soon. A group that has more to do than one go allows is served again
+behind all others, so that replays of a long history do not delay what is live. The work of a turn is bounded, whatever
+consumers ask for; groups for which nothing of it is left are served in the next turn, in the same order.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from fabric.router.groups import Group
+
+# Work is measured in bytes handed out. Other work counts as the bytes that are handed out in the same time.
+TURN_WORK: Final = 8 << 20  # some ten milliseconds
+AGAIN_WORK: Final = TURN_WORK // 4  # for groups that are served again, however much the others do in the turn
+GO_WORK_MIN: Final = 256 << 10  # for one group, however many there are
+PARCEL_WORK: Final = 16 << 10  # of each DELIVER, besides its bytes
+GROUP_WORK: Final = 4 << 10
+SEARCH_WORK: Final = 1 << 20  # of a search through the journal that has not ended
+
+
+class Rounds:
+    __slots__ = ("_again", "_soon", "_spent_again", "spent", "until")
+
+    def __init__(self) -> None:
+        self._soon: dict[Group, None] = {}
+        self._again: dict[Group, None] = {}
+        self.spent = 0  # work of this turn,
+        self._spent_again = 0  # and the part of it for groups that are served again
+        self.until = 0  # the group at hand ends its go when so much is spent
+
+    def __bool__(self) -> bool:
+        return bool(self._soon or self._again)
+
+    def __contains__(self, group: "Group") -> bool:
+        return group in self._soon or group in self._again
+
+    def begin_turn(self) -> None:
+        self.spent = self._spent_again = 0
+
+    def stir(self, group: "Group") -> None:
+        """Something has happened to a group."""
+        if group not in self._again:
+            self._soon[group] = None
+
+    def again(self, group: "Group") -> None:
+        """A group has more to do than it has done in its go."""
+        self._soon.pop(group, None)
+        self._again[group] = None
+
+    def drop(self, group: "Group") -> None:
+        self._soon.pop(group, None)
+        self._again.pop(group, None)
+
+    def clear(self) -> None:
+        self._soon.clear()
+        self._again.clear()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the go of the group at hand has to end."""
+        return self.spent >= self.until
+
+    def __iter__(self) -> Iterator["Group"]:
+        """The groups to serve now, each once."""
+        soon, again = list(self._soon), list(self._again)
+        self._soon, self._again = {}, {}
+        share = max(TURN_WORK // (len(soon) + len(again) or 1), GO_WORK_MIN)
+        for at, group in enumerate(soon):
+            if self.spent >= TURN_WORK:
+                self._soon = dict.fromkeys(soon[at:]) | self._soon
+                break
+            self.until = self.spent + share
+            yield group
+            self.spent += GROUP_WORK
+        for at, group in enumerate(again):
+            if self.spent >= TURN_WORK and self._spent_again >= AGAIN_WORK:
+                self._again = dict.fromkeys(again[at:]) | self._again
+                self._soon = {group: None for group in self._soon if group not in self._again}
+                break
+            spent = self.spent
+            self.until = spent + share
+            yield group
+            self.spent += GROUP_WORK
+            self._spent_again += self.spent - spent
