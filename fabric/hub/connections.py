@@ -91,6 +91,10 @@ class Connections:
         """Descriptors of connections that were opened before a time and have sent no whole message."""
         return [descriptor for descriptor in self._silent if self._order[descriptor] < until]
 
+    def speakers(self) -> list[tuple[int, PeerId]]:
+        """Descriptors of the peers that have sent something."""
+        return list(self._peers.items())
+
     def cut(self, descriptors: Iterable[int]) -> int:
         """Close connections from this side, as if the network had; returns how many."""
         self.read()  # a number that was closed and given away meanwhile is not meant

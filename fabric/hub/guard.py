@@ -3,6 +3,8 @@
 A connection costs a descriptor and memory before it has said a word, and ZeroMQ knows no limit for either: it counts
 messages and not the frames of an unfinished one. So connections beyond what the descriptors allow are cut, the silent
 ones first; those that stay silent are cut after a while; and when memory exceeds its budget, all that are silent are.
+If that does not help, a message that never ends comes from a client with a session. It cannot say anything else before
+its end, so all connections are cut that say nothing for a moment; those of honest clients are resumed at once.
 """
 
 import logging
@@ -19,7 +21,9 @@ from fabric.router.core import Router
 SPARE_MAX: Final = 256  # descriptors that connections never get: for the journal, the log, and bursts of connections
 CONNECTIONS_MIN: Final = 8
 SILENT_MAX_S: Final = 30.0  # for a connection to send its first message
-LOOK_EVERY_S: Final = 1.0
+LOOK_EVERY_S: Final = 0.25  # a peer of this machine fills half a gigabyte meanwhile
+QUIET_S: Final = 0.5  # above the budget, for a connection to say something before it is cut
+GROWTH: Final = 1.25  # of memory since quiet connections were cut, until they are again
 SAY_EVERY_S: Final = 10.0  # each of the lines
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -40,6 +44,8 @@ class Guard:
             self._statm = -1
         self.silent_max_s = SILENT_MAX_S
         self._look_at = 0.0
+        self._over_at: float | None = None  # since when memory exceeds its budget
+        self._cut_above = memory_bytes  # quiet connections are cut when memory is more than this
         self._say_at: dict[str, float] = {}
 
     @property
@@ -63,22 +69,44 @@ class Guard:
             self._counters["connections_silent"] += cut
             self._say(now, "silent connections closed", closed=cut, open=connections.kept)
         memory = self.memory_bytes()
-        if memory > self._memory_bytes:
-            self._counters["memory_over_budget"] += 1
-            silent = connections.cut(connections.silent_since(now))
-            self._counters["connections_silent"] += silent
-            self._say(
-                now,
-                "memory above its budget",  # what is not named here is ZeroMQ's
-                memory=memory,
-                budget=self._memory_bytes,
-                connections=connections.kept,
-                silent_closed=silent,
-                sessions=len(router.reception.sessions),
-                pending_bytes=router.intake.pending_bytes,
-                arrived_bytes=arrivals.bytes,
-                ids=router.ids.count,
-            )
+        if memory <= self._memory_bytes:
+            self._over_at, self._cut_above = None, self._memory_bytes
+            return
+        self._counters["memory_over_budget"] += 1
+        silent = connections.cut(connections.silent_since(now))
+        self._counters["connections_silent"] += silent
+        quiet = self._cut_quiet(now, memory, router)
+        self._say(
+            now,
+            "memory above its budget",  # what is not named here is ZeroMQ's
+            memory=memory,
+            budget=self._memory_bytes,
+            connections=connections.kept,
+            silent_closed=silent,
+            sessions=len(router.reception.sessions),
+            pending_bytes=router.intake.pending_bytes,
+            arrived_bytes=arrivals.bytes,
+            ids=router.ids.count,
+        )
+        if quiet:
+            self._say(now, "quiet connections closed", closed=quiet, memory=memory, open=connections.kept)
+
+    def _cut_quiet(self, now: float, memory: int, router: Router) -> int:
+        """Cut connections that have said nothing since memory exceeds its budget; returns how many."""
+        if self._over_at is None:
+            self._over_at = now
+        since = self._over_at
+        if now - since < QUIET_S or memory <= self._cut_above:
+            return 0
+        self._over_at, self._cut_above = now, int(memory * GROWTH)
+        sessions = router.reception
+        quiet = self._connections.cut(
+            descriptor
+            for descriptor, peer in self._connections.speakers()
+            if (session := sessions.find(peer)) is None or session.last_seen < since
+        )
+        self._counters["connections_quiet"] += quiet
+        return quiet
 
     def memory_bytes(self) -> int:
         """Memory of the process's own: pages of the journal's file do not count, the system can take them back."""

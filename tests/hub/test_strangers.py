@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 import zmq
 
+import fabric_client
 from fabric import block as b
 from fabric import messages as m
 from fabric import wire
@@ -49,6 +50,10 @@ class Stage:
         canary = Canary(self.peer())
         canary.sing()
         return canary
+
+    def client(self) -> fabric_client.Client:
+        """A client as applications have it."""
+        return self._open_files.enter_context(fabric_client.connect(self.hub.url))
 
     def connect(self, greeting: bytes = HANDSHAKE) -> socket.socket:
         """A stranger: a connection that speaks ZMTP, and no word of ours."""
@@ -161,6 +166,24 @@ def test_an_unfinished_message_is_named_and_its_connection_closed(stage: Stage) 
     canary.sing()
     assert "memory above its budget" in stage.hub.log()
     eventually(lambda: stage.hub.rss_mb() < 256, "the memory is given back")
+
+
+def test_an_unfinished_message_of_a_client_is_ended_too(stage: Stage) -> None:
+    """Of a client with a session: all that say nothing meanwhile are closed, and honest ones resume."""
+    stage.start(memory_bytes=256 * MIB)
+    canary, idle = stage.canary(), stage.client()
+    stranger = stage.introduced()
+    stranger.sendall(framed(wire.encode(m.Hello(1, {"proto": 1, "hb_ms": 60_000, "ttl_ms": 600_000}))))
+    canary.wait_for("sessions_opened", 2)
+    unfinished = b"\x03" + struct.pack(">Q", MORE_FRAME_BYTES) + bytes(MORE_FRAME_BYTES)
+    with suppress(ConnectionError):
+        while True:
+            stranger.sendall(unfinished)
+            canary.sing()
+    canary.wait_for("connections_quiet", 0)
+    assert "quiet connections closed" in stage.hub.log()
+    eventually(lambda: stage.hub.rss_mb() < 256, "the memory is given back")
+    idle.publish("t", b"still here", timeout=PATIENCE_S)
 
 
 def _read_to_the_end(stranger: socket.socket) -> None:
