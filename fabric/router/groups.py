@@ -36,13 +36,13 @@ class Group:
     def __init__(self, name: str, settings: GroupSettings, cursor: int, commons: Commons, *, durable: bool) -> None:
         self.name = name
         self.durable = durable  # durable groups persist; others are settled when sent, and end with their consumer
+        self.pending = Pending()
         self.settle_on(settings)
         self.commons = commons
         self.base = Lane(PRIORITY_DEFAULT, cursor, HandedOut(0 if durable else ANYTHING))
         self.lanes = [self.base]  # the most urgent first
         self.streak = 0  # messages handed out in a row past lower lanes
         self.open = Ranges()  # delivered or waiting for redelivery, below the cursor
-        self.pending = Pending()
         self.failures = Failures(name)
         self.keys = Keys(self.pending) if settings.order == "key" else None
         self.alarm = NEVER  # when the dispatcher looks at what waits next
@@ -65,6 +65,7 @@ class Group:
         self.strict = settings.order == "strict"
         self.ordered = settings.order != "none"
         self.received = settings.level == Level.RECEIVED
+        self.pending.settle_on(settings.attempts_max)
 
     def wants(self, topic: str) -> bool:
         return self in self.commons.trie.match(topic)

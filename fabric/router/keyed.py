@@ -10,7 +10,6 @@ from fabric.router.keys import PARKED_MAX, Held, Keys, Lock
 from fabric.router.lanes import REMOVED, Runs, Work, fit, next_work
 from fabric.router.ledger import Out
 from fabric.router.members import Subscription
-from fabric.router.pending import SUSPECT_FAILURES
 
 
 def hand_out_by_key(group: Group, keys: Keys, now: float, out: Out) -> tuple[list[Parcel], bool]:
@@ -142,7 +141,7 @@ def _unpark(group: Group, keys: Keys, member: Subscription, now: float, wall_us:
         locks = keys.movable.get(source)
         while locks and len(taken) < room:
             lock = next(iter(locks))
-            while len(taken) < room and lock.inflight < lock.limit and _may_go(lock):
+            while len(taken) < room and lock.inflight < lock.limit and _may_go(group, lock):
                 taken.append((keys.unpark(lock), lock))
             lock.owner = member
             keys.sort_out(lock)
@@ -152,8 +151,9 @@ def _unpark(group: Group, keys: Keys, member: Subscription, now: float, wall_us:
     return _post_parked(group, keys, member, taken, now, wall_us, out)
 
 
-def _may_go(lock: Lock) -> bool:
-    return bool(lock.parked) and not lock.parked[0].due and lock.parked[0].failures < SUSPECT_FAILURES
+def _may_go(group: Group, lock: Lock) -> bool:
+    head = lock.parked[0] if lock.parked else None
+    return head is not None and not head.due and head.failures < group.pending.suspect_failures
 
 
 def _post_parked(

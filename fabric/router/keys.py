@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from fabric.block import PRIORITY_DEFAULT, Block
 from fabric.messages import SaveFailure
 from fabric.router.delivery import Backlog
-from fabric.router.pending import SUSPECT_FAILURES, Pending
+from fabric.router.pending import Pending
 from fabric.router.shelf import Shelf
 from fabric.router.timers import NEVER
 
@@ -102,7 +102,7 @@ class Keys:
         head = lock.parked[0]
         if head.due:
             heappush(self._alarms, (head.due, lock.key))
-        elif head.failures < SUSPECT_FAILURES:
+        elif head.failures < self._pending.suspect_failures:
             lock.listed = self.movable.setdefault(lock.owner, {})
             lock.listed[lock] = None
         elif not lock.inflight:

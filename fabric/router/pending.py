@@ -1,8 +1,8 @@
 """What a group has delivered before and must deliver again: now, later, or with care.
 
 `ready` goes out before anything new of the same priority, lowest seq first. `waiting` is ready when it is due.
-`suspects` have failed more than once: each goes out alone, to a consumer that holds nothing else, so that whoever it
-takes down with it is known to be its victim, and no innocent message is counted along with it.
+`suspects` have failed twice, or have one failure left: each goes out alone, to a consumer that holds nothing else. So
+the loss of that consumer is known to be its doing, and no other message becomes a dead letter by it.
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,13 @@ SUSPECT_FAILURES: Final = 2
 
 
 class Pending:
-    __slots__ = ("ready", "suspects", "waiting")
+    __slots__ = ("ready", "suspect_failures", "suspects", "waiting")
 
     def __init__(self) -> None:
         self.ready: list[Backlog] = []  # a heap
         self.waiting: list[tuple[float, Backlog]] = []  # a heap, by due time
         self.suspects: list[Backlog] = []  # a heap
+        self.suspect_failures = SUSPECT_FAILURES
 
     def __len__(self) -> int:
         return len(self.ready) + len(self.waiting) + len(self.suspects)
@@ -32,12 +33,20 @@ class Pending:
         for _, backlog in self.waiting:
             yield backlog
 
+    def settle_on(self, attempts_max: int) -> None:
+        """A message with as many failures as a dead letter has is a suspect, also where that is one."""
+        self.suspect_failures = min(SUSPECT_FAILURES, attempts_max or SUSPECT_FAILURES)
+        if any(backlog.failures >= self.suspect_failures for backlog in self.ready):
+            ready, self.ready = self.ready, []
+            for backlog in ready:
+                self.put(backlog)
+
     def put(self, backlog: Backlog, due: float = 0.0) -> None:
         """To be delivered again, not before `due`."""
         if due:
             heappush(self.waiting, (due, backlog))
         else:
-            heappush(self.suspects if backlog.failures >= SUSPECT_FAILURES else self.ready, backlog)
+            heappush(self.suspects if backlog.failures >= self.suspect_failures else self.ready, backlog)
 
     def take(self, rank: int) -> Backlog | None:
         """The first that is ready of that rank, whatever else is ready."""

@@ -9,7 +9,9 @@ from fabric.router.producers import Producer
 
 CHANNELS_MAX: Final = 1_024  # subscriptions of one session
 SILENT_BEATS: Final = 3  # so many heartbeats missed and the hub stops sending
-GRACE_S: Final = 2.0  # how long a client whose connection was closed keeps what it has begun
+# How long a client whose connection was closed keeps what it has begun. With the first wait after a failure, half a
+# second, another consumer has it within two.
+GRACE_S: Final = 1.4
 
 
 class Session:

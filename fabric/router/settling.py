@@ -35,6 +35,7 @@ class _Why(NamedTuple):
     reason: str
     error: str = ""
     delay_ms: int | None = None  # None: as the group's settings say
+    is_shared: bool = False  # other messages were begun at the same time, and each of them can be the cause
 
 
 def settle(group: Group, sub: Subscription, verdict: int, first: int, last: int, arg: Any, now: float) -> Ranges:
@@ -96,11 +97,13 @@ def _judge(group: Group, parcel: Parcel, ordinals: Span, verdict: int, arg: Any,
 def lapse(group: Group, parcel: Parcel, now: float) -> None:
     """The lease ran out: what was begun has failed, and all its ordinals are stale from now on."""
     sub = parcel.sub
-    begun, rest = _revoke(group, parcel, sub.begun())
+    started = sub.begun()
+    why = _Why(LEASE_LAPSED, is_shared=_is_shared(sub, started))
+    begun, rest = _revoke(group, parcel, started)
     lost = [*begun, *rest]
     sub.stuck.update(ordinal for a, b in begun for ordinal in range(a, b + 1))
     note(group, Happening.LAPSE, sub, parcel.attempt, [pair for span in lost for pair in parcel.seqs(*span)])
-    _fail(group, parcel, begun, _Why(LEASE_LAPSED), now)
+    _fail(group, parcel, begun, why, now)
     _come_back(group, parcel, rest, parcel.attempt + 1)
     _take_back_later(group, parcel, lost)
     _tell_lost(group, sub, lost, LEASE_LAPSED)
@@ -111,12 +114,13 @@ def lapse(group: Group, parcel: Parcel, now: float) -> None:
 def leave(group: Group, sub: Subscription, now: float, *, lost: bool) -> None:
     """A member goes. If it was lost, what it can have begun has failed; all else is ready again."""
     started = sub.begun() if lost else Ranges()
+    why = _Why(CONSUMER_LOST, is_shared=_is_shared(sub, started))
     for parcel in list(sub.parcels):
         begun, rest = _revoke(group, parcel, started)
         if lost:
             seqs = [pair for span in (*begun, *rest) for pair in parcel.seqs(*span)]
             note(group, Happening.LOST, sub, parcel.attempt, seqs)
-        _fail(group, parcel, begun, _Why(CONSUMER_LOST), now)
+        _fail(group, parcel, begun, why, now)
         _come_back(group, parcel, rest, parcel.attempt + lost)
     group.members.remove(sub)
     group.turn = 0
@@ -165,9 +169,11 @@ def take_back_all(group: Group, why: str) -> None:
 
 
 def _fail(group: Group, parcel: Parcel, ordinals: Sequence[Span], why: _Why, now: float) -> None:
-    """These deliveries count as failures: again later, or never again."""
+    """These deliveries count as failures: again later, or never again. A failure that several messages share ends none
+    of them: each comes once more, alone, and what fails then is the cause."""
     failures, settings = parcel.failures + 1, group.settings
-    if settings.attempts_max and failures >= settings.attempts_max and not _is_letter(group, parcel):
+    is_last = settings.attempts_max and failures >= settings.attempts_max and not why.is_shared
+    if is_last and not _is_letter(group, parcel):
         for span in ordinals:
             _give_up(group, parcel, span, why.reason, why.error)
         return
@@ -180,6 +186,11 @@ def _fail(group: Group, parcel: Parcel, ordinals: Sequence[Span], why: _Why, now
             group.failures.note(a, b, failures, group.commons.clock.wall_us(due) if due else 0, why.error or why.reason)
             group.dirty = group.durable
             _put_back(group, parcel, (a, b), (parcel.attempt + 1, failures), due, failed=True)
+
+
+def _is_shared(sub: Subscription, started: Ranges) -> bool:
+    """Whether a consumer is at work on several messages; it may still be at work on what has lapsed."""
+    return started.size() + len(sub.stuck) > 1
 
 
 def _is_letter(group: Group, parcel: Parcel) -> bool:

@@ -37,6 +37,13 @@ async def run():
     async with fabric_client.aconnect(url) as fab:
         if way == "async work":
             await fab.work("t", handle_soon, concurrency=1, **how)
+        elif way == "async work, four at once":
+            await fab.work("t", handle_soon, concurrency=4, **how)
+        elif way == "async fetch of ten":
+            while True:
+                for message in await fab.fetch("t", count=10, **how):
+                    async with message:
+                        handle(message)
         elif way == "async batches":
             async for batch in fab.consume_batches("t", **how):
                 for message in batch:
@@ -52,6 +59,13 @@ if way.startswith("async"):
 with fabric_client.connect(url) as fab:
     if way == "work":
         fab.work("t", handle, concurrency=1, **how)
+    elif way == "work, four at once":
+        fab.work("t", handle, concurrency=4, **how)
+    elif way == "fetch of ten":
+        while True:
+            for message in fab.fetch("t", count=10, **how):
+                with message:
+                    handle(message)
     elif way == "transactions":
         fab.work("t", in_transaction, concurrency=1, **how)
     elif way == "fetch":
@@ -69,6 +83,9 @@ with fabric_client.connect(url) as fab:
             with message:
                 handle(message)
 """
+SEVERAL = [
+    "work, four at once", "fetch of ten", "batches", "async work, four at once", "async fetch of ten", "async batches",
+]  # fmt: skip
 SINGLE = ["messages", "work", "transactions", "fetch", "async messages", "async work"]
 
 
@@ -133,3 +150,21 @@ def test_in_a_fast_flow_the_message_that_kills_is_found_in_the_end(hub: Hub, way
             message.ack()
         fab.flush()
         assert letters(fab) == [4000]
+
+
+@pytest.mark.parametrize("way", SEVERAL)
+def test_of_several_at_work_only_the_message_that_kills_is_a_dead_letter(hub: Hub, way: str) -> None:
+    with fabric_client.connect(hub.binds[0]) as fab:
+        fab.publish_many("t", [b"%d" % n for n in range(20)])
+        kills = 0
+        while not hub.counters["dead_letters"]:
+            killed(hub, way, 4)
+            kills += 1
+            assert kills <= 4
+            eventually(lambda: not hub._router.groups["g"].members, "the consumer is lost")
+            fab.publish("other", b"")  # the turn in which it was lost is over
+        while hub._router.groups["g"].floor < 20:
+            for message in fab.fetch("t", group="g", count=10, timeout=0.2):
+                message.ack()
+            fab.flush()
+        assert letters(fab) == [4]

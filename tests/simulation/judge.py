@@ -12,7 +12,7 @@ from fabric.messages import Verdict
 from fabric.router.dispatcher import FETCH_GRACE_S
 from tests.simulation.blocks import IDENTS
 from tests.simulation.ledgers import GroupBook, Held, Session, Sub, settings_of
-from tests.simulation.order import SUSPECT, Order
+from tests.simulation.order import Order, is_suspect
 
 UNSURE_ATTEMPTS: Final = 3  # from here on a loss counts, whatever the consumer knows
 FAR_MS: Final = 1_000_000
@@ -148,10 +148,11 @@ class Judge(Order):
 
     def leave(self, sub: Sub, now: float, *, lost: bool) -> None:
         group, started = sub.group, self.begun(sub) if lost else set[int]()
+        shared = len(started) + len(sub.stuck) > 1
         for ordinal, held in list(sub.open.items()):
             seq = self._take(sub, ordinal, held)
             if ordinal in started:
-                self.fail(group, seq, now, None)
+                self.fail(group, seq, now, None, shared=shared)
             elif not lost:
                 group.handed.discard(seq)  # given back
         if lost:
@@ -230,7 +231,7 @@ class Judge(Order):
             assert seq not in group.settled or seq < self.first_seq, f"D4: {seq} is settled in {group.name}"
             assert seq not in group.leased, f"D2: {seq} is leased twice in {group.name}"
             group.check_turn(seq, message.attempt, now)
-            if group.failures.get(seq, 0) >= SUSPECT:
+            if is_suspect(group, seq):
                 assert len(seqs) == 1 and not sub.open, "a suspect is delivered alone"  # noqa: PT018
                 sub.alone = held
                 self.counts["suspects"] += 1
@@ -336,16 +337,16 @@ class Judge(Order):
             self.dead[group.name, self.origin.get(seq, seq)] += 1
         self.settled(group, seq)
 
-    def fail(self, group: GroupBook, seq: int, now: float, delay_ms: Any) -> None:
+    def fail(self, group: GroupBook, seq: int, now: float, delay_ms: Any, *, shared: bool = False) -> None:
+        """A failure counts. One that several messages share makes no dead letter of any of them."""
         if not group.durable:
             return
         failures = group.failures.get(seq, 0)
         self.undo.append((group.set_failures, seq, failures, group.due.get(seq, 0.0)))
         group.failures[seq] = failures + 1
         limit = group.settings.attempts_max
-        if (
-            limit and failures + 1 >= limit and not self.topics[seq - 1].startswith("$dlq.")
-        ):  # letters are tried for ever
+        is_last = limit and failures + 1 >= limit and not shared
+        if is_last and not self.topics[seq - 1].startswith("$dlq."):  # letters are tried for ever
             self.bury(group, seq)
         else:
             if type(delay_ms) is int and delay_ms > FAR_MS:
@@ -359,7 +360,7 @@ class Judge(Order):
         """A lease ran out: what can have been begun has failed."""
         sub = held.sub
         started = self.begun(sub)
-        back = []
+        shared, back = len(started) + len(sub.stuck) > 1, []
         for ordinal in range(held.first, held.first + len(held.seqs)):
             if sub.open.get(ordinal) is held:
                 self.counts["lapsed"] += 1
@@ -367,7 +368,8 @@ class Judge(Order):
                 back.append(seq)
                 if ordinal in started:
                     sub.stuck.add(ordinal)
-                    self.fail(sub.group, seq, now, None)
+                    self.fail(sub.group, seq, now, None, shared=shared)
+                    self.counts["shared failures"] += shared
         if back:
             self._take_back_later(sub, back)
 

@@ -192,6 +192,7 @@ MUTANTS: Final = {
     "what was only prefetched counts as failed": Mutant(
         Subscription, "begun", lambda self: Ranges([(1, self.sent)]), LAPSING
     ),
+    "a failure that several share ends all of them": Mutant(settling, "_is_shared", always(False), LAPSING),
     "suspects are not alone": Mutant(pending, "SUSPECT_FAILURES", 1000, FAILING),
     "what waits is delivered at once": Mutant(Pending, "put", put_at_once, FAILING),
     "what waits is forgotten": Mutant(Pending, "due", forget_what_waits, FAILING),

@@ -7,7 +7,11 @@ from tests.simulation.ledgers import GroupBook, Sub
 from tests.simulation.limits import Limits
 
 STREAK_MAX: Final = 64  # so many of higher priorities in a row, then one of the lowest that waits
-SUSPECT: Final = 2  # failures after which a message is delivered alone
+SUSPECT: Final = 2  # failures after which a message is delivered alone; fewer where fewer are allowed
+
+
+def is_suspect(group: GroupBook, seq: int) -> bool:
+    return group.failures.get(seq, 0) >= min(SUSPECT, group.settings.attempts_max or SUSPECT)
 
 
 class Order(Limits):
@@ -52,7 +56,7 @@ class Order(Limits):
     def _check_priority(self, group: GroupBook, seqs: list[int]) -> None:
         """No message that was never delivered is passed over for one of a lower priority, except to keep it alive."""
         mine = IDENTS[self.log[seqs[0] - 1]].priority
-        if group.failures.get(seqs[0], 0) >= SUSPECT:
+        if is_suspect(group, seqs[0]):
             return
         lower = passed = 0
         for priority, line in group.lines.items():
