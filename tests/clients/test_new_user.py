@@ -123,6 +123,82 @@ def test_a_handler_that_does_not_fit_is_refused_at_the_call(handler: Any, hub: H
     assert message.attempt == 1
 
 
+def generator(message: Message) -> Iterator[int]:
+    yield 1
+
+
+async def async_generator(message: Message) -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [coroutine, transacting_coroutine, async_generator, generator, Handler(), functools.partial(coroutine)],
+)
+def test_a_handler_whose_call_runs_nothing_is_refused(handler: Any, hub: Hub, fab: Client) -> None:
+    fab.publish("a", b"1")
+    with pytest.raises(FabricError, match=r"coroutine function|is a generator") as error:
+        fab.work("a", handler, group="g", timeout=0)
+    assert "handler(message)" in error.value.hint
+    assert not fab._session.subscriptions
+    (message,) = fab.fetch("a", group="g", timeout=PATIENCE_S)
+    assert message.attempt == 1
+
+
+@pytest.mark.parametrize("handler", [coroutine, async_generator, Handler()])
+def test_the_blocking_client_answers_no_requests_with_coroutines(handler: Any, fab: Client) -> None:
+    with pytest.raises(FabricError, match="coroutine function"):
+        fab.respond("a", handler)
+    assert not fab._session.subscriptions
+
+
+def test_asyncio_refuses_generators_as_handlers(hub: Hub, fab: Client) -> None:
+    async def main() -> None:
+        async with fabric_client.aconnect("inproc://hub", context=hub.context) as twin:
+            for handler in (generator, async_generator):
+                with pytest.raises(FabricError, match="is a generator"):
+                    await twin.work("a", handler, group="g", timeout=0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("handler", [lambda message: coroutine(message), lambda message: generator(message)])
+def test_a_message_whose_handling_never_ran_is_not_acked(handler: Any, hub: Hub, fab: Client) -> None:
+    """A handler may hide that it only makes a coroutine."""
+    fab.publish("a", b"1")
+    assert fab.work("a", handler, group="g", count=1, timeout=PATIENCE_S, backoff_first=0) == 1
+    (message,) = fab.fetch("a", group="g", timeout=PATIENCE_S)
+    assert message.attempt == 2
+    message.settle()
+
+
+def test_asyncio_awaits_a_coroutine_that_a_plain_function_returns(hub: Hub, fab: Client) -> None:
+    done: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        done.append(message.body)
+
+    async def main() -> None:
+        async with fabric_client.aconnect("inproc://hub", context=hub.context) as twin:
+            how: Any = {"group": "g", "count": 1, "timeout": PATIENCE_S, "backoff_first": 0}
+            await twin.work("a", lambda message: generator(message), **how)
+            await twin.work("a", lambda message: handle(message), group="g", count=1, timeout=PATIENCE_S)
+
+    fab.publish("a", b"1")
+    asyncio.run(main())
+    assert done == [b"1"]
+
+
+@pytest.mark.parametrize("hook", [5, lambda: None, generator, coroutine])
+def test_a_hook_of_refreshes_that_does_not_fit_is_refused(hook: Any, fab: Client) -> None:
+    for call in (fab.consume, fab.consume_batches):
+        with pytest.raises(FabricError, match="on_refresh"):
+            call("a", group="g", on_refresh=hook)
+    with pytest.raises(FabricError, match="on_refresh"):
+        fab.work("a", plain, group="g", on_refresh=hook)
+    assert not fab._session.subscriptions
+
+
 def test_handlers_that_run_in_the_event_loop_are_known() -> None:
     async def parts(request: Request) -> AsyncIterator[bytes]:
         yield b"1"

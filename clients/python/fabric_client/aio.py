@@ -22,7 +22,7 @@ from fabric_client.mailbox import Mailbox
 from fabric_client.options import ANSWER_S, CLOSE_S, GOODBYE_S, default_url, random_name
 from fabric_client.reactor import Reactor
 from fabric_client.ticket import Ticket
-from fabric_client.verdicts import Seconds, seconds
+from fabric_client.verdicts import Seconds, patience, seconds
 
 
 def aconnect(
@@ -89,7 +89,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
             context,
             liveness(session_ttl, heartbeat),
         )
-        self._timeout = seconds(timeout, "timeout")
+        self._timeout = patience(seconds(timeout, "timeout")) or 0.0
         self._is_named = name is not None
         self._mailbox: Mailbox | None = None
         self._mailbox_lock = asyncio.Lock()

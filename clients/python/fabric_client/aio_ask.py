@@ -19,6 +19,7 @@ from fabric_client.options import (
     Moment,
     check_concurrency,
     message_of,
+    patterns_of,
     subscription_maker,
 )
 from fabric_client.reading import Reading
@@ -146,7 +147,7 @@ class AsyncAsking(AsyncBase):
         many were answered, after `count` of them, or when none came for `timeout` seconds."""
         timeout = patience(timeout)
         check_handler(handler, "handler(request)", 1)
-        names = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        names = patterns_of(patterns)
         sub = await self._open(responder_maker(self._reactor, names, group, check_concurrency(concurrency)), ANSWER_S)
         return await async_worker.respond(self._reactor, sub, handler, concurrency, count, timeout)
 

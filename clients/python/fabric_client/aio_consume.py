@@ -17,13 +17,14 @@ from fabric_client.options import (
     Start,
     check_concurrency,
     fetch_request,
+    patterns_of,
     subscription_maker,
 )
 from fabric_client.session import Session
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
 from fabric_client.verdicts import OnError, Seconds, patience
-from fabric_client.workbench import caller
+from fabric_client.workbench import caller, check_on_refresh
 
 
 class AsyncConsuming(AsyncBase):
@@ -46,6 +47,7 @@ class AsyncConsuming(AsyncBase):
         """Iterate over the messages that match, with `async for`; see `Client.consume` for the settings. What the hub
         has against the subscription is raised by the first step of the iteration."""
         timeout = patience(timeout)
+        check_on_refresh(on_refresh)
         sub = self._begin(
             self._maker(
                 patterns, settings,
@@ -72,6 +74,7 @@ class AsyncConsuming(AsyncBase):
         """Like `consume`, a delivery at a time: the fastest way through. `batch.payloads` is a list of bytes. A
         whole batch counts as begun."""
         timeout = patience(timeout)
+        check_on_refresh(on_refresh)
         sub = self._begin(
             self._maker(
                 patterns, settings,
@@ -107,7 +110,8 @@ class AsyncConsuming(AsyncBase):
         Returns how many were begun, after `count` of them, or when none came for `timeout` seconds.
         """
         timeout = patience(timeout)
-        call, names = caller(handler), (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        check_on_refresh(on_refresh)
+        call, names = caller(handler), patterns_of(patterns)
         make = self._maker(
             names, settings,
             group=group, start=start, prefetch=prefetch or 2 * check_concurrency(concurrency),

@@ -1,6 +1,6 @@
 """Publishing with the asyncio client: the twin of `sync_publish`."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Unpack, overload
 
@@ -15,9 +15,9 @@ from fabric_client.options import (
     Moment,
     PublishOptions,
     ScheduleOptions,
-    block_options,
     message_of,
     pack,
+    steering_of,
 )
 from fabric_client.outgoing import LANE_BODY_MAX, Fit, Options
 from fabric_client.publisher import Publisher
@@ -117,7 +117,7 @@ class AsyncPublishing(AsyncBase):
     async def publish_many(
         self,
         topic: str,
-        payloads: Sequence[object],
+        payloads: Iterable[object],
         *,
         keys: Sequence[str | bytes] | None = None,
         ids: Sequence[str | bytes] | None = None,
@@ -127,7 +127,7 @@ class AsyncPublishing(AsyncBase):
     ) -> Receipt:
         """Publish many messages on one topic and return when all are on disk. The receipt has the first seq; with `ids`
         it has the seq of each, and which of them the hub had already. Other options are those of `publish`."""
-        steering = block_options(**options)
+        steering = steering_of(options)
         blocks = pack(topic, payloads, steering, keys=keys, ids=ids, headers=headers)
         check_one_schedule(steering, len(blocks))
         pending = [Pending(Ticket(), count) for _, count in blocks]

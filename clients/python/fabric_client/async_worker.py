@@ -16,7 +16,7 @@ from fabric_client.reactor import Reactor
 from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
 from fabric_client.subscription import Subscription
-from fabric_client.workbench import Bench, is_async, report
+from fabric_client.workbench import Bench, check_ran, is_async, report
 
 T = TypeVar("T")
 POLL_S: Final = 0.01
@@ -45,6 +45,8 @@ async def work(
                 result = call(message) if threads is None else await threads.run(call, message)
                 if inspect.isawaitable(result):
                     await result
+                elif result is not None:
+                    check_ran(result)
         except Exception as error:
             report(message, error)
         finally:

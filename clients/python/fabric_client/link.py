@@ -19,8 +19,22 @@ _POLLIN: Final = int(zmq.POLLIN)
 RECONNECT_MS: Final = (50, 1000)  # first and longest pause between attempts to connect
 
 
+PORT_MAX: Final = 65_535
+_HINT: Final = "it looks like tcp://HOST:PORT or ipc://PATH"
+
+
+def check_url(url: str) -> None:
+    """Raise for an address that ZeroMQ would take, and that can never be reached."""
+    if not isinstance(url, str):
+        raise FabricError(f"{url!r} is not an address", _HINT)
+    port = url.rpartition(":")[2] if url.startswith("tcp://") else ""
+    if port.isdecimal() and not 1 <= int(port) <= PORT_MAX:
+        raise FabricError(f"{url!r} is not a usable address: a port is 1..{PORT_MAX}", _HINT)
+
+
 class Link:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", url: str) -> None:
+        check_url(url)
         self._socket = socket = context.socket(zmq.DEALER)
         self._monitor: zmq.Socket[bytes] | None = None
         socket.setsockopt(zmq.LINGER, 0)  # close() waits for confirms itself; the rest is kept for the next socket
@@ -35,7 +49,7 @@ class Link:
             socket.connect(url)
         except zmq.ZMQError as error:
             self.close()
-            raise FabricError(f"{url!r} is not a usable address: {error}", "it looks like tcp://HOST:PORT") from None
+            raise FabricError(f"{url!r} is not a usable address: {error}", _HINT) from None
         self.fd = socket.fileno()
         self.monitor_fd = -1 if self._monitor is None else self._monitor.fileno()
         self.broken()  # arms the monitor's descriptor, which is edge-triggered as well

@@ -36,7 +36,7 @@ def liveness(session_ttl: Seconds, heartbeat: Seconds | None) -> Liveness:
 
 def _within(name: str, value: Seconds, limits: tuple[float, float]) -> float:
     least, most = limits
-    length = seconds(value)
+    length = seconds(value, name)
     if not least <= length <= most:
         raise FabricError(f"{name} is {least:g}..{most:g} seconds, not {length:g}", f"choose a {name} in that range")
     return length

@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
@@ -103,6 +103,7 @@ _TIMES: Final = {
     "backoff_first": "backoff_ms",
     "backoff_max": "backoff_max_ms",
 }
+_STEERING: Final = frozenset(PublishOptions.__annotations__) - {"key", "id", "headers"}
 _AS_THEY_ARE: Final = {"attempts": "attempts_max", "backoff": "backoff", "order": "order", "ack": "ack"}
 
 
@@ -124,7 +125,16 @@ def message_of(
     **rest: Any,
 ) -> tuple[Fit, Options]:
     """A message that is fit to be sent, and what steers the hub."""
-    return fit(topic, data, key, id, headers), block_options(**rest) if rest else PLAIN
+    return fit(topic, data, key, id, headers), steering_of(rest) if rest else PLAIN
+
+
+def steering_of(options: Mapping[str, Any]) -> Options:
+    """What steers the hub, of the options of a publish."""
+    if not options.keys() <= _STEERING:
+        unknown = next(name for name in options if name not in _STEERING)
+        known = ", ".join(PublishOptions.__annotations__)
+        raise TypeError(f"{unknown!r} is not an option of a publish; these are: {known}")
+    return block_options(**options)
 
 
 def block_options(
@@ -177,7 +187,8 @@ def block_options(
 def microseconds(moment: Moment) -> int:
     """A time as the wire has it. What has no date is refused here, since no hub could do anything with it."""
     time_s = moment.timestamp() if isinstance(moment, datetime) else moment
-    if not 0 <= time_s <= TIME_US_MAX / 1e6:  # so is what is not a number
+    is_number = isinstance(time_s, int | float) and not isinstance(time_s, bool)
+    if not is_number or not 0 <= time_s <= TIME_US_MAX / 1e6:  # so is what is not a number
         raise BadMessage(f"{moment!r} is not a time between 1970 and 9999", "use a datetime, or seconds since 1970")
     return round(time_s * 1e6)
 
@@ -213,12 +224,36 @@ def group_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
         if name in _TIMES:
             fields[_TIMES[name]] = milliseconds(name, value)
         elif name == "jitter":
-            fields["jitter_pct"] = round(value * 100)
+            fields["jitter_pct"] = _percent(value)
         elif name == "level":
             fields["level"] = level_of(value).name.lower()
         else:
             fields[_AS_THEY_ARE.get(name, name)] = value
     return fields
+
+
+def _percent(part: Any) -> int:
+    if isinstance(part, bool) or not isinstance(part, int | float) or not 0 <= part <= 1:
+        raise FabricError(f"jitter is a number from 0 to 1, not {part!r}", "0.1 is a tenth of the wait")
+    return round(part * 100)
+
+
+def patterns_of(given: Any) -> list[str]:
+    """The patterns of a call, each a text. Whether the hub understands them is for the hub to say."""
+    hint = "give each pattern as a text of its own: 'orders.*', 'refunds.*', or *patterns for those of a list"
+    if not isinstance(given, Iterable):
+        raise FabricError(f"patterns {given!r} are not texts", hint)
+    patterns: list[Any] = [given] if isinstance(given, str | bytes) else list(given)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise FabricError(f"pattern {pattern!r:.60} is {type(pattern).__name__}, not text", hint)
+    return patterns
+
+
+def check_whole(what: str, value: Any, least: int, hint: str) -> None:
+    """Raise unless a number is a whole one, and not below `least`."""
+    if type(value) is not int or value < least:
+        raise FabricError(f"{what} is {least} or more, a whole number, not {value!r}", hint)
 
 
 def subscription_maker(
@@ -238,11 +273,13 @@ def subscription_maker(
     """A function that builds the subscription once its channel is known."""
     if not patterns and group is None:
         raise FabricError("nothing to consume", "name at least one pattern, or a group that exists")
-    if prefetch is not None and prefetch < 1:
-        raise FabricError(f"prefetch is 1 or more, not {prefetch}", "prefetch=1 gives one message at a time")
+    if prefetch is not None:
+        check_whole("prefetch", prefetch, 1, "prefetch=1 gives one message at a time")
+    if count is not None:
+        check_whole("count", count, 0, "it is how many messages you want; leave it out for all that come")
     request = group_fields(settings)
     if patterns:
-        request["patterns"] = list(patterns)
+        request["patterns"] = patterns_of(patterns)
     if group is not None:
         request["group"] = group
         request["concurrency"] = check_concurrency(concurrency)
@@ -298,7 +335,7 @@ def check_concurrency(concurrency: int) -> int:
 
 def pack(
     topic: str,
-    payloads: Sequence[object],
+    given: Iterable[object],
     options: Options,
     *,
     keys: Sequence[str | bytes] | None = None,
@@ -306,6 +343,7 @@ def pack(
     headers: Mapping[str, HeaderValue] | None = None,
 ) -> list[tuple[bytes, int]]:
     """Blocks of many messages on one topic, each with its count."""
+    payloads = _listed(given)
     if not payloads:
         raise BadMessage("nothing to publish", "give at least one payload")
     for what, column in (("key", keys), ("id", ids)):
@@ -333,6 +371,14 @@ def pack(
         )
         blocks.append((raw, stop - start))
     return blocks
+
+
+def _listed(payloads: Any) -> Sequence[object]:
+    """The payloads as a list. A single one is refused: its letters or bytes would become messages."""
+    if isinstance(payloads, str | bytes | bytearray | memoryview | Mapping) or not isinstance(payloads, Iterable):
+        kind = type(payloads).__name__
+        raise BadMessage(f"payloads is {kind}, not a list of payloads", "publish() takes a single message")
+    return payloads if isinstance(payloads, Sequence) else list(payloads)
 
 
 def _pieces(bodies: Sequence[bytes]) -> Iterator[tuple[int, int]]:

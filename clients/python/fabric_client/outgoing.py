@@ -65,6 +65,8 @@ def fit(
     """Check a message and turn its parts into bytes. The topic is checked apart, since its answer can be kept."""
     body, content_type = _body(data)
     cost = len(body) + MESSAGE_COST
+    if headers and not isinstance(headers, Mapping):
+        raise BadMessage(f"headers is {type(headers).__name__}, not a map of names to values", "use a dict")
     if content_type and (headers is None or CONTENT_TYPE not in headers):
         headers = {**(headers or {}), CONTENT_TYPE: content_type}
     if headers:
@@ -105,7 +107,8 @@ def _short(what: str, value: str | bytes | None, limit: int) -> bytes:
         raise BadMessage(f"{what} is {type(value).__name__} ({value!r:.60}), not text or bytes", f"use str({what})")
     raw = sayable.text(value, what).encode() if isinstance(value, str) else bytes(value)
     if not 1 <= len(raw) <= limit:
-        raise BadMessage(f"{what} is 1..{limit} bytes, not {len(raw)}", f"use a hash of the longer {what}")
+        hint = f"use a hash of the longer {what}" if raw else f"leave {what} out for a message without one"
+        raise BadMessage(f"{what} is 1..{limit} bytes, not {len(raw)}", hint)
     return raw
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from fabric import messages as m
-from fabric.errors import FabricError
+from fabric_client import sayable
 from fabric_client.message import Message
-from fabric_client.options import Moment, microseconds
+from fabric_client.options import Moment, check_whole, microseconds
 from fabric_client.requests import read
 
 PAGE: Final = 1_000  # what one GET gives at most
@@ -19,8 +19,10 @@ class Reading:
     def __init__(
         self, topic: str | None, seq: int | None, time: Moment | None, n: int | None, last: bool, by_key: bool
     ) -> None:
-        if n is not None and n < 1:
-            raise FabricError(f"n is 1 or more, not {n}", "it is how many messages you want at most")
+        if n is not None:
+            check_whole("n", n, 1, "it is how many messages you want at most")
+        if topic is not None:
+            sayable.text(topic, "topic")
         self._left = n if n is not None else (None if by_key else 1)
         self._last, self._by_key = last, by_key
         self._fields: dict[str, Any] = {}

@@ -18,6 +18,7 @@ from fabric_client import sayable
 from fabric_client.batch import Batch
 from fabric_client.errors import RemoteError
 from fabric_client.message import Message
+from fabric_client.options import patterns_of
 from fabric_client.outgoing import check_topic, fit
 from fabric_client.subscription import Subscription
 from fabric_client.verdicts import milliseconds
@@ -163,7 +164,7 @@ def responder_maker(
     engine: Any, patterns: Sequence[str], group: str | None, concurrency: int
 ) -> Callable[[int], Responder]:
     """A function that builds the subscription to requests once its channel is known."""
-    request: dict[str, Any] = {"patterns": list(patterns), "respond": True, "concurrency": concurrency}
+    request: dict[str, Any] = {"patterns": patterns_of(patterns), "respond": True, "concurrency": concurrency}
     if group is not None:
         request["group"] = group
     return lambda chan: Responder(chan, request, hook=engine.verdicts)

@@ -44,8 +44,8 @@ class Session:
         self, name: str, producer: str | None, random: Callable[[], float], liveness: Liveness = DEFAULT_LIVENESS
     ) -> None:
         self.name = sayable.text(name, "name")
-        if producer is not None:
-            sayable.text(producer, "producer")
+        if producer is not None and not sayable.text(producer, "producer"):
+            raise BadMessage("producer is a name, not an empty text", "leave it out for a producer without a name")
         self.producer = producer or f"producer-{uuid.uuid4().hex}"
         self.state = State.LOST
         self.out: list[m.ToHub] = []

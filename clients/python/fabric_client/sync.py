@@ -22,7 +22,7 @@ from fabric_client.sync_ask import Asking
 from fabric_client.sync_consume import Consuming
 from fabric_client.sync_publish import Publishing
 from fabric_client.ticket import Ticket
-from fabric_client.verdicts import Seconds, seconds
+from fabric_client.verdicts import Seconds, patience, seconds
 
 
 def connect(
@@ -69,7 +69,7 @@ class Client(Publishing, Consuming, Asking):
         heartbeat: Seconds | None = None,
     ) -> None:
         self._closed = True
-        waits = seconds(timeout, "timeout")
+        waits = patience(seconds(timeout, "timeout")) or 0.0
         self._fetchers = Fetchers()
         self._is_named = name is not None
         self._mailbox: Mailbox | None = None

@@ -18,6 +18,7 @@ from fabric_client.options import (
     Moment,
     check_concurrency,
     message_of,
+    patterns_of,
     subscription_maker,
 )
 from fabric_client.reading import Reading
@@ -143,8 +144,8 @@ class Asking(Base):
         with several replies, an exception with a RemoteError. Returns how many were answered, after `count` of them,
         or when none came for `timeout` seconds."""
         timeout = patience(timeout)
-        check_handler(handler, "handler(request)", 1)
-        names = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        check_handler(handler, "handler(request)", 1, coroutines=False)
+        names = patterns_of(patterns)
         sub = self._open(responder_maker(self._pump, names, group, check_concurrency(concurrency)), ANSWER_S)
         return worker.respond(self._pump, sub, handler, concurrency, count, timeout)
 

@@ -16,6 +16,7 @@ from fabric_client.options import (
     Start,
     check_concurrency,
     fetch_request,
+    patterns_of,
     subscription_maker,
 )
 from fabric_client.session import Session
@@ -23,7 +24,7 @@ from fabric_client.subscription import Subscription
 from fabric_client.sync_base import Base
 from fabric_client.ticket import Ticket
 from fabric_client.verdicts import OnError, Seconds, patience
-from fabric_client.workbench import caller
+from fabric_client.workbench import caller, check_on_refresh
 
 
 class Consuming(Base):
@@ -53,6 +54,7 @@ class Consuming(Base):
         `on_refresh` hears of data refreshes. `GroupOptions` lists the settings of a group, fixed when it is created.
         """
         timeout = patience(timeout)
+        check_on_refresh(on_refresh, coroutines=False)
         sub = self._subscribe(
             patterns, settings,
             group=group, start=start, prefetch=prefetch, concurrency=concurrency, on_error=on_error, count=count,
@@ -74,6 +76,7 @@ class Consuming(Base):
         """Like `consume`, a delivery at a time: the fastest way through. `batch.payloads` is a list of bytes. A
         whole batch counts as begun."""
         timeout = patience(timeout)
+        check_on_refresh(on_refresh, coroutines=False)
         sub = self._subscribe(
             patterns, settings,
             group=group, start=start, prefetch=prefetch, batches=True,
@@ -105,7 +108,8 @@ class Consuming(Base):
         Returns how many were begun, after `count` of them, or when none came for `timeout` seconds.
         """
         timeout = patience(timeout)
-        call, names = caller(handler), (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        check_on_refresh(on_refresh, coroutines=False)
+        call, names = caller(handler, coroutines=False), patterns_of(patterns)
         sub = self._subscribe(
             names, settings,
             group=group, start=start, prefetch=prefetch or 2 * check_concurrency(concurrency),

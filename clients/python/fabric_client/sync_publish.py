@@ -1,6 +1,6 @@
 """Publishing with the blocking client: now, later, and in any number."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Unpack, overload
 
@@ -14,9 +14,9 @@ from fabric_client.options import (
     Moment,
     PublishOptions,
     ScheduleOptions,
-    block_options,
     message_of,
     pack,
+    steering_of,
 )
 from fabric_client.outgoing import LANE_BODY_MAX, Fit, Options
 from fabric_client.publisher import Publisher
@@ -122,7 +122,7 @@ class Publishing(Base):
     def publish_many(
         self,
         topic: str,
-        payloads: Sequence[object],
+        payloads: Iterable[object],
         *,
         keys: Sequence[str | bytes] | None = None,
         ids: Sequence[str | bytes] | None = None,
@@ -132,7 +132,7 @@ class Publishing(Base):
     ) -> Receipt:
         """Publish many messages on one topic and return when all are on disk. The receipt has the first seq; with `ids`
         it has the seq of each, and which of them the hub had already. Other options are those of `publish`."""
-        steering = block_options(**options)
+        steering = steering_of(options)
         blocks = pack(topic, payloads, steering, keys=keys, ids=ids, headers=headers)
         check_one_schedule(steering, len(blocks))
         pending = [Pending(Ticket(), count) for _, count in blocks]

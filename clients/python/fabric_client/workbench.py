@@ -103,10 +103,11 @@ class Bench:
             del self._queues[key]
 
 
-def caller(handler: Callable[..., Any] | None) -> Callable[[Message], Any]:
+def caller(handler: Callable[..., Any] | None, *, coroutines: bool = True) -> Callable[[Message], Any]:
     """A function of the message alone: a handler that takes two arguments gets the message's context as well. A handler
     that cannot be called with a message is refused here, before the first message is handed to it."""
-    required = check_handler(handler, "handler(message) or handler(message, context)", 2)
+    form = "handler(message) or handler(message, context)"
+    required = check_handler(handler, form, 2, coroutines=coroutines, generators=False)
     assert handler is not None
     if required < 2:
         return handler
@@ -119,28 +120,65 @@ def caller(handler: Callable[..., Any] | None) -> Callable[[Message], Any]:
     return lambda message: handler(message, message.context)
 
 
-def check_handler(handler: Callable[..., Any] | None, form: str, most: int) -> int:
-    """How many arguments a handler needs, which may be up to `most`. Raises when it cannot be called in this form."""
+def check_handler(
+    handler: Callable[..., Any] | None,
+    form: str,
+    most: int,
+    *,
+    what: str = "handler",
+    coroutines: bool = True,
+    generators: bool = True,
+) -> int:
+    """How many arguments a handler needs, which may be up to `most`. Raises when it cannot be called in this form, or
+    when the call alone would run nothing of it."""
     if not callable(handler):
-        raise FabricError(f"handler {handler!r} is not a function", f"give a function: {form}")
+        raise FabricError(f"{what} {handler!r} is not a function", f"give a function: {form}")
+    if not coroutines and is_async(handler):
+        hint = f"give a plain function, {form}, or use the asyncio client: aconnect()"
+        raise FabricError(f"the {what} is a coroutine function, which the blocking client does not run", hint)
+    if not generators and _is_any(handler, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
+        hint = f"give a function without yield: {form}"
+        raise FabricError(f"the {what} is a generator: to call it runs nothing of it", hint)
     try:
-        parameters = inspect.signature(handler).parameters.values()
+        signature = inspect.signature(handler)
     except (TypeError, ValueError):  # some built-ins do not tell
         return 1
+    parameters = signature.parameters.values()
     plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in plain if p.default is p.empty]
     named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     if named or len(required) > most or not (plain or takes_any):
-        arguments = f"({', '.join(map(str, parameters))})"
-        raise FabricError(f"the handler takes {arguments}, which does not fit", f"it is called as {form}")
+        arguments = signature.replace(return_annotation=signature.empty)
+        raise FabricError(f"the {what} takes {arguments}, which does not fit", f"it is called as {form}")
     return len(required)
+
+
+def check_on_refresh(hook: Callable[..., Any] | None, *, coroutines: bool = True) -> None:
+    """Raise unless `on_refresh` is a function of the refresh, or nothing."""
+    if hook is not None:
+        form = "on_refresh(refresh)"
+        check_handler(hook, form, 1, what="on_refresh", coroutines=coroutines, generators=False)
+
+
+def check_ran(result: Any) -> None:
+    """Raise when what a handler has returned is work that nothing runs, so that its message is not acked."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()  # so that Python does not warn of it besides
+        raise TypeError("the handler returned a coroutine, which the blocking client does not run; use aconnect()")
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise TypeError("the handler returned a generator, which nothing runs")
 
 
 def is_async(handler: Callable[..., Any]) -> bool:
     """Whether calling the handler only makes a coroutine or an async generator, which runs in the event loop."""
+    return _is_any(handler, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+
+
+def _is_any(handler: Callable[..., Any], *kinds: Callable[[object], bool]) -> bool:
     call = getattr(handler, "__call__", None)  # noqa: B004  an object with an async __call__
-    return any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in (handler, call))
+    return any(kind(function) for kind in kinds for function in (handler, call))
 
 
 def report(message: Message, error: Exception) -> None:

@@ -12,7 +12,7 @@ from fabric_client.pump import Pump
 from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
 from fabric_client.subscription import Subscription
-from fabric_client.workbench import Bench, report
+from fabric_client.workbench import Bench, check_ran, report
 
 POLL_S: Final = 0.01
 
@@ -36,7 +36,8 @@ def work(
     def handle(message: Message) -> None:
         try:
             with message:
-                call(message)
+                if (result := call(message)) is not None:
+                    check_ran(result)
         except Exception as error:
             report(message, error)
         finally:
