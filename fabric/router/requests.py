@@ -66,7 +66,9 @@ class Requests:
         self._timers: Timers[Inquiry] = Timers(lambda inquiry: inquiry.is_open)
         self._stirred: dict[Service, None] = {}  # something waits there, and someone may have become free
         self._gone: list[Session] = []
-        self._news: Out = []  # what became of requests while there was no one to hand it to
+        self._news: list[
+            tuple[Session, m.Err]
+        ] = []  # ends of requests, sent with the next tick to where the session is
 
     def __len__(self) -> int:
         return len(self._open)
@@ -209,7 +211,7 @@ class Requests:
             for service in stirred:
                 self._serve(service, now, out)
         if self._news:
-            out += self._news
+            out += [(session.peer, error) for session, error in self._news]
             self._news = []
 
     def next_deadline(self) -> float:
@@ -237,7 +239,7 @@ class Requests:
         if inquiry.session is not None:
             sent = inquiry.responder is not None if sent is None else sent
             fields: dict[str, Any] = {"sent": sent} if code is Code.TIMED_OUT or sent else {}
-            self._news.append((inquiry.session.peer, m.Err(0, inquiry.rid, code, why, fields)))
+            self._news.append((inquiry.session, m.Err(0, inquiry.rid, code, why, fields)))
         self._close(inquiry)
 
     def _close(self, inquiry: Inquiry) -> None:

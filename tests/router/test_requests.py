@@ -340,6 +340,21 @@ def test_after_a_reconnect_requests_go_on_and_responders_subscribe_again() -> No
     assert isinstance(office.say(b"ans2", m.Subscribe(1, 5, {"respond": True, "patterns": ["sum"]}))[0], m.Ok)
 
 
+def test_the_end_of_a_request_is_told_where_the_session_is_by_then() -> None:
+    """Connections come and go within one turn of the hub."""
+    office = Office()
+    welcome = office.hello(b"one", client="both")
+    office.say(b"one", m.Subscribe(1, 5, {"respond": True, "patterns": ["sum"]}))
+    rid = office.ask(peer=b"one")
+    resume = {"session": welcome.fields["session"], "subs": []}  # type: ignore[union-attr]
+    out: list[tuple[bytes, m.ToClient]] = []
+    for peer in (b"two", b"three"):
+        office.router.step(m.Hello(9, {"proto": 1, "resume": resume}), peer, office.now, out)
+    office.router.tick(office.now, out)
+    told = [peer for peer, message in out if isinstance(message, m.Err) and message.rid == rid]
+    assert told == [b"three"]
+
+
 def test_a_reply_must_come_from_the_one_who_was_asked() -> None:
     office = Office()
     office.respond("adder", "sum")
