@@ -78,6 +78,7 @@ HINTS: Final = {
     Code.NO_RESPONDERS: "start one with 'fabric respond'",
     Code.TIMED_OUT: "give it a longer --timeout, or look at those who answer",
 }
+UNCONFIRMED: Final = "it may be stored or not; with --id it can be published again, and is stored once"
 EXAMPLES: Final = """\b
 Examples:
   fabric demo                                  see it work
@@ -184,13 +185,22 @@ def run(command: Callable[[], object]) -> int:
     except click.ClickException as error:
         return _tell(error.format_message(), _usage_hint(error), error.exit_code)
     except FabricError as error:
-        return _tell(str(error), HINTS.get(getattr(error, "code", Code.INTERNAL), error.hint), exit_code_of(error))
+        return _tell(str(error), hint_of(error), exit_code_of(error))
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
         return _tell(f"{error.strerror or error}{place}", "", EXIT_FAILED)
     return code if isinstance(code, int) else 0
+
+
+def hint_of(error: FabricError) -> str:
+    """What to do about it, for whoever types commands."""
+    from fabric_client import errors as client  # late: only an error needs it
+
+    if isinstance(error, client.Unconfirmed):
+        return UNCONFIRMED
+    return HINTS.get(getattr(error, "code", Code.INTERNAL), error.hint)
 
 
 def exit_code_of(error: FabricError) -> int:
@@ -225,6 +235,8 @@ def _usage_hint(error: click.ClickException) -> str:
     if isinstance(error, _WrongUsage):
         return error.hint
     context = error.ctx if isinstance(error, click.UsageError) else None
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        return f"see '{context.command_path} --help'" if context else ""
     if isinstance(error, click.NoSuchOption) and context is not None and context.command is main:
         return f"options come after the command: 'fabric COMMAND {error.option_name} …'"
     return f"see '{context.command_path} --help'" if context else ""

@@ -47,7 +47,8 @@ def connect(url: str, timeout_s: float) -> "Iterator[Client]":
     try:
         yield fab
     except BaseException as error:
-        enough = isinstance(error, fabric_client.Timeout | fabric_client.ConnectionLost | KeyboardInterrupt)
+        kinds = (fabric_client.Timeout, fabric_client.ConnectionLost, fabric_client.TimedOut, KeyboardInterrupt)
+        enough = isinstance(error, kinds) or isinstance(error.__cause__, kinds)
         with contextlib.suppress(fabric_client.FabricError):  # the first error is the one to hear about
             fab.close(timeout=0.0) if enough else fab.close()
         raise

@@ -160,11 +160,11 @@ def create_command(
       fabric group create audit '#' --start new --attempts 0
       fabric group create stock 'items.#' --order key --lease 2m --backoff-base 1s
 
-    To make one that exists just so is no error; with other settings it is a conflict (exit code 6).
+    To make one that already exists with these settings is no error; with other settings it is a conflict (exit code 6).
     """
     with connect(url, connect_timeout) as fab:
         answer = fab.admin.groups.create(name, *patterns, start=start, **settings)
-    made = "created" if answer.get("created", True) else "exists already, just so"
+    made = "created" if answer.get("created", True) else "already exists with these settings"
     say("fabric.group.create.v1", answer, f"group {name}: {made}, next seq {answer['cursor']:,}", as_json)
 
 

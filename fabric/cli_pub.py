@@ -2,6 +2,7 @@
 it is due."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -112,7 +113,9 @@ def pub(
     timing = {**later, "ttl": ttl, "priority": priority, "level": None if level == "journaled" else level, "id": number}
     timing = {option: value for option, value in timing.items() if value is not None}
     style = output or ("text" if sys.stdout.isatty() else "json")
-    with sigterm_interrupts(), connect(url, connect_timeout) as fab:
+    begun = time.monotonic()
+    with sigterm_interrupts(), connect(url, min(connect_timeout, timeout)) as fab:
+        left = max(round(timeout - (time.monotonic() - begun), 1), 0.0)
         if lines:
             options = message_options(headers, key, b"", as_json=as_json or False)
             _publish_stream(fab, topic, _lines(), {**options, **timing}, timeout, style, show=not no_progress)
@@ -123,7 +126,7 @@ def pub(
             _publish_stream(fab, topic, (body for _ in range(count)), options, timeout, style, show=not no_progress)
             return
         begun = time.monotonic()
-        receipt = fab.publish(topic, body, timeout=timeout, **options)
+        receipt = fab.publish(topic, body, timeout=left, **options)
         took_s = time.monotonic() - begun
     word = "stored" if level == "journaled" else "received"
     click.echo(_told(style, topic, len(body), level, receipt, f"{word} in {shown_seconds(took_s)}"))
@@ -165,7 +168,7 @@ def body_of(data: str | None) -> bytes:
     """DATA, or standard input."""
     if data in (None, "-") and sys.stdin.isatty():
         click.echo("reading the message from standard input; Ctrl-D ends it", err=True)
-    return sys.stdin.buffer.read() if data in (None, "-") else str(data).encode()
+    return sys.stdin.buffer.read() if data in (None, "-") else os.fsencode(data)
 
 
 def message_options(
@@ -195,7 +198,7 @@ def _looks_like_json(body: bytes) -> bool:
 
 def _lines() -> Iterator[bytes]:
     for line in sys.stdin.buffer:
-        yield line.rstrip(b"\r\n")
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _publish_stream(

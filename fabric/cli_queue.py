@@ -81,7 +81,7 @@ def create_command(name: str, settings: dict[str, Any], as_json: bool, url: str,
     """
     with connect(url, connect_timeout) as fab:
         answer = fab.admin.queues.create(name, **settings)
-    made = "created" if answer.get("created", True) else "exists already, just so"
+    made = "created" if answer.get("created", True) else "already exists with these settings"
     sentence = f"queue {name}: {made}; consume it with 'fabric sub --group {name}'"
     say("fabric.queue.create.v1", answer, sentence, as_json)
 

@@ -74,13 +74,14 @@ def request(
     body = body_of(data)
     options = message_options(headers, key, body)
     show = _record if as_json or output == "ndjson" else _body if output == "raw" else _lines
-    count = 0
-    with connect(url, connect_timeout) as fab:
+    count, begun = 0, time.monotonic()
+    with connect(url, min(connect_timeout, timeout)) as fab:
         found: Iterator[Reply]
+        left = max(round(timeout - (time.monotonic() - begun), 1), 0.1)
         if replies is None:
-            found = iter([fab.request(topic, body, timeout=timeout, **options)])
+            found = iter([fab.request(topic, body, timeout=left, **options)])
         else:
-            found = fab.request(topic, body, timeout=timeout, replies_max=replies, **options)
+            found = fab.request(topic, body, timeout=left, replies_max=replies, **options)
         try:
             for reply in found:
                 sys.stdout.buffer.write(show(reply))

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
@@ -27,6 +27,9 @@ from fabric.errors import Code
 if TYPE_CHECKING:
     from fabric_client import Batch, Client, Consumer, Message
     from fabric_client.options import Start
+
+ACKS_S: Final = 30.0  # how long the end waits until the hub has the acks; with --timeout, so long as that says
+ACKS_S_MIN: Final = 2.0
 
 
 @click.command()
@@ -122,7 +125,7 @@ def sub(
                 with fab.consume_batches(*patterns, **how) as consumer:
                     _stream(consumer, shape, sys.stdout.buffer, tally, ack=not no_ack)
             if group is not None and not no_ack:
-                fab.flush()
+                fab.flush(ACKS_S if timeout is None else max(timeout, ACKS_S_MIN))
         except HubError as error:
             if patterns or error.code != Code.BAD_OPTION:
                 raise
@@ -223,4 +226,4 @@ def _stream(consumer: "Consumer[Batch]", shape: Shape, out: IO[bytes], tally: _T
 def _settle(fab: "Client", tally: _Tally) -> None:
     """The user wants to leave: say what was received, and let the acks reach the hub."""
     click.echo(f"{chr(13)}{tally.summary()}" if sys.stderr.isatty() else tally.summary(), err=True)
-    fab.flush(2.0)
+    fab.flush(ACKS_S_MIN)

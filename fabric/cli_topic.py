@@ -147,7 +147,7 @@ def create_command(name: str, settings: dict[str, Any], as_json: bool, url: str,
     """
     with connect(url, connect_timeout) as fab:
         answer = fab.admin.topics.create(name, **settings)
-    made = "created" if answer.get("created", True) else "exists already, just so"
+    made = "created" if answer.get("created", True) else "already exists with these settings"
     say("fabric.topic.create.v1", answer, f"topic {name}: {made}", as_json)
 
 
@@ -183,6 +183,9 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
       fabric topic delete logs.debug --yes
     """
     with connect(url, connect_timeout) as fab:
+        if not known_topic(fab, name).get("configured"):
+            hint = f"'fabric topic purge {name}' removes its messages"
+            raise Failed(f"topic {name!r} has no settings to delete", hint, EXIT_NOT_FOUND)
         confirm(f"delete the topic {name} and all its messages", yes)
         answer = fab.admin.topics.delete(name)
     say("fabric.topic.delete.v1", answer, f"topic {name}: deleted, {removed(answer)}", as_json)

@@ -20,9 +20,9 @@ SIZE_UNITS: Final = {
     **{f"{letter}b": 1000 ** (n + 1) for n, letter in enumerate("kmgt")},
     **{f"{letter}ib": 1024 ** (n + 1) for n, letter in enumerate("kmgt")},
 }
-_DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
-_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
+_DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
+_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
+_NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 SECONDS_MAX: Final = (
     1000 * 365 * 86_400.0
 )  # a thousand years: more is a slip of the finger, and no clock counts that far
@@ -66,11 +66,12 @@ def position(text: str, now_s: float) -> "Start":
         case "first" | "new" | "last" | "last_per_key" as known:
             return known
     if word.startswith("seq:"):
-        if not re.fullmatch(r"\d{1,18}", word[4:]):
+        if not re.fullmatch(r"[0-9]{1,18}", word[4:]):
             raise ValueError(f"{text!r} is not a position; a seq is written seq:120")
         return int(word[4:])
     if _NUMBER.fullmatch(word):
-        raise ValueError(f"{text!r} is not a position; write seq:{word} (a seq) or {word}s (seconds ago)")
+        as_seq = f"seq:{word} (a seq) or " if word.isdecimal() else ""
+        raise ValueError(f"{text!r} is not a position; write {as_seq}{word}s (seconds ago)")
     try:
         return moment(word, now_s, "before")
     except ValueError:
@@ -84,7 +85,8 @@ def moment(text: str, now_s: float, side: Literal["before", "after"]) -> float:
     if _NUMBER.fullmatch(word):
         raise ValueError(f"{text!r} is not a time; write {word}s for seconds, 1h ({ago}) or 2026-11-16T02:00Z")
     try:
-        return now_s + (seconds(word) if side == "after" else -seconds(word))
+        span_s = seconds(word)
+        return now_s + span_s if side == "after" else max(now_s - span_s, 0.0)  # all messages are younger than 1970
     except ValueError:
         pass
     try:

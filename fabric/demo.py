@@ -59,29 +59,50 @@ class Verdict(NamedTuple):
         return self.confirmed > 0 and not any(self.lost.values()) and not self.stored_twice
 
 
-class Producer(threading.Thread):
-    """Publishes numbered orders in small bursts. Numbers below `confirmed` are confirmed: on disk."""
+class Worker(threading.Thread):
+    """A client in a thread of its own."""
 
-    def __init__(self, url: str, rate: int) -> None:
-        super().__init__(name="demo-producer", daemon=True)
+    def __init__(self, url: str, name: str) -> None:
+        super().__init__(name=f"demo-{name}", daemon=True)
         self._url = url
-        self._per_burst = max(1, round(rate * BURST_S))
-        self.sent = 0
-        self.confirmed = 0
-        self.confirmed_at = 0.0
+        self._client: fabric_client.Client | None = None
         self.stopping = threading.Event()
         self.failure: FabricError | None = None
 
     def run(self) -> None:
         try:
-            with fabric_client.connect(self._url, name="demo-producer") as fab:
-                due = time.monotonic()
-                while not self.stopping.is_set():
-                    self._burst(fab)
-                    due = max(due + BURST_S, time.monotonic())
-                    self.stopping.wait(due - time.monotonic())
+            with fabric_client.connect(self._url, name=self.name.removeprefix("demo-")) as self._client:
+                self._work(self._client)
         except FabricError as error:
             self.failure = error
+
+    def _work(self, fab: fabric_client.Client) -> None:
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """End it at once, whatever it waits for."""
+        self.stopping.set()
+        if self._client is not None:
+            with contextlib.suppress(FabricError):
+                self._client.close(timeout=0)
+
+
+class Producer(Worker):
+    """Publishes numbered orders in small bursts. Numbers below `confirmed` are confirmed: on disk."""
+
+    def __init__(self, url: str, rate: int) -> None:
+        super().__init__(url, "producer")
+        self._per_burst = max(1, round(rate * BURST_S))
+        self.sent = 0
+        self.confirmed = 0
+        self.confirmed_at = 0.0
+
+    def _work(self, fab: fabric_client.Client) -> None:
+        due = time.monotonic()
+        while not self.stopping.is_set():
+            self._burst(fab)
+            due = max(due + BURST_S, time.monotonic())
+            self.stopping.wait(due - time.monotonic())
 
     def _burst(self, fab: fabric_client.Client) -> None:
         for number in range(self.sent, self.sent + self._per_burst):
@@ -121,35 +142,32 @@ class Group:
             return sum(number not in self._seqs for number in range(confirmed))
 
 
-class Consumer(threading.Thread):
+class Consumer(Worker):
     """One member of a group: looks at every message, and acks it."""
 
     def __init__(self, url: str, group_name: str, group: Group, name: str) -> None:
-        super().__init__(name=f"demo-{name}", daemon=True)
-        self._url = url
+        super().__init__(url, name)
         self._group_name = group_name
         self._group = group
         self._who = name
         self.ready = threading.Event()
-        self.stopping = threading.Event()
-        self.failure: FabricError | None = None
 
     def run(self) -> None:
-        pattern = GROUPS[self._group_name][0]
         try:
-            with fabric_client.connect(self._url, name=self._who) as fab:
-                while not self.stopping.is_set():
-                    # The time-out ends the loop now and then, to see whether we should stop.
-                    batches = fab.consume_batches(pattern, group=self._group_name, prefetch=PREFETCH, timeout=0.5)
-                    self.ready.set()
-                    for batch in batches:
-                        rows = [(json.loads(m.body)["n"], m.seq) for m in batch]
-                        self._group.saw(self._who, rows)
-                        batch.ack()
-        except FabricError as error:
-            self.failure = error
+            super().run()
         finally:
             self.ready.set()
+
+    def _work(self, fab: fabric_client.Client) -> None:
+        pattern = GROUPS[self._group_name][0]
+        while not self.stopping.is_set():
+            # The time-out ends the loop now and then, to see whether we should stop.
+            batches = fab.consume_batches(pattern, group=self._group_name, prefetch=PREFETCH, timeout=0.5)
+            self.ready.set()
+            for batch in batches:
+                rows = [(json.loads(m.body)["n"], m.seq) for m in batch]
+                self._group.saw(self._who, rows)
+                batch.ack()
 
 
 class Demo:
@@ -174,14 +192,22 @@ class Demo:
         with tempfile.TemporaryDirectory(prefix="fabric-demo-") as folder, _hub(Path(folder)) as hub:
             self._hub_state = f"up, pid {hub.pid}"
             self._tell(f"hub listens at {hub.url}, journal in {folder}")
-            self._start_consumers(hub.url)
             self._producer = Producer(hub.url, self._rate)
-            self._producer.start()
-            for _ in range(self._kills):
-                self._watch_for(self._seconds / (self._kills + 1))
-                self._kill(hub)
+            try:
+                return self._play(hub)
+            except BaseException:  # Ctrl-C: the clients must not wait for a hub that is gone
+                for worker in (self._producer, *self._consumers):
+                    worker.abandon()
+                raise
+
+    def _play(self, hub: HubProcess) -> Verdict:
+        self._start_consumers(hub.url)
+        self._producer.start()
+        for _ in range(self._kills):
             self._watch_for(self._seconds / (self._kills + 1))
-            return self._finish()
+            self._kill(hub)
+        self._watch_for(self._seconds / (self._kills + 1))
+        return self._finish()
 
     def _start_consumers(self, url: str) -> None:
         for group_name, (pattern, names) in GROUPS.items():
@@ -219,8 +245,7 @@ class Demo:
         for consumer in self._consumers:
             consumer.stopping.set()
         self._watch_until(lambda: not any(c.is_alive() for c in self._consumers), CATCH_UP_S)
-        workers: list[Producer | Consumer] = [self._producer, *self._consumers]
-        for worker in workers:
+        for worker in (self._producer, *self._consumers):
             if worker.failure is not None:
                 self._tell(f"{worker.name} failed: {worker.failure}")
         return Verdict(

@@ -102,6 +102,7 @@ def test_a_misspelt_command_is_recognised(fabric: Fabric) -> None:
         (["version"], "it is 'fabric --version'"),
         (["--url", "x", "pub", "a", "b"], "options come after the command: 'fabric COMMAND --url …'"),
         (["group", "--yes"], "see 'fabric group --help'"),
+        (["--verison"], "see 'fabric --help'"),
     ],
 )
 def test_what_a_newcomer_types_gets_a_hint(fabric: Fabric, arguments: list[str], hint: str) -> None:

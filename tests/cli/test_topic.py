@@ -64,6 +64,17 @@ def test_a_topic_is_deleted_when_confirmed(talk: Fabric) -> None:
     assert talk("topic", "list", "-o", "table").stdout.startswith("no topic has settings of its own\n")
 
 
+def test_a_topic_without_settings_is_purged_and_not_deleted(talk: Fabric) -> None:
+    talk("pub", "a", "x")
+    result = talk("topic", "delete", "a", "--yes")
+    assert result.exit_code == 4
+    assert (
+        result.stderr
+        == "error: topic 'a' has no settings to delete\nhint: 'fabric topic purge a' removes its messages\n"
+    )
+    assert talk("topic", "purge", "a", "--yes").exit_code == 0
+
+
 def test_other_settings_of_a_topic_are_a_conflict(talk: Fabric) -> None:
     talk("topic", "create", "t", "--max-messages", "5")
     result = talk("topic", "create", "t", "--max-messages", "6")

@@ -76,6 +76,19 @@ def test_what_is_no_position_is_refused(text: str) -> None:
         position(text, now_s=0.0)
 
 
+def test_a_bare_number_gets_a_hint_that_can_be_typed() -> None:
+    with pytest.raises(ValueError, match=r"write seq:40 \(a seq\) or 40s \(seconds ago\)"):
+        position("40", now_s=0.0)
+    with pytest.raises(ValueError, match=r"; write 1\.5s \(seconds ago\)"):
+        position("1.5", now_s=0.0)
+    with pytest.raises(ValueError, match="is not a position; write first, new"):
+        position("٣", now_s=0.0)  # a digit, but none that a seq has
+
+
+def test_a_time_before_all_messages_is_the_beginning() -> None:
+    assert position("5000w", now_s=10_000.0) == 0.0
+
+
 @pytest.mark.parametrize(
     ("text", "side", "expected"),
     [("1h", "before", 6_400.0), ("1h", "after", 13_600.0), ("1970-01-01T00:01:00Z", "after", 60.0)],

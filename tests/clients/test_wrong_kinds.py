@@ -78,6 +78,15 @@ def test_a_get_reads_one_topic_or_pattern(wrong: Any, fab: Client) -> None:
         next(fab.get(wrong))
 
 
+def test_a_text_is_one_pattern_and_not_its_letters(fab: Client) -> None:
+    fab.admin.groups.create("g", "a")
+    fab.admin.groups.update("g", patterns="abc")
+    assert fab.info("group", "g")["patterns"] == ["abc"]
+    for wrong in (["a"], 5, None):
+        with pytest.raises(FabricError, match="not text"):
+            fab.admin.groups.create("h", wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("wrong", ["abc", b"abc", {"a": 1}, 5, None, bytearray(b"abc")])
 def test_many_payloads_are_a_list(wrong: Any, hub: Hub, fab: Client) -> None:
     with pytest.raises(fabric_client.BadMessage, match="not a list of payloads"):

@@ -15,6 +15,7 @@ from fabric_client.options import (
     TopicOptions,
     group_fields,
     microseconds,
+    patterns_of,
     position,
 )
 from fabric_client.verdicts import Seconds, milliseconds
@@ -46,9 +47,9 @@ class Groups(Generic[A]):
         self._ask = ask
 
     def create(self, group: str, *patterns: str, start: Start | None = None, **settings: Unpack[GroupOptions]) -> A:
-        """A group before anyone consumes. Asking for one that exists just so is no error; otherwise it is a
-        Conflict."""
-        fields = {"op": "group.create", "group": group, "patterns": list(patterns), **group_fields(settings)}
+        """A group before anyone consumes. Asking for one that already exists with these settings is no error;
+        otherwise it is a Conflict."""
+        fields = {"op": "group.create", "group": group, "patterns": patterns_of(patterns), **group_fields(settings)}
         if start is not None:
             fields["start"] = position(start)
         return self._ask(fields)
@@ -57,7 +58,7 @@ class Groups(Generic[A]):
         """Other settings from now on."""
         fields = {"op": "group.update", "group": group, **group_fields(settings)}
         if patterns is not None:
-            fields["patterns"] = list(patterns)
+            fields["patterns"] = patterns_of(patterns)
         return self._ask(fields)
 
     def delete(self, group: str) -> A:

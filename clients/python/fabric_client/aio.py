@@ -19,7 +19,7 @@ from fabric_client.aio_publish import AsyncPublishing
 from fabric_client.fetchers import Fetchers
 from fabric_client.liveness import SESSION_TTL_S, liveness
 from fabric_client.mailbox import Mailbox
-from fabric_client.options import ANSWER_S, CLOSE_S, GOODBYE_S, default_url, random_name
+from fabric_client.options import ANSWER_S, CLOSE_S, default_url, goodbye_s, random_name
 from fabric_client.reactor import Reactor
 from fabric_client.ticket import Ticket
 from fabric_client.verdicts import Seconds, patience, seconds
@@ -129,7 +129,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
                 goodbye = Ticket()
                 self._session.goodbye(goodbye)
                 self._reactor.pump()
-                await self._reactor.answer(goodbye, GOODBYE_S)
+                await self._reactor.answer(goodbye, goodbye_s(timeout))
             self._reactor.stop()
 
     async def __aenter__(self) -> "AsyncClient":

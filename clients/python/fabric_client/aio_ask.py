@@ -15,7 +15,7 @@ from fabric_client.mailbox import Mailbox, addressed, inbox, mailbox_settings
 from fabric_client.message import Message
 from fabric_client.options import (
     ANSWER_S,
-    FETCH_GRACE_S,
+    REQUEST_GRACE_S,
     Moment,
     check_concurrency,
     message_of,
@@ -114,7 +114,7 @@ class AsyncAsking(AsyncBase):
         if durable:
             return await self._durable(topic, data, timeout, key, headers, correlation)
         fields, raw = request_fields(timeout, replies_max), one(topic, data, key, headers)
-        replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout + FETCH_GRACE_S, replies_max)
+        replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout, replies_max)
         return replies if replies_max is not None else await anext(replies)
 
     def serve(
@@ -160,7 +160,7 @@ class AsyncAsking(AsyncBase):
         self, make: Callable[[int], m.ToHub], timeout: float, replies_max: int | None
     ) -> AsyncIterator[Reply]:
         self._reactor.check()
-        deadline = monotonic() + timeout
+        deadline = monotonic() + timeout + REQUEST_GRACE_S
         ticket = Ticket()
         call = self._reactor.session.ask(make, ticket)
         self._reactor.pump()
@@ -172,7 +172,7 @@ class AsyncAsking(AsyncBase):
                 else:
                     came = await self._reactor.wait(lambda: call.parts or ticket.done, left)
                 if not came and not ticket.done:
-                    raise self._reactor.too_late("no reply", timeout)
+                    raise self._reactor.unanswered(timeout)
                 while (reply := next_reply(call, replies_max)) is not None:
                     yield reply
                 if ticket.done and not call.parts:

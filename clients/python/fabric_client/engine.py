@@ -16,8 +16,8 @@ from typing import Final
 import zmq
 
 from fabric import wire
-from fabric.errors import FabricError, ProtocolError
-from fabric_client.errors import Closed, ConnectionLost, Forked, Timeout
+from fabric.errors import Code, FabricError, ProtocolError
+from fabric_client.errors import Closed, ConnectionLost, Forked, TimedOut, Timeout, describe
 from fabric_client.link import Link
 from fabric_client.liveness import Liveness
 from fabric_client.outgoing import CLOSED_LANE
@@ -64,7 +64,7 @@ class Engine:
     def no_hub(self, waited: float) -> ConnectionLost:
         """The error for a caller who waited for the hub in vain."""
         why = f" ({self.session.trouble})" if self.session.trouble else ""
-        hint = "start one with 'fabric hub', or check the address"
+        hint = "start one with 'fabric hub', check the address, or look at the hub that does not answer there"
         return ConnectionLost(f"no hub at {self.url} for {waited:g} s{why}", hint)
 
     def receipts(self, pending: Sequence[Pending], waited: float | None) -> list[Receipt]:
@@ -101,6 +101,12 @@ class Engine:
         reason = self.session.publisher.last_reason
         hint = f"the hub says: {reason}" if reason else "it may still be on its way; give it a longer timeout"
         return Timeout(f"{what} within {waited or 0.0:g} s", hint)
+
+    def unanswered(self, waited: float) -> FabricError:
+        """The error for a request that nothing answered in time, not even the hub."""
+        if self.session.state is not State.LIVE:
+            return self.no_hub(waited)
+        return TimedOut(f"no reply within {waited:g} s", describe(Code.TIMED_OUT), code=Code.TIMED_OUT)
 
     def turn(self) -> bool:
         """Let the conversation go on as far as it can without waiting. True when something was heard."""

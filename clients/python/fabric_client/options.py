@@ -14,14 +14,15 @@ from fabric_client import sayable
 from fabric_client.errors import BadMessage
 from fabric_client.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Fit, Options, fit, level_of
 from fabric_client.subscription import PREFETCH, Subscription
-from fabric_client.verdicts import OnError, Seconds, check_on_error, milliseconds, seconds
+from fabric_client.verdicts import OnError, Seconds, check_on_error, milliseconds, patience, seconds
 
 DEFAULT_URL: Final = "tcp://127.0.0.1:7171"
 PUBLISH_S: Final = 30.0  # how long publish() and flush() wait for the hub unless told
 ANSWER_S: Final = 10.0  # how long other requests wait
 CLOSE_S: Final = 10.0  # how long close() waits for confirms
-FETCH_GRACE_S: Final = 2.0  # the hub ends a fetch or a request by itself; so much later its answer must have been lost
-GOODBYE_S: Final = 1.0  # how long close() waits for the answer to its goodbye
+FETCH_GRACE_S: Final = 2.0  # the hub ends a fetch by itself; so much later its answer must have been lost
+REQUEST_GRACE_S: Final = 0.25  # the same for a request, where nothing is lost when the client does not wait for it
+GOODBYE_S: Final = (0.2, 1.0)  # how long close() waits for the answer to its goodbye, at least and at most
 CONCURRENCY_MAX: Final = 65_536
 FETCH_MAX: Final = 1_000_000  # messages of one fetch()
 BATCH_LEAST: Final = 32  # messages that the hub sends ahead, at first, to a consumer of batches
@@ -323,6 +324,13 @@ def fetch_request(count: int, at_least: int, timeout: Seconds) -> FetchRequest:
         if type(value) is not int or not 1 <= value <= highest:
             raise FabricError(f"{what} is 1..{highest}, not {value!r}", "fetch again for more")
     return FetchRequest(count, milliseconds("timeout", timeout), at_least)
+
+
+def goodbye_s(timeout: Seconds | None) -> float:
+    """How long close() waits for the answer to its goodbye."""
+    least, most = GOODBYE_S
+    wanted = patience(timeout)
+    return most if wanted is None else min(max(wanted, least), most)
 
 
 def check_concurrency(concurrency: int) -> int:

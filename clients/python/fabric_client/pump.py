@@ -43,7 +43,7 @@ log = logging.getLogger("fabric_client")
 # So many messages gathered before a confirm came look like a tight loop: see whether there are more after a moment.
 BURST: Final = 32
 STAND_BACK_S: Final = 0.0003
-EXIT_S: Final = 5.0  # how long the end of the program may wait for confirms
+EXIT_S: Final = 5.0  # how long the end of the program may wait for the confirms of all its clients
 _POLL_S_MAX: Final = 60.0  # no wait is longer, whatever the deadlines say
 
 
@@ -413,8 +413,10 @@ _pumps: "weakref.WeakSet[Pump]" = weakref.WeakSet()
 
 def _at_exit() -> None:
     """A program that ends without close() still gets its messages to the hub, or hears that it did not."""
+    end = time.monotonic() + EXIT_S
     for pump in list(_pumps):
-        if not pump.wait(lambda session=pump.session: session.settled, EXIT_S):  # type: ignore[misc]
+        left = max(0.0, end - time.monotonic())
+        if not pump.wait(lambda session=pump.session: session.settled, left):  # type: ignore[misc]
             log.error("%d messages were not confirmed when the program ended", pump.session.publisher.unconfirmed)
         pump.stop()
 

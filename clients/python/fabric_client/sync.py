@@ -16,7 +16,7 @@ from fabric.errors import FabricError
 from fabric_client.fetchers import Fetchers
 from fabric_client.liveness import SESSION_TTL_S, liveness
 from fabric_client.mailbox import Mailbox
-from fabric_client.options import ANSWER_S, CLOSE_S, GOODBYE_S, default_url, random_name
+from fabric_client.options import ANSWER_S, CLOSE_S, default_url, goodbye_s, random_name
 from fabric_client.pump import Pump
 from fabric_client.sync_ask import Asking
 from fabric_client.sync_consume import Consuming
@@ -108,7 +108,7 @@ class Client(Publishing, Consuming, Asking):
                 goodbye = Ticket()
                 with self._pump.lock:
                     self._session.goodbye(goodbye)
-                self._pump.wait(lambda: goodbye.done, GOODBYE_S)
+                self._pump.wait(lambda: goodbye.done, goodbye_s(timeout))
             self._pump.stop()
 
     def __enter__(self) -> "Client":

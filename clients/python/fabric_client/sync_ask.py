@@ -14,7 +14,7 @@ from fabric_client.mailbox import Mailbox, addressed, inbox, mailbox_settings
 from fabric_client.message import Message
 from fabric_client.options import (
     ANSWER_S,
-    FETCH_GRACE_S,
+    REQUEST_GRACE_S,
     Moment,
     check_concurrency,
     message_of,
@@ -113,7 +113,7 @@ class Asking(Base):
         if durable:
             return self._durable(topic, data, timeout, key, headers, correlation)
         fields, raw = request_fields(timeout, replies_max), one(topic, data, key, headers)
-        replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout + FETCH_GRACE_S, replies_max)
+        replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout, replies_max)
         return replies if replies_max is not None else next(replies)
 
     def serve(
@@ -156,7 +156,7 @@ class Asking(Base):
 
     def _replies(self, make: Callable[[int], m.ToHub], timeout: float, replies_max: int | None) -> Iterator[Reply]:
         self._pump.check()
-        deadline = monotonic() + timeout
+        deadline = monotonic() + timeout + REQUEST_GRACE_S
         ticket = Ticket()
         with self._pump.lock:
             call = self._pump.session.ask(make, ticket)
@@ -164,7 +164,7 @@ class Asking(Base):
             while True:
                 came = self._pump.wait(lambda: call.parts or ticket.done, max(0.0, deadline - monotonic()))
                 if not came and not ticket.done:
-                    raise self._pump.too_late("no reply", timeout)
+                    raise self._pump.unanswered(timeout)
                 while (reply := next_reply(call, replies_max)) is not None:
                     yield reply
                 if ticket.done and not call.parts:
