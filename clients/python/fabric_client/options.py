@@ -109,7 +109,7 @@ _AS_THEY_ARE: Final = {"attempts": "attempts_max", "backoff": "backoff", "order"
 
 
 def default_url() -> str:
-    return os.environ.get("FABRIC_URL", DEFAULT_URL)
+    return os.environ.get("FABRIC_URL") or DEFAULT_URL
 
 
 def random_name(prefix: str) -> str:
