@@ -3,11 +3,14 @@
 python examples/local_copy.py
 """
 
+import os
 import threading
 import time
 
 import fabric_client
 from fabric_client import Client, Refresh
+
+GROUP = f"copy-{os.getpid()}"  # of its own: each copy needs every message
 
 
 def follow(fab: Client, copy: dict[str | None, str], loaded: threading.Event) -> None:
@@ -20,7 +23,7 @@ def follow(fab: Client, copy: dict[str | None, str], loaded: threading.Event) ->
             refresh.ready()
             loaded.set()
 
-    for message in fab.consume("prices.*", group="copy", on_refresh=on_refresh, timeout=3):
+    for message in fab.consume("prices.*", group=GROUP, on_refresh=on_refresh, timeout=3):
         with message:
             copy[message.key] = message.text
 
@@ -37,9 +40,10 @@ def main() -> None:
             time.sleep(0.01)
         copy["apple"] = "wrong"  # a copy can go bad; the journal does not
         fab.flush()
-        fab.admin.groups.refresh("copy", start="first")
+        fab.admin.groups.refresh(GROUP, start="first")
         loaded.wait(10)
         thread.join()
+        fab.admin.groups.delete(GROUP)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,13 @@ def test_examples_run_one_after_the_other_and_again_on_one_hub(url: str) -> None
     """A reader tries them in any order, and twice. None may stand in the way of another, or of itself."""
     for run in (*ALL, *reversed(ALL)):
         run(url)
+
+
+def test_examples_run_side_by_side_on_one_hub(url: str) -> None:
+    """Each beside all others, and a copy beside another copy."""
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(run, url) for run in (*ALL, local_copy)]:
+            done.result()
 
 
 def test_each_example_is_run_here() -> None:
