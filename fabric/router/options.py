@@ -71,7 +71,8 @@ def group_settings(fields: Mapping[str, Any], existing: GroupSettings | None, *,
     """The settings that SUB asks for; those of the existing group where it is silent. A difference is refused."""
     name = group_name(fields) if durable else ""
     if existing is None and not fields.get("patterns"):
-        raise ProtocolError(Code.BAD_OPTION, "patterns is missing: a new group needs at least one")
+        why = f"there is no group {name!r}, and a new group needs" if durable else "a subscription needs"
+        raise ProtocolError(Code.BAD_OPTION, f"patterns is missing: {why} at least one")
     asked = _asked(fields, existing or GroupSettings(()), durable=durable)
     if existing is not None:
         _require_same(name, existing, asked)
