@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from tests.simulation import admin_acts, connection_acts, delivery_acts, fault_acts, publish_acts
+from tests.simulation import admin_acts, connection_acts, delivery_acts, fault_acts, publish_acts, request_acts
 from tests.simulation.people import Client
 from tests.simulation.plan import Act
 from tests.simulation.world import World
@@ -21,6 +21,9 @@ PLAY: Final[dict[int, Play]] = {
     Act.REFRESH: admin_acts.refresh,
     Act.READY: admin_acts.say_ready,
     Act.GET: delivery_acts.get,
+    Act.SERVE: request_acts.serve,
+    Act.ASK: request_acts.ask,
+    Act.REPLY: request_acts.reply,
     Act.SUBSCRIBE: delivery_acts.subscribe,
     Act.CREDIT: delivery_acts.credit,
     Act.FETCH: delivery_acts.fetch,
@@ -42,14 +45,19 @@ PLAY: Final[dict[int, Play]] = {
     Act.CLOCK: fault_acts.clock,
     Act.TRIM: fault_acts.trim,
 }
-# What is done when something cannot be done, so that few acts are in vain.
-INSTEAD: Final[dict[int, tuple[Act, ...]]] = {
-    Act.PUBLISH: (Act.CONNECT,),
-    Act.SUBSCRIBE: (Act.CONNECT,),
-    Act.VERDICT: (Act.SUBSCRIBE, Act.CONNECT),
-    Act.CREDIT: (Act.SUBSCRIBE, Act.CONNECT),
-    Act.CONNECT: (Act.SUBSCRIBE,),
+# What is done when something cannot be done, so that few acts are in vain: whatever is missing.
+Instead = tuple[tuple[Act, Play], ...]
+COME: Final[Instead] = ((Act.SUBSCRIBE, delivery_acts.join), (Act.CONNECT, connection_acts.connect))
+INSTEAD: Final[dict[int, Instead]] = {
+    Act.PUBLISH: COME[1:],
+    Act.SUBSCRIBE: COME[1:],
+    Act.VERDICT: (*COME, (Act.PUBLISH, publish_acts.publish)),
+    Act.CREDIT: COME,
+    Act.ASK: ((Act.SERVE, request_acts.serve),),
+    Act.REPLY: ((Act.ASK, request_acts.ask), (Act.SERVE, request_acts.serve)),
+    Act.CONNECT: (COME[0], (Act.PUBLISH, publish_acts.publish)),
 }
+_ORDERS: Final = {kind: ((kind, play), *INSTEAD.get(kind, ())) for kind, play in PLAY.items()}
 
 
 def live(world: World) -> None:
@@ -57,10 +65,11 @@ def live(world: World) -> None:
     waits, counts = world.swarm.waits, world.acts
     for kind, number in world.plan.acts:
         number, wait = divmod(number, 32)
-        world.until(world.time + waits[wait])
+        if waits[wait]:  # else it happens together with the act before
+            world.until(world.time + waits[wait])
         number, who = divmod(number, 8)
-        for name in (kind, *INSTEAD.get(kind, ())):
-            if _anyone(world, PLAY[name], who, number):
+        for name, play in _ORDERS[kind]:
+            if _anyone(world, play, who, number):
                 world.steps += 1
                 counts[name] += 1
                 break

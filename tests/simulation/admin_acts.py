@@ -5,10 +5,11 @@ from typing import Any, Final
 from fabric import messages as m
 from tests.simulation.connection_acts import ready
 from tests.simulation.people import Client, Taken
+from tests.simulation.plan import PATTERNS
 from tests.simulation.world import World
 
 OPERATIONS: Final = (
-    *("group.pause", "group.resume", "group.resume", "group.seek", "group.update", "group.delete"),
+    *("group.pause", "group.resume", "group.resume", "group.seek", "group.update", "group.update", "group.delete"),
     *("dlq.redrive", "dlq.redrive"),
 )
 
@@ -29,6 +30,8 @@ def administer(world: World, client: Client, n: int) -> bool:
                 fields["dry_run"] = True
         case "group.update":
             fields |= ({"attempts_max": 1 + n % 4}, {"lease_ms": 1000 + 500 * (n % 3)})[n & 1]
+            if n & 0x30 and not world.swarm.topics:  # who needs what a topic keeps would change with them
+                fields["patterns"] = list(PATTERNS[(n >> 6) % (len(PATTERNS) - 1)])
         case "dlq.redrive":
             fields["all"] = True
     world.send(wire, m.Admin(client.next_rid(), fields))
@@ -49,8 +52,8 @@ def refresh(world: World, client: Client, n: int) -> bool:
         chan = 1 + (n >> 2) % 4
         world.send(wire, m.Admin(client.next_rid(), {"op": "group.refresh", "group": plan.name, "from": start}))
         world.send(wire, m.Admin(client.next_rid(), {"op": "group.delete", "group": plan.name}))
-        client.subs.setdefault(chan, Taken(plan.name))
         fields = {**plan.fields, "credit": [2, 1 << 40], "concurrency": 1, "group": plan.name}
+        client.subs.setdefault(chan, Taken(plan.name, fields))
         world.send(wire, m.Subscribe(chan, client.next_rid(), fields))
     world.send(wire, m.Admin(client.next_rid(), {"op": "group.refresh", "group": plan.name, "from": start}))
     return True

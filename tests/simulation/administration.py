@@ -2,11 +2,15 @@
 
 from fabric import messages as m
 from fabric.errors import Code
-from tests.simulation.ledgers import Session
-from tests.simulation.reads import Reads
+from tests.simulation.asking import Asking
+from tests.simulation.blocks import IDENTS
+from tests.simulation.ledgers import GroupBook, Session, wanted_topics
+from tests.simulation.publisher import ANY
 
 
-class Administration(Reads):
+class Administration(Asking):
+    _update: tuple[GroupBook, m.GroupSettings] | None = None  # of the command at hand
+
     def admin(self, session: Session, message: m.Admin) -> int:
         fields = message.fields
         name, op = fields["group"], fields["op"]
@@ -23,8 +27,10 @@ class Administration(Reads):
                 session.expect(message.rid, self.turn, {"paused": group.paused})
             case "group.update":
                 settings = group.settings._replace(**{k: v for k, v in fields.items() if k not in ("op", "group")})
-                self.undo.append((group.change, group.settings))
-                group.change(settings)
+                settings = settings._replace(patterns=tuple(settings.patterns))
+                self._update = group, settings
+                if settings.patterns != group.settings.patterns:
+                    return ANY  # BUSY, while the group looks for what waits for it
             case "group.seek":
                 self.seek(group, fields["to"])
             case "group.delete":
@@ -40,3 +46,48 @@ class Administration(Reads):
             case "dlq.redrive":
                 self.redriving.add(name)
         return 0
+
+    def updated(self, code: int) -> None:
+        """What became of a group.update."""
+        update, self._update = self._update, None
+        if update is not None and not code:
+            group, settings = update
+            if settings.patterns != group.settings.patterns:
+                self.counts["patterns changed"] += 1
+                self._let_pass(group, wanted_topics(settings.patterns, group.name))
+            self.undo.append((group.change, group.settings))
+            group.change(settings)
+
+    def _let_pass(self, group: GroupBook, wanted: frozenset[str]) -> None:
+        """New patterns hold from the oldest message on that waits for the group, for each priority apart.
+
+        What was handed out under earlier patterns may come again. Whether a message waits behind another one of its
+        key, and so counts as passed, is the router's choice.
+        """
+        far = own = len(self.log) + 1
+        oldest: dict[int, int] = {}  # what is not settled: nothing before it can come
+        waiting: dict[int, int] = {}  # what was surely never handed out: all after it must come
+        passed: dict[int, int] = {}  # what was handed out since the hub was started: nothing before it can come
+        seqs = range(max(group.start, self.first_seq), far)
+        for seq in seqs:
+            if self.topics[seq - 1] not in group.wanted:
+                continue
+            priority = IDENTS[self.log[seq - 1]].priority
+            if self.topics[seq - 1].startswith("$"):  # of the hub's own making
+                own = min(own, seq)
+                continue
+            if seq in group.attempts:
+                passed[priority] = seq
+            if seq not in group.settled:
+                oldest.setdefault(priority, seq)
+                is_sure = seq not in group.ever and not self.is_optional(group, seq) and seq not in self.expires
+                if is_sure and group.settings.order != "key":
+                    waiting.setdefault(priority, seq)
+        for seq in seqs:
+            if self.topics[seq - 1] in wanted and self.topics[seq - 1] not in group.wanted:
+                priority = IDENTS[self.log[seq - 1]].priority
+                first = min(oldest.get(priority, far), own)
+                if seq < max(first, passed.get(priority, 0)) and seq not in group.ever:
+                    self.settled(group, seq)
+                elif seq < waiting.get(priority, far):
+                    group.optional.add(seq)

@@ -35,8 +35,10 @@ IDENTS: Final[list[Ident]] = []  # by ident
 _MEMO: Final[dict[bytes, tuple[int, ...]]] = {}  # body of a block -> idents
 
 
-def _template(rng: random.Random, *, keyed: bool, priority: int, with_ids: bool, later: bool = False) -> Template:
-    count = rng.choice((1, 1, 1, 2, 3, 4, 6))
+def _template(
+    rng: random.Random, *, keyed: bool, priority: int, with_ids: bool, later: bool = False, single: bool = False
+) -> Template:
+    count = 1 if single else rng.choice((1, 1, 1, 2, 3, 4, 6))
     topics = [rng.choice(TOPICS) for _ in range(count)]
     if rng.random() < 0.5:
         topics = topics[:1] * count
@@ -73,6 +75,9 @@ def _templates() -> dict[tuple[bool, bool, bool], tuple[Template, ...]]:
 TEMPLATES: Final = _templates()
 LATER: Final = tuple(
     _template(random.Random(at), keyed=True, priority=4, with_ids=False, later=True) for at in range(TEMPLATES_EACH)
+)
+QUESTIONS: Final = tuple(
+    _template(random.Random(at), keyed=False, priority=4, with_ids=False, single=True) for at in range(TEMPLATES_EACH)
 )
 
 

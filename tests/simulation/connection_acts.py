@@ -10,6 +10,7 @@ HOLDS: Final = (64, 256, 1024, 2048, 4096, 8192)  # in ticks
 
 
 def connect(world: World, client: Client, n: int) -> bool:
+    """A client connects; mostly, so do all others that have no connection."""
     if client.wire is not None and client.welcomed:
         return False
     if client.wire is not None:
@@ -17,6 +18,9 @@ def connect(world: World, client: Client, n: int) -> bool:
     if n & 0xF000 == 0:  # another process of the same name: it knows nothing of numbers, and says them again
         client.session, client.epoch = b"", None
     greet(world, client, resume=n & 7 != 0, forget=n & 0xF00 == 0)
+    for other in world.clients if n & 0x30000 else ():
+        if other.wire is None:
+            greet(world, other)
     return True
 
 

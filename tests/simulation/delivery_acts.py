@@ -48,9 +48,14 @@ def subscribe(world: World, client: Client, n: int) -> bool:
     if start < swarm.start_pct:
         start = n
         fields["start"] = ("first", "new", {"seq": n % 30}, "last")[start % 4]
-    client.subs.setdefault(chan + 1, Taken(plan.name))
+    client.subs.setdefault(chan + 1, Taken(plan.name, fields))
     world.send(wire, m.Subscribe(chan + 1, client.next_rid(), fields))
     return True
+
+
+def join(world: World, client: Client, n: int) -> bool:
+    """Subscribe, if the client has no subscription yet."""
+    return not client.subs and subscribe(world, client, n)
 
 
 def _channel(client: Client, n: int) -> tuple[int, Taken] | None:

@@ -26,7 +26,7 @@ def finish(world: World) -> None:
             world.send(wire, m.Goodbye(0))
     world.quiesce()
     for client in world.clients:
-        client.to_resend = []
+        client.to_resend, client.to_rejoin = [], {}
         if client.wire is not None:
             client.wire.cut(drops=True)  # some never said goodbye: their sessions must end by themselves
     worker = Client(9, world.swarm._replace(latency=(0,)))
@@ -34,9 +34,9 @@ def finish(world: World) -> None:
     greet(world, worker)
     world.quiesce()
     assert worker.wire is not None
-    for name in world.observer.durable_groups():
+    for name in world.observer.paused_groups():
         world.send(worker.wire, m.Admin(worker.next_rid(), {"op": "group.resume", "group": name}))
-    for name in ("n0", "n1"):  # what repeats would never be finished
+    for name in world.observer.named_schedules():  # what repeats would never be finished
         world.send(worker.wire, m.Cancel(worker.next_rid(), {"name": name}))
     join_all(world, worker)
     for turn in range(ROUNDS_MAX):
@@ -60,5 +60,6 @@ def finish(world: World) -> None:
 def join_all(world: World, worker: Client) -> None:
     assert worker.wire is not None
     for chan, name in enumerate(world.observer.durable_groups(), 1):
-        worker.subs[chan] = Taken(name)
-        world.send(worker.wire, m.Subscribe(chan, chan, {"group": name, "credit": [BIG, BIG]}))
+        fields = {"group": name, "credit": [BIG, BIG]}
+        worker.subs[chan] = Taken(name, fields)
+        world.send(worker.wire, m.Subscribe(chan, chan, fields))

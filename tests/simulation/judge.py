@@ -331,7 +331,7 @@ class Judge(Order):
             self.changed()
 
     def bury(self, group: GroupBook, seq: int) -> None:
-        if seq in group.settled:
+        if seq in group.settled or seq < self.first_seq:
             return  # retention has taken it
         if not self.topics[seq - 1].startswith("$dlq."):  # letters have no letters of their own
             self.dead[group.name, self.origin.get(seq, seq)] += 1

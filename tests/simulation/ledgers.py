@@ -142,7 +142,7 @@ class Session:
             "subs",
             "suspect",
         ),
-        *("gets", "ttl_s", "unconfirmed"),
+        *("asked", "closed", "gets", "is_silent", "serving", "ttl_s", "unconfirmed"),
     )
 
     def __init__(self, peer: bytes, ttl_s: float, hb_s: float) -> None:
@@ -153,6 +153,7 @@ class Session:
         self.resumed = False
         self.blocked = False
         self.suspect = False
+        self.is_silent = False
         self.grace_until = 0.0  # 0: its connection is not known to be closed
         self.last_seen = 0.0
         self.producer: Producer | None = None
@@ -160,6 +161,9 @@ class Session:
         self.claimed_turn = 0  # in which it claimed its producer
         self.subs: dict[int, Sub] = {}
         self.gets: dict[int, Read] = {}  # by rid
+        self.asked: dict[int, Asked] = {}  # open requests, by rid
+        self.closed: set[int] = set()  # rids of requests whose end was told
+        self.serving: dict[int, Serving] = {}  # by channel
         self.unconfirmed: dict[int, list[Published]] = {}  # by rid
         self.answers: dict[
             int, list[tuple[int, dict[str, Any]]]
@@ -180,6 +184,48 @@ class Session:
 
     def is_reachable(self, now: float) -> bool:
         return not self.blocked and not self.suspect and now - self.last_seen <= SILENT_BEATS * self.hb_s + 1.0
+
+
+class Service:
+    """Responders that share the requests of some topics."""
+
+    __slots__ = ("members", "name", "patterns", "waiting")
+
+    def __init__(self, name: str, patterns: tuple[str, ...]) -> None:
+        self.name = name
+        self.patterns = patterns
+        self.members: list[Serving] = []
+        self.waiting: list[Asked] = []
+
+
+class Serving:
+    """A responder."""
+
+    __slots__ = ("chan", "concurrency", "open", "service", "session")
+
+    def __init__(self, session: Session, chan: int, service: Service, concurrency: int) -> None:
+        self.session = session
+        self.chan = chan
+        self.service = service
+        self.concurrency = concurrency
+        self.open: dict[int, Asked] = {}  # by the hub's number
+
+
+class Asked:
+    """A request that was taken."""
+
+    __slots__ = ("block", "code", "deadline", "number", "replies_left", "responder", "rid", "service", "session")
+
+    def __init__(self, session: Session, message: m.Request, service: Service, deadline: float) -> None:
+        self.session: Session | None = session  # None: its session is over
+        self.rid = message.rid
+        self.block = message.block
+        self.service = service
+        self.deadline = deadline
+        self.replies_left: int = message.fields["replies_max"]
+        self.responder: Serving | None = None  # None: it waits
+        self.number = 0  # as the responder knows it
+        self.code = 0  # of the error that ends it
 
 
 class Held:

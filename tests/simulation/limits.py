@@ -42,8 +42,13 @@ class Limits(Facts):
             self._stamps.append(ts_us)
             topic = self.topics[seq - 1]
             if topic in self.settings:
+                settings, key = self.settings[topic], IDENTS[self.log[seq - 1]].key
+                self.counts[f"stored {settings.keep}"] += 1
+                self.counts["stored with a limit"] += bool(settings.max_msgs or settings.max_age_ms)
+                if settings.keep == "last_per_key":
+                    self.counts["superseded"] += bool(key and (topic, key) in self._latest)
                 self._seqs[topic].append(seq)
-                self._latest[topic, IDENTS[self.log[seq - 1]].key] = seq
+                self._latest[topic, key] = seq
 
     def all_stored(self) -> None:
         """What was taken in a turn is in the log, or lost."""

@@ -13,6 +13,7 @@ from fabric.router import (
     keys,
     lanes,
     letters,
+    pattern_change,
     pending,
     refresh,
     settling,
@@ -30,7 +31,9 @@ from fabric.router.pending import Pending
 from fabric.router.producers import Producer
 from fabric.router.ranges import Ranges
 from fabric.router.reading import Reading
+from fabric.router.requests import Requests
 from fabric.router.schedule import Schedules
+from fabric.router.services import Responder
 from fabric.router.sessions import Session
 from fabric.router.topic_keeper import Keeper
 from fabric.router.topic_state import Topic
@@ -46,6 +49,7 @@ from tests.simulation.mutations import (
     below_the_position,
     claim_and_keep,
     close_without_a_row,
+    close_without_a_word,
     confirm_before_the_disk,
     count_nothing,
     count_twice,
@@ -53,13 +57,17 @@ from tests.simulation.mutations import (
     deliver_before_the_disk,
     drop_of,
     empty,
+    fail_as_unseen,
     fit_what_expired,
     forget_gaps,
     forget_what_waits,
     get_from_the_second,
     get_no_more,
     ignore_stale,
+    is_emptied_setting,
     lapse_without_revoking,
+    last_of_all,
+    leave_and_keep,
     leave_and_take_along,
     letters_a_turn_later,
     lost_without_a_word,
@@ -80,6 +88,7 @@ from tests.simulation.mutations import (
     room_whatever_the_peer,
     take_early,
     take_too_much,
+    the_last_is_not_final,
     touch_for_ever,
     welcome_at_once,
     without,
@@ -159,6 +168,15 @@ ORDERED_AND_LOST: Final = TAKEOVER._replace(
     swarm={"templates": KEYED, "concurrency": 100}, settings={"order": "key", "ack": "explicit", "attempts_max": 2}
 )
 READING: Final = Bias(weights={Act.GET: 14, Act.PUBLISH: 20})
+ASKING: Final = Bias(weights={Act.SERVE: 10, Act.ASK: 30, Act.REPLY: 30, Act.DISCONNECT: 6, Act.PASS: 8})
+PATTERNED: Final = Bias(
+    weights={Act.ADMINISTER: 30, Act.PUBLISH: 20, Act.CRASH: 4}, swarm={"topics": ()}, settings={"ack": "explicit"}
+)
+SPARSE: Final = Bias(
+    weights={**QUIET, Act.ADMINISTER: 30, Act.PUBLISH: 20, Act.VERDICT: 4, Act.CRASH: 6},
+    swarm={**ONE_BY_ONE, "topics": (), "credits": (1000,), "ttl_ms": 10_000, "step": 256},
+    settings={**PLAIN, "patterns": ("a.*",)},
+)
 VERBOSE: Final = Bias(weights={Act.VERDICT: 60}, settings={"ack": "explicit", "lease_ms": 30_000})
 
 MUTANTS: Final = {
@@ -298,6 +316,25 @@ MUTANTS: Final = {
     "rows are merged whatever they say": Mutant(dispatcher, "merged", merged_with_the_first, VERBOSE),
     "rows are applied in another order": Mutant(dispatcher, "merged", lambda rows: rows[::-1], VERBOSE),
     "a FETCH is never closed": Mutant(dispatcher.Dispatcher, "_end_fetch", nothing, Bias(weights={Act.FETCH: 10})),
+    "a group that is made again loses its row": Mutant(
+        Router, "seal", last_of_all(lambda record: type(record) is m.DropGroup)(Router.seal), REFRESHING
+    ),
+    "the start of a refresh goes with that of the one before": Mutant(
+        Router, "seal", last_of_all(is_emptied_setting)(Router.seal), REFRESHING
+    ),
+    "new patterns reach back": Mutant(dispatcher, "before_change", nothing, PATTERNED),
+    "new patterns find what lies between": Mutant(pattern_change, "_let_go_between", nothing, SPARSE),
+    "a responder is asked more than it can do": Mutant(Responder, "is_free", True, ASKING),
+    "a request has an end that is not told": Mutant(Requests, "_fail", close_without_a_word, ASKING),
+    "a request outlives its responder": Mutant(Requests, "leave", leave_and_keep, ASKING),
+    "a request that a responder has seen is called unseen": Mutant(
+        Requests, "_fail", fail_as_unseen(Requests._fail), ASKING
+    ),
+    "a request waits for ever": Mutant(Requests, "_stir", nothing, ASKING),
+    "a request has more replies than it wanted": Mutant(
+        Requests, "reply", the_last_is_not_final(Requests.reply), ASKING
+    ),
+    "a request ends twice": Mutant(Requests, "_close", nothing, ASKING),
     "ranges take too much": Mutant(Ranges, "remove", take_too_much(Ranges.remove)),
     "blocks are joined in the wrong order": Mutant(intake, "join", lambda blocks: pick(blocks[-1], [(0, 1)])),
 }

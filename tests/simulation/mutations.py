@@ -15,6 +15,7 @@ from fabric.router.members import Subscription
 from fabric.router.pending import Pending
 from fabric.router.producers import Producer
 from fabric.router.ranges import Ranges
+from fabric.router.requests import Inquiry, Requests
 from fabric.router.topic_state import Topic
 from fabric.router.upcoming import Key
 from fabric.router.verdict_rows import merged
@@ -83,6 +84,23 @@ def without_starts(seal: Callable[..., Turn]) -> Callable[..., Turn]:
         )
 
     return sealed
+
+
+def is_emptied_setting(record: m.Record) -> bool:
+    return type(record) is m.SaveSetting and record.value is None
+
+
+def last_of_all(is_last: Callable[[m.Record], bool]) -> Callable[[Callable[..., Turn]], Callable[..., Turn]]:
+    """Some records of a turn are written behind all others."""
+
+    def mutate(seal: Callable[..., Turn]) -> Callable[..., Turn]:
+        def sealed(self: Router, wall_us: int, now: float, out: Out) -> Turn:
+            turn = seal(self, wall_us, now, out)
+            return turn._replace(records=sorted(turn.records, key=is_last))
+
+        return sealed
+
+    return mutate
 
 
 def record_with(**changes: Callable[[SaveGroup], Any]) -> Callable[..., SaveGroup]:
@@ -253,6 +271,34 @@ def never_strict(original: Callable[..., None]) -> Callable[..., None]:
         self.strict = False
 
     return make
+
+
+# Requests.
+
+
+def close_without_a_word(self: Requests, inquiry: Inquiry, *args: Any, **kwargs: Any) -> None:
+    self._close(inquiry)
+
+
+def leave_and_keep(self: Requests, responder: Any, why: str) -> None:
+    self.services.leave(responder)
+
+
+def fail_as_unseen(original: Callable[..., None]) -> Callable[..., None]:
+    def fail(self: Requests, inquiry: Inquiry, code: Any, why: str, **more: Any) -> None:
+        original(self, inquiry, code, why, sent=False)
+
+    return fail
+
+
+def the_last_is_not_final(original: Callable[..., None]) -> Callable[..., None]:
+    def reply(self: Requests, session: Any, message: m.Reply, out: Out) -> None:
+        inquiry = self._open.get(message.rid)
+        if inquiry is not None:
+            inquiry.replies_left += 1
+        original(self, session, message, out)
+
+    return reply
 
 
 # Resuming, and other things.

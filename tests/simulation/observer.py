@@ -42,8 +42,8 @@ class Observer(Administration):
         self.sessions: dict[bytes, Session] = {}  # by peer
         self.secrets: dict[bytes, Session] = {}
         self._former: dict[bytes, Session] = {}  # by a peer that it had
-        self._overdue: list[Sub] = []
-        self._resumed: Session | None = None
+        self.overdue: list[Sub] = []
+        self.resumed: Session | None = None  # has resumed in this command
         self._lost = 0
         self._has_gone = False  # a connection was seen to close, at some time
 
@@ -84,8 +84,16 @@ class Observer(Administration):
                 if sub is None:
                     return Code.NOT_FOUND
                 sub.ordinal_max, sub.bytes_max, sub.unsure = ordinal_max, bytes_max, unsure
+            case m.Subscribe() if "respond" in message.fields:
+                return self.serve(session, message)
             case m.Subscribe():
                 return self.subscribe(session, message)
+            case m.Request():
+                return self.ask(session, message, now)
+            case m.Reply():
+                return self.reply(session, message)
+            case m.Unsubscribe(chan) if chan in session.serving:
+                self.stop_serving(session.serving[chan])
             case m.Fetch():
                 return self.fetch(session, message, now)
             case m.Unsubscribe(chan):
@@ -111,6 +119,8 @@ class Observer(Administration):
         if code == Code.TOPIC_FULL and self._hoped is not None:
             topic = next(message.fields["topic"] for _, message in out if type(message) is m.Err)
             self.check_full(topic, idents_of(self._hoped[1].block))
+        if self._update is not None:
+            self.updated(code)
         if code:
             self.counts[REFUSALS[code]] += 1
             self._hoped = None
@@ -139,6 +149,8 @@ class Observer(Administration):
             self.counts["resumed"] += 1
             self._former[session.peer] = session
             self.sessions.pop(session.peer, None)
+            for serving in list(session.serving.values()):
+                self.stop_serving(serving)
             session.peer, session.resumed, session.blocked = peer, True, False
             seen = dict(resume["subs"])
             for sub in list(session.subs.values()):
@@ -146,7 +158,7 @@ class Observer(Administration):
                     self.leave(sub, now, lost=True)
                 else:
                     sub.resume(seen[sub.chan])
-            self._resumed = session
+            self.resumed = session
             self._is_back(session)
         session.last_seen = now
         session.producer, session.epoch = producer, epoch
@@ -177,11 +189,11 @@ class Observer(Administration):
 
     def welcomed(self) -> None:
         """A resume has been answered: what did not arrive was sent again."""
-        if self._resumed is not None:
-            for sub in self._resumed.subs.values():
-                missing = [held for held in sub.again.values() if not any(map(self._may_be_gone, held.seqs))]
-                assert not missing, f"what was on its way on channel {sub.chan} is not sent again"
-            self._resumed = None
+        assert self.resumed is not None
+        for sub in self.resumed.subs.values():
+            missing = [held for held in sub.again.values() if not any(map(self._may_be_gone, held.seqs))]
+            assert not missing, f"what was on its way on channel {sub.chan} is not sent again"
+        self.resumed = None
 
     def _may_be_gone(self, seq: int) -> bool:
         return seq < self.first_seq or self.may_be_dropped(seq)
@@ -189,7 +201,9 @@ class Observer(Administration):
     def failed(self, peer: bytes, now: float) -> None:
         """A command failed in the hub, and changed nothing."""
         if peer in self.sessions:
-            self.sessions[peer].last_seen = now
+            session = self.sessions[peer]
+            session.is_silent = now - session.last_seen > SILENT_BEATS * session.hb_s  # and that is not over yet
+            session.last_seen = now
 
     def gone(self, peer: bytes, now: float) -> None:
         """The hub has seen that a connection was closed."""
@@ -197,11 +211,12 @@ class Observer(Administration):
         if session is not None and not session.grace_until:
             session.suspect = self._has_gone = True
             session.grace_until = now + min(GRACE_S, session.ttl_s)
+            self.disconnected(session)
             for sub in session.subs.values():
                 self.pass_on(sub.group)
 
     def _is_back(self, session: Session) -> None:
-        session.suspect = False
+        session.suspect = session.is_silent = False
         if session.grace_until:
             session.grace_until = 0.0
             for sub in session.subs.values():
@@ -214,6 +229,7 @@ class Observer(Administration):
     def _end(self, session: Session, now: float, *, lost: bool) -> None:
         for sub in list(session.subs.values()):
             self.leave(sub, now, lost=lost)
+        self.stop_asking(session)
         self._former[session.peer] = session
         self.secrets.pop(session.secret, None)
         if self.sessions.get(session.peer) is session:
@@ -221,8 +237,9 @@ class Observer(Administration):
 
     def crashed(self, disk: Disk, *, clean: bool) -> None:
         super().crashed(disk, clean=clean)
+        self.forget_requests()
         self._lost = 0
-        self.sessions, self.secrets, self._former, self._overdue = {}, {}, {}, []
+        self.sessions, self.secrets, self._former, self.overdue = {}, {}, {}, []
 
     # What the hub says.
 
@@ -230,8 +247,8 @@ class Observer(Administration):
         kind = type(message)
         if kind is m.Err and message.rid:  # type: ignore[union-attr]
             session = self.sessions.get(peer)
-            if session is not None and message.code not in AT_ONCE:  # type: ignore[union-attr, operator]
-                session.expected(message.rid)  # type: ignore[union-attr]
+            if session is not None:
+                self._refused(session, message)  # type: ignore[arg-type]
         if kind is m.Err or kind is m.Pong or kind is m.Flow or kind is m.Notice:
             return
         session = self.sessions.get(peer)
@@ -255,8 +272,16 @@ class Observer(Administration):
             self.reset(session, message)  # type: ignore[arg-type]
         elif kind is m.End:
             self.fetched(session, message)  # type: ignore[arg-type]
+        elif kind is m.Request:
+            self.passed_on(session, message, now)  # type: ignore[arg-type]
+        elif kind is m.Reply:
+            self.passed_back(session, message)  # type: ignore[arg-type]
         elif kind is m.Gap:
             self._gap(session, message, now)  # type: ignore[arg-type]
+
+    def _refused(self, session: Session, message: m.Err) -> None:
+        if not self.is_told_end(session, message) and message.code not in AT_ONCE:
+            session.expected(message.rid)
 
     def _ok(self, session: Session, message: m.Ok) -> None:
         read = session.gets.pop(message.rid, None)
@@ -327,7 +352,10 @@ class Observer(Administration):
                 session.grace_until = 0.0
                 for sub in list(session.subs.values()):
                     self.leave(sub, now, lost=True)
-        self.look_at_refreshes()
+        if self.refreshing:
+            self.look_at_refreshes()
+        if self.services:
+            self.look_at_requests(now)
         alarms = self._alarms
         while alarms and alarms[0][0] <= now:
             what = heappop(alarms)[2]
@@ -337,28 +365,35 @@ class Observer(Administration):
                 else:
                     self.lapse(what, now)
             elif what.fetch is not None and what.fetch[2] <= now and what.session.subs.get(what.chan) is what:
-                self._overdue.append(what)
+                self.overdue.append(what)
 
     def next_silence(self, now: float) -> float:
         """When a session will have been silent for long enough to be marked, or to be ended."""
         found = inf
-        for session in self.secrets.values():
+        for session in self.sessions.values():
             if session.grace_until:
                 found = min(found, session.grace_until)
             silent = session.last_seen + SILENT_BEATS * session.hb_s
             found = min(found, silent + INSTANT_S if silent >= now else session.last_seen + session.ttl_s + INSTANT_S)
         return found
 
-    def flushed(self) -> None:
+    def flushed(self, now: float) -> None:
         """All that follows from the time has been said."""
-        for sub in self._overdue:
+        self.check_requests(now)
+        for sub in self.overdue:
             assert sub.fetch is None, "liveness: a FETCH is closed at its deadline"
-        self._overdue.clear()
+        self.overdue.clear()
 
     # The end.
 
     def durable_groups(self) -> list[str]:
         return [name for name, group in self.groups.items() if group.durable]
+
+    def paused_groups(self) -> list[str]:
+        return [name for name, group in self.groups.items() if group.durable and group.paused]
+
+    def named_schedules(self) -> list[str]:
+        return list(dict.fromkeys(one.name for one in self.schedules if one.name))
 
     def is_finished(self) -> bool:
         if self.schedules:
@@ -376,7 +411,7 @@ class Observer(Administration):
             if group.durable:
                 missing = self.missing(group)
                 assert not missing, f"D12: {group.name} never settled {missing}"
-                held = [seq for seq in group.leased if seq not in group.settled and not self.is_optional(group, seq)]
+                held = [seq for seq in group.leased if not self.is_done(group, seq)]
                 assert not group.untold, f"J6: {group.name} lost {sorted(group.untold)} and was never told"
                 assert self.is_refreshed(group), f"R3: the refresh of {group.name} never ends"
                 assert not (lost := self.lost(group)), f"J6: {group.name} lost {lost} and was never told"

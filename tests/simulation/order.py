@@ -55,6 +55,7 @@ class Order(Limits):
 
     def _check_priority(self, group: GroupBook, seqs: list[int]) -> None:
         """No message that was never delivered is passed over for one of a lower priority, except to keep it alive."""
+        self.counts["deliveries by priority"] += 1
         mine = IDENTS[self.log[seqs[0] - 1]].priority
         if is_suspect(group, seqs[0]):
             return

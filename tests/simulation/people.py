@@ -56,10 +56,11 @@ class Wire:
 class Taken:
     """A subscription as its client sees it."""
 
-    __slots__ = ("bytes_got", "fetching", "group", "held", "refresh", "seen")
+    __slots__ = ("bytes_got", "fetching", "fields", "group", "held", "refresh", "seen")
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, fields: dict[str, Any]) -> None:
         self.group = group
+        self.fields = fields  # of its SUB
         self.held: dict[int, int] = {}  # ordinal -> seq
         self.seen = 0
         self.bytes_got = 0
@@ -95,8 +96,12 @@ class Client:
         self.sent: dict[int, Sent] = {}  # by rid
         self.rid = 100
         self.to_resend: list[int] = []
+        self.to_rejoin: dict[int, Taken] = {}  # what it was subscribed to when its session ended
         self.schedules: list[int] = []
+        self.serves: dict[int, int] = {}  # by channel: the service for which it answers requests
+        self.asked: list[tuple[int, int]] = []  # requests to answer: channel and number
         self.eager = False  # acks whatever it gets
+        self.acking = False  # and is about to
 
     def remember(self, message: m.Publish | m.Transact, template: Template) -> None:
         if len(self.sent) >= SENT_MAX:
@@ -136,6 +141,8 @@ class Client:
             case m.Reset(chan, fields):
                 if chan in self.subs:
                     self.subs[chan].refresh = fields["refresh"] if fields["phase"] == "end" else 0
+            case m.Request(chan, number):
+                self.asked.append((chan, number))
             case m.End(chan):
                 if chan in self.subs:
                     self.subs[chan].fetching = False
@@ -157,8 +164,9 @@ class Client:
 
     def _welcomed(self, fields: Any) -> None:
         self.welcomed = True
+        self.serves, self.asked = {}, []
         if not fields["resumed"]:
-            self.subs = {}
+            self.to_rejoin, self.subs = self.subs, {}
         else:
             self.subs = {chan: sub for chan, sub in self.subs.items() if chan in fields["subs"]}
         self.session = fields["session"]

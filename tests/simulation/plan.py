@@ -32,6 +32,9 @@ class Act(IntEnum):
     REFRESH = auto()
     READY = auto()
     GET = auto()
+    SERVE = auto()  # requests are answered
+    ASK = auto()
+    REPLY = auto()
     SUBSCRIBE = auto()
     CREDIT = auto()
     FETCH = auto()
@@ -61,10 +64,13 @@ SOMETIMES: Final = {
     Act.PUBLISH_LATER: 4,
     Act.CANCEL: 2,
     Act.TRANSACT: 5,
-    Act.ADMINISTER: 3,
+    Act.ADMINISTER: 5,
     Act.REFRESH: 1,
-    Act.READY: 2,
+    Act.READY: 8,
     Act.GET: 2,
+    Act.SERVE: 2,
+    Act.ASK: 4,
+    Act.REPLY: 8,
     Act.CREDIT: 8,
     Act.FETCH: 2,
     Act.VERDICT_STALE: 2,
@@ -86,8 +92,10 @@ SOMETIMES: Final = {
 }
 PATTERNS: Final = (("#",), ("a.*",), ("b.#", "a.c", "*.c"), ("#.c", "b"), ("a",), ("b.>",), ("a.#", "b", "$dlq.g0"))
 # In ticks, before each act: mostly nothing, so that things meet.
-WAITS: Final = (*[0] * 12, *[1] * 8, 2, 3, 5, 8, 13, 20, 40, 80, 160, 300, 600, 1200)
-WAITS_LONG: Final = (*[0] * 4, *[1] * 4, 5, 13, 20, 40, 80, 160, 300, 600, 600, 1200, 2048, 5120, *[2] * 12)
+WAITS: Final = (*[0] * 18, *[1] * 3, 2, 3, 5, 8, 13, 20, 40, 160, 300, 600, 1200)
+WAITS_LONG: Final = (*[0] * 16, *[1] * 2, *[2] * 2, 5, 13, 20, 40, 80, 160, 300, 1200, 2048, 5120, 600, 600)
+NO_WAIT: Final = 0  # places in both
+A_WAIT: Final = 30  # long enough for most clients to be welcome
 
 
 Topics = tuple[tuple[str, TopicSettings], ...]
@@ -159,7 +167,7 @@ def _settings(rng: random.Random, orders: tuple[str, ...]) -> GroupSettings:
     order = rng.choice(orders)
     return GroupSettings(
         rng.choice(PATTERNS if order == "none" else PATTERNS[:-1]),
-        lease_ms=rng.choice((250, 500, 2000, 5000, 30_000)),
+        lease_ms=rng.choice((500, 2000, 5000, 30_000)),
         attempts_max=rng.choice((1, 2, 3, 5)),
         level=Level.RECEIVED if rng.random() < 0.15 else Level.JOURNALED,
         lease_max_ms=rng.choice((30_000, 60_000)),
@@ -179,7 +187,7 @@ def _group(rng: random.Random, name: str, orders: tuple[str, ...]) -> GroupPlan:
 
 
 def swarm_of(rng: random.Random) -> Swarm:
-    clients = rng.randint(2, 4)
+    clients = rng.choice((2, 2, 3, 3, 4))
     orders = rng.choice((("none",), ("none", "key", "strict"), ("key",), ("strict",)))
     with_ids = rng.random() < 0.25
     topics = _topics(rng, with_ids=with_ids)
@@ -192,8 +200,8 @@ def swarm_of(rng: random.Random) -> Swarm:
         groups=tuple(_group(rng, f"g{i}", orders) for i in range(rng.randint(1, 3))),
         latency=tuple(0 if quick else rng.choice((0, 1, 5, 40, 300)) for _ in range(clients)),
         commit=rng.choice((0, 1, 1, 4, 60)),
-        turn_max=rng.choice((1, 1, 4, 100)),
-        ttl_ms=rng.choice((1000, 5000, 5000, 10_000)),
+        turn_max=rng.choice((1, 4, 100)),
+        ttl_ms=rng.choice((1000, 2500, 5000, 5000, 10_000)),
         waits=rng.choice((WAITS, WAITS, WAITS_LONG)),
         credits=rng.choice(((1000,), (0, 1, 2, 5, 1000), (1, 2))),
         bytes=rng.choice(((BIG,), (BIG,), (0, 300, 500, BIG), (300,))),
@@ -243,4 +251,6 @@ def draw(seed: int, bias: Bias | None = None) -> Plan:
     kinds = [Act.CONNECT] * swarm.clients + [Act.SUBSCRIBE] * swarm.clients
     kinds += rng.choices(list(weights), list(weights.values()), k=acts - len(kinds))
     numbers = array("Q", rng.randbytes(8 * acts))
+    for at in range(2 * swarm.clients):  # all come together
+        numbers[at] = numbers[at] & ~31 | (A_WAIT if at == swarm.clients else NO_WAIT)
     return Plan(seed, swarm, list(zip(kinds, numbers, strict=True)))

@@ -14,6 +14,7 @@ from tests.simulation.limits import is_over
 from tests.simulation.refreshing import Refreshing
 
 MINUTE_US: Final = 60_000_000
+CRON_MS: Final = 60_000  # of the only calendar there is here: each minute
 ANY: Final = -1  # no expectation
 Work = list[tuple[Sub, Any]]
 
@@ -130,6 +131,7 @@ class Publishing(Refreshing):
             window_us = self.wall_us + settings.dedupe_ms * 1000
             if self.wall_us < until_us and not (settings.dedupe == "until_ack" and self._is_over(topic, seq)):
                 published.known[place] = seq
+                self.counts[f"duplicate ids {settings.dedupe}"] += 1
                 if settings.dedupe == "slide" and window_us > until_us:
                     self.undo.append((self._put_id_back, (topic, name), (seq, until_us)))
                     self.ids[topic, name] = (seq, window_us)
@@ -190,14 +192,14 @@ class Publishing(Refreshing):
         name = options.get("name", "")
         for old in [one for one in self.schedules if name and one.name == name]:
             self._remove(old)
-        one = Scheduled(
-            idents, due_us, options.get("ttl_ms", 0), 60_000 if "cron" in options else options.get("every_ms", 0), name
-        )
+        every_ms = CRON_MS if "cron" in options else options.get("every_ms", 0)
+        one = Scheduled(idents, due_us, options.get("ttl_ms", 0), every_ms, name)
         self.schedules.append(one)
         if message.pseq:
             self._numbered[producer.name, message.pseq] = one
         self.undo.append((self._forget_schedule, one))
         self.counts["scheduled"] += 1
+        self.counts["scheduled by cron"] += "cron" in options
         session.expect(message.rid, self.turn, {"due_us": due_us, "schedule": one})
 
     def _forget_schedule(self, one: Scheduled) -> None:
@@ -230,6 +232,7 @@ class Publishing(Refreshing):
         assert best is not None, "D8: a schedule fires once, and not when it was cancelled"
         assert best.due_us <= self.turn_wall_us, "D8: a schedule fires before it is due"
         self.counts["fired"] += 1
+        self.counts["fired by cron"] += best.every_ms == CRON_MS
         if best.ttl_ms:
             for seq in seqs[: len(best.idents)]:
                 self.expires[seq] = best.due_us + best.ttl_ms * 1000

@@ -22,8 +22,11 @@ class Refresh:
 
 
 class Refreshing(Judge):
+    refreshing = False  # a refresh was asked for in this life
+
     def refresh(self, session: Session, rid: int, group: GroupBook, start: Any) -> None:
         """ADMIN group.refresh: all members begin again."""
+        self.refreshing = True
         self.seek(group, start)
         number = group.refreshes + 1
         self.undo.append((set_refresh, group, group.refreshes, group.refresh))
@@ -81,8 +84,6 @@ class Refreshing(Judge):
         return group.refresh is None or group.refresh.has_ended or not group.far <= group.settled
 
     def look_at_refreshes(self) -> None:
-        if not self.counts["group.refresh"]:
-            return  # nobody asked for one in this life
         for group in self.groups.values():
             if group.refresh is not None:
                 self.look_at_refresh(group)

@@ -20,37 +20,75 @@ LIVES: Final = 250  # in each part
 # `make simulate` draws new seeds; here they are always the same, unless told, so that a test is green or red for all.
 FIRST: Final = int(os.environ.get("FABRIC_SEED") or 1_000_000)
 ROOT: Final = Path(__file__).parents[2]
-MUST_OCCUR: Final = (
-    *(f"act {act.name.lower()}" for act in Act),
-    *(f"verdict {verdict.name}" for verdict in Verdict if verdict is not Verdict.TOUCH),
-    *(
-        "commits",
-        "commits failed",
-        "confirmed",
-        "crashes",
-        "dead letters",
-        "deliveries",
-        "duplicates",
-        "fetches",
-        "gaps",
-    ),
-    *("lapsed", "members lost", "redeliveries", "resumed", "sent again", "stale verdicts", "suspects", "taken back"),
-    *("duplicate ids", "transactions", "stale transactions", "refused STALE", "refused GROUP_MISMATCH"),
-    *(
-        "scheduled",
-        "fired",
-        "cancelled",
-        "expired to letters",
-        "topics trimmed",
-        "redriven",
-        "group.pause",
-        "group.seek",
-        "group.delete",
-    ),
-    *("reads", "refreshes ended", "refreshes started over"),
-    *("faults", "full", "lies", "passed on", "refused TOPIC_FULL", "refused PSEQ_TAKEN"),
-    *("refused NO_SESSION", "refused SEQUENCE_GAP", "refused FENCED", "refused BAD_ORDINAL", "refused BAD_OPTION"),
-)
+LOOKED_AT: Final = 1_000
+# How often things happen in so many lives, at least: a third of what was counted when this was written.
+OFTEN: Final = {
+    **{f"act {act.name.lower()}": 10 for act in Act},
+    **{f"verdict {verdict.name}": 50 for verdict in Verdict if verdict is not Verdict.TOUCH},
+    "commits": 5_000,
+    "commits failed": 50,
+    "confirmed": 1_500,
+    "crashes": 150,
+    "faults": 100,
+    "lies": 10,
+    "deliveries": 4_000,
+    "redeliveries": 1_000,
+    "lapsed": 1_000,
+    "suspects": 150,
+    "taken back": 200,
+    "gaps": 80,
+    "dead letters": 400,
+    "expired to letters": 50,
+    "redriven": 5,
+    "stale verdicts": 200,
+    "sent again": 10,
+    "resumed": 100,
+    "members lost": 500,
+    "passed on": 10,
+    "duplicates": 100,
+    "fetches": 70,
+    "reads": 100,
+    "transactions": 70,
+    "stale transactions": 15,
+    "scheduled": 200,
+    "fired": 150,
+    "cancelled": 50,
+    "scheduled by cron": 25,
+    "fired by cron": 5,
+    "deliveries by priority": 150,
+    "stored until_acked": 100,
+    "stored last_per_key": 50,
+    "superseded": 10,
+    "stored with a limit": 200,
+    "duplicate ids": 100,
+    "duplicate ids slide": 5,
+    "duplicate ids until_ack": 5,
+    "topics trimmed": 50,
+    "full": 5,
+    "group.pause": 20,
+    "group.seek": 20,
+    "group.delete": 30,
+    "patterns changed": 15,
+    "group.refresh": 50,
+    "refreshes ended": 50,
+    "refreshes started over": 25,
+    "requests": 200,
+    "requests passed on": 150,
+    "replies": 30,
+    "late replies": 20,
+    "requests ended TIMED_OUT": 100,
+    "requests ended NO_RESPONDERS": 4,
+    "refused NO_RESPONDERS": 20,
+    "refused TOPIC_FULL": 5,
+    "refused PSEQ_TAKEN": 30,
+    "refused STALE": 15,
+    "refused GROUP_MISMATCH": 25,
+    "refused NO_SESSION": 300,
+    "refused SEQUENCE_GAP": 70,
+    "refused FENCED": 100,
+    "refused BAD_ORDINAL": 40,
+    "refused BAD_OPTION": 40,
+}
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -60,11 +98,11 @@ def test_every_promise_is_kept_after_every_step(part: int) -> None:
         pytest.fail(explain(report.failed), pytrace=False)
 
 
-def test_everything_that_can_happen_does_happen() -> None:
+def test_everything_that_can_happen_happens_often() -> None:
     counts = Counter[str]()
-    for seed in range(500):
+    for seed in range(LOOKED_AT):
         counts.update(play(draw(seed)).counts)
-    assert [name for name in MUST_OCCUR if not counts[name]] == []
+    assert {name: counts[name] for name, least in OFTEN.items() if counts[name] < least} == {}
 
 
 PRINT_TRACES: Final = """

@@ -19,21 +19,25 @@ from fabric.errors import Code
 from fabric.messages import Verdict
 from fabric.router.core import Router, Turn
 from fabric.router.intake import Refusal
+from fabric.router.sessions import SILENT_BEATS
 from tests.simulation.blocks import TEMPLATES
 from tests.simulation.disk import Disk
 from tests.simulation.faults import falters, understands
-from tests.simulation.observer import Observer
-from tests.simulation.people import Client, Lie, Wire
+from tests.simulation.observer import INSTANT_S, Observer
+from tests.simulation.people import Client, Lie, Taken, Wire
 from tests.simulation.plan import TICKS_S, Act, Plan
 
 START: Final = 1000 * TICKS_S
-WALL_US: Final = 1_700_000_000_000_000
+WALL_US: Final = 1_700_000_056_000_000  # at START it is four seconds before a full minute
 STOPPING: Final = Refusal(Code.SHUTTING_DOWN, "the hub is stopping", 500)
 GOES_MAX: Final = 100  # ticks in a row that a busy router may ask for
 QUIET_MIN: Final = 2  # sweeps without any effect after which the hub sweeps less often
 
 # What can be due. At one moment the hub's own timers come first, then whatever was put there first.
-WAKE, UP, DOWN, LAND, HEAL = range(5)
+WAKE, UP, DOWN, LAND, HEAL, ACK = range(6)
+
+
+ON_ITS_WAY: Final = frozenset({UP, DOWN, ACK})
 
 
 class World:
@@ -63,11 +67,14 @@ class World:
         self._wake_at = 0  # when the hub wakes by itself
         self._turns: list[Turn] = []  # sealed, not handed to the disk
         self._committing: list[Turn] = []
+        self.turn_max = self.swarm.turn_max
         self._taken = 0  # commands in this turn of the hub
         self.out: list[tuple[bytes, m.ToClient]] = []
         self._looked_at = -1  # when the clock was looked at
         self._quiet = 0  # sweeps in a row without any effect
         self._sweep_at = 0.0  # when the next sweep is due, while a quiet hub leaves some out
+        self._silence_s = min(SILENT_BEATS, self.swarm.ttl_ms / 1000) + INSTANT_S  # of a client, until the hub acts
+        self._sweeps_much = bool(self.swarm.topics) or self.swarm.templates[2]  # sweeps look after topics and ids
         self.router = self._start()
 
     # Time.
@@ -95,6 +102,8 @@ class World:
                     self._land()
             elif what == HEAL:
                 about.heal(self)
+            elif what == ACK:
+                self._ack_all(about)
         self.time = when
         self.now = when / TICKS_S
 
@@ -125,10 +134,21 @@ class World:
         if wire.alive:
             client = wire.client
             client.hears(wire, message)
+            if client.to_rejoin:
+                self._rejoin(client)
             if client.to_resend:
                 self._resend(client)
-            elif client.eager:
-                self._ack_all(client)
+            elif client.eager and not client.acking and type(message) is m.Deliver:
+                client.acking = True
+                self.at(self.time + 1, ACK, client)  # together with what comes now
+
+    def _rejoin(self, client: Client) -> None:
+        """A consumer has a new session, and subscribes again to what it had."""
+        subs, client.to_rejoin = client.to_rejoin, {}
+        for chan, sub in subs.items():
+            if client.wire is not None:
+                client.subs[chan] = Taken(sub.group, sub.fields)
+                self.send(client.wire, m.Subscribe(chan, client.next_rid(), sub.fields))
 
     def _resend(self, client: Client) -> None:
         """A producer is back, and sends what was not confirmed."""
@@ -139,6 +159,7 @@ class World:
 
     def _ack_all(self, client: Client) -> None:
         """A willing consumer is done with what it has."""
+        client.acking = False
         for chan, sub in client.subs.items():
             if sub.held and client.wire is not None:
                 row = (Verdict.ACK, min(sub.held), sub.seen, None)
@@ -152,7 +173,8 @@ class World:
         if self.trace is not None:
             self.note(lambda: f"{wire.client.name}@{wire.peer[-1]} -> {_brief(message)}")
         out, observer, now = self.out, self.observer, self.now
-        self._look_at_the_clock()
+        if self.time != self._looked_at:
+            self._look_at_the_clock()
         if isinstance(message, Lie):
             if not understands(self, wire, message):
                 return
@@ -166,10 +188,13 @@ class World:
         observer.answered(expected, wire.peer, out, now)
         if out:
             self.flush()
-        observer.welcomed()
+        if observer.resumed is not None:
+            observer.welcomed()
+        if self.router._sweep_at > now + self._silence_s:  # this session may be silent before any other
+            self.router._sweep_at = now + self._silence_s
         self._taken += 1
         head = self._heap
-        if self._taken < self.swarm.turn_max and head and head[0][0] == self.time and head[0][3] == UP:
+        if self._taken < self.turn_max and head and head[0][0] == self.time and head[0][3] == UP:
             return  # the hub finds more at its door
         self.hub_turn()
 
@@ -225,33 +250,43 @@ class World:
         if self._quiet and not woken:
             self._stir()
         before = observer.turn if woken and now >= router._sweep_at else -1
-        self._look_at_the_clock()
+        if self.time != self._looked_at:
+            self._look_at_the_clock()
         router.tick(now, self.out)
         observer.ticked(now, router.dispatcher.counters.get("sessions_lost", 0))
         if self.out:
             before = -1
             self.flush()
-        observer.flushed()
+        if observer.overdue or observer.services:
+            observer.flushed(now)
         self._hand_over()
-        for _ in range(GOES_MAX):
-            if not router.dispatcher.busy:
-                break
-            router.tick(now, self.out)
-            self.flush()
-        else:
-            raise AssertionError("liveness: the router is busy forever")
+        if router.dispatcher.busy:
+            self._go_on()
         if self.out:
             self.flush()
-        if before == observer.turn and not self.swarm.topics:
+        if before == observer.turn:
             self._doze()
         self._set_alarm()
 
+    def _go_on(self) -> None:
+        """Some group has more to hand out than one tick allows."""
+        for _ in range(GOES_MAX):
+            if not self.router.dispatcher.busy:
+                return
+            self.router.tick(self.now, self.out)
+            self.flush()
+        raise AssertionError("liveness: the router is busy forever")
+
     def _doze(self) -> None:
-        """A sweep has found nothing to do: the next ones are left out, more and more of them, until something happens
-        or a session has been silent for long enough."""
+        """A sweep has found nothing to do: the next ones are left out until a session has been silent for long enough,
+        if they look after nothing else; otherwise more and more of them, until something happens."""
+        router = self.router
+        if not self._sweeps_much and not router.dispatcher._idle:
+            router._sweep_at = max(router._sweep_at, self.observer.next_silence(self.now))
+            return
         self._quiet += 1
         if self._quiet >= QUIET_MIN:
-            router, later = self.router, self.now + (1 << min(self._quiet, 8)) / 4
+            later = self.now + (1 << min(self._quiet, 8)) / 4
             self._sweep_at = router._sweep_at
             router._sweep_at = max(router._sweep_at, min(later, self.observer.next_silence(self.now)))
 
@@ -332,6 +367,7 @@ class World:
         self._look_at_the_clock()
         self.router.drain(STOPPING, self.out)
         self.router.tick(self.now, self.out)
+        self.observer.ticked(self.now, self.router.dispatcher.counters.get("sessions_lost", 0))
         self.flush()
         self.seal()
         for turn in self._committing + self._turns:
@@ -362,7 +398,7 @@ class World:
         """Until nothing is on its way any more, to the hub, from it, or to the disk."""
         for _ in range(100):
             self.until(self.time + 64)
-            if not self._committing and not self._turns and not any(e[3] in (UP, DOWN) for e in self._heap):
+            if not self._committing and not self._turns and not any(e[3] in ON_ITS_WAY for e in self._heap):
                 return
 
 
