@@ -12,6 +12,7 @@ import fabric_client
 from docs import reference
 from fabric.cli import main
 from tests.hub.hostile import HubProcess
+from tests.patience import PATIENCE_S
 from tests.test_house import FENCE, ROOT
 
 # Pages about Spark need Spark, and a snapshot: tests/spark/test_pages.py sees to them.
@@ -37,7 +38,7 @@ def dead_letters(url: str) -> list[int]:
             message.reject("it is only an example")
         fab.flush()
         letters = fab.admin.dead_letters("billing")
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE_S
         while letters.list()["count"] < 2:  # a verdict is answered before its commit
             assert time.monotonic() < end
         return [row["seq"] for row in letters.list()["letters"]]

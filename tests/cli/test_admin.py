@@ -12,6 +12,7 @@ from fabric import cli_dlq, cli_group, cli_queue, cli_schedule, cli_session, cli
 from fabric.cli_child import HubProcess
 from fabric.cli_show import Column, readable
 from tests.cli.conftest import Fabric, wait_until
+from tests.patience import PATIENCE_S
 
 IDLE = "300ms"
 
@@ -177,7 +178,7 @@ def test_a_refresh_is_waited_for(talk: Fabric, hub: HubProcess) -> None:
     late = talk("group", "refresh", "g", "--timeout", "1s", "--wait")
     assert late.exit_code == 7
     assert json.loads(late.stdout)["phase"] == "degraded"
-    with fabric_client.connect(hub.url) as fab, fab.consume("a", group="g", timeout=20) as consumer:
+    with fabric_client.connect(hub.url) as fab, fab.consume("a", group="g", timeout=PATIENCE_S) as consumer:
         begun = told(talk, "group", "refresh", "g")
         assert (begun["refresh"], begun["phase"]) == (2, "syncing")
         talk("pub", "a", "the last one")

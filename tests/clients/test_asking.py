@@ -37,7 +37,7 @@ def test_a_request_is_answered(fab: Client, hub: Hub) -> None:
 
 def _is_served(fab: Client, topic: str) -> bool:
     try:
-        fab.request(topic, b"", timeout=1)
+        fab.request(topic, b"", timeout=PATIENCE_S)
     except NoResponders:
         return False
     return True
@@ -110,7 +110,7 @@ def test_a_refresh_comes_in_order_and_is_answered(fab: Client) -> None:
     assert seen == [b"1", b"2", b"3", "begin", b"1", b"2", b"3"]
 
 
-def test_handlers_finish_before_a_refresh_begins(fab: Client) -> None:
+def test_handlers_finish_before_a_refresh_begins(fab: Client, hub: Hub) -> None:
     fab.publish_many("state", [b"%d" % number for number in range(8)])
     seen: list[object] = []
 
@@ -123,10 +123,14 @@ def test_handlers_finish_before_a_refresh_begins(fab: Client) -> None:
         if not refresh.begins:
             refresh.ready()
 
-    with running(lambda: fab.work("state", handle, group="copy", concurrency=4, timeout=1, on_refresh=on_refresh)):
-        eventually(lambda: fab.info("group", "copy")["floor"] == 8)
+    def work() -> None:
+        worker.work("state", handle, group="copy", concurrency=4, on_refresh=on_refresh)
+
+    with another(hub) as worker, running(work):
+        eventually(lambda: len(seen) == 8 and fab.info("group", "copy")["floor"] == 8)
         fab.admin.groups.refresh("copy")
         eventually(lambda: "end" in seen)
+        worker.close()
     assert sorted(n for n in seen[:8] if isinstance(n, int)) == list(range(1, 9))
     assert seen[8] == "begin"
     assert sorted(n for n in seen[9:17] if isinstance(n, int)) == list(range(1, 9))

@@ -56,7 +56,7 @@ async def eventually(condition: Callable[[], Awaitable[object]]) -> None:
 async def served(fab: AsyncClient, topic: str) -> None:
     async def is_served() -> bool:
         try:
-            await fab.request(topic, b"", timeout=1)
+            await fab.request(topic, b"", timeout=PATIENCE_S)
         except NoResponders:
             return False
         return True

@@ -86,7 +86,7 @@ def test_keys_stay_in_order_across_a_death(hub_process: HubProcess) -> None:
 
 def test_a_responder_is_back_after_the_hub(hub_process: HubProcess) -> None:
     with connect(hub_process) as shop, connect(hub_process) as fab:
-        responder = threading.Thread(target=shop.respond, args=("q", lambda r: r.body), kwargs={"timeout": 8})
+        responder = threading.Thread(target=shop.respond, args=("q", lambda r: r.body))
         responder.start()
         answers = 0
         for number in range(20):
@@ -96,9 +96,11 @@ def test_a_responder_is_back_after_the_hub(hub_process: HubProcess) -> None:
             deadline = time.monotonic() + PATIENCE_S
             while time.monotonic() < deadline:
                 try:
-                    answers += fab.request("q", b"x", timeout=2).body == b"x"
+                    answers += fab.request("q", b"x", timeout=5).body == b"x"
                     break
                 except (fabric_client.NoResponders, fabric_client.ConnectionLost, fabric_client.TimedOut):
                     time.sleep(0.05)
         assert answers == 20
+        shop.close()
         responder.join(PATIENCE_S)
+        assert not responder.is_alive()

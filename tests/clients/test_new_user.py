@@ -327,7 +327,7 @@ def test_plain_functions_answer_requests_in_threads(hub: Hub, fab: Client) -> No
     async def scenario(twin: AsyncClient) -> None:
         answering = asyncio.create_task(twin.respond("q.one", one, count=2))
         more = asyncio.create_task(twin.respond("q.several", several, count=1))
-        await until(lambda: len(twin._session.subscriptions) == 2)
+        await until(lambda: len(hub._router.requests.services._by_name) == 2)
         asking = [asyncio.to_thread(ask, body) for body in (b"a", b"b")]
         waiting = asyncio.gather(*asking)
         await asyncio.to_thread(both.wait, PATIENCE_S)  # two at work, and the loop goes on
@@ -338,10 +338,6 @@ def test_plain_functions_answer_requests_in_threads(hub: Hub, fab: Client) -> No
 
     async def until(condition: Callable[[], object]) -> None:
         await asyncio.to_thread(eventually, condition)
-        await twin_said()
-
-    async def twin_said() -> None:
-        await asyncio.sleep(0.05)
 
     run(hub, scenario)
 

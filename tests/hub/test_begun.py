@@ -104,7 +104,7 @@ def killed(hub: Hub, way: str, poison: int) -> None:
 
 
 def letters(fab: Client) -> list[int]:
-    return [int(letter.text) for letter in fab.fetch("$dlq.g", start="first", count=100, timeout=0.2)]
+    return [int(letter.text) for letter in fab.get("$dlq.g", n=100, timeout=PATIENCE_S)]
 
 
 @pytest.mark.parametrize("way", SINGLE)
