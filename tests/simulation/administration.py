@@ -61,10 +61,11 @@ class Administration(Asking):
     def _let_pass(self, group: GroupBook, wanted: frozenset[str]) -> None:
         """New patterns hold from the oldest message on that waits for the group, for each priority apart.
 
-        What was handed out under earlier patterns may come again. Whether a message waits behind another one of its
-        key, and so counts as passed, is the router's choice.
+        What was handed out under earlier patterns may come again. What waits behind another message of its key was
+        passed or not, by the router's choice, and may still come when a pattern is back.
         """
         far = own = len(self.log) + 1
+        by_key = group.settings.order == "key"
         oldest: dict[int, int] = {}  # what is not settled: nothing before it can come
         waiting: dict[int, int] = {}  # what was surely never handed out: all after it must come
         passed: dict[int, int] = {}  # what was handed out since the hub was started: nothing before it can come
@@ -80,14 +81,13 @@ class Administration(Asking):
                 passed[priority] = seq
             if seq not in group.settled:
                 oldest.setdefault(priority, seq)
-                is_sure = seq not in group.ever and not self.is_optional(group, seq) and seq not in self.expires
-                if is_sure and group.settings.order != "key":
+                if seq not in group.ever and not self.is_optional(group, seq) and seq not in self.expires:
                     waiting.setdefault(priority, seq)
         for seq in seqs:
             if self.topics[seq - 1] in wanted and self.topics[seq - 1] not in group.wanted:
                 priority = IDENTS[self.log[seq - 1]].priority
                 first = min(oldest.get(priority, far), own)
-                if seq < max(first, passed.get(priority, 0)) and seq not in group.ever:
+                if seq < max(first, passed.get(priority, 0)) and seq not in group.ever and not by_key:
                     self.settled(group, seq)
-                elif seq < waiting.get(priority, far):
+                elif seq < waiting.get(priority, far) or by_key:
                     group.optional.add(seq)
