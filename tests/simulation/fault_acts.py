@@ -12,13 +12,14 @@ PASSES: Final = (64, 256, 1024, 2048, 4096, 8192)  # in ticks
 
 def pass_time(world: World, client: Client, n: int) -> bool:
     n, left = n >> 3, PASSES[n % 6]
-    while left > 0:
+    while True:
+        world.until(world.time + min(left, 2 * TICKS_S))
+        left -= 2 * TICKS_S
+        if left <= 0:
+            return True
         for at, one in enumerate(world.clients):
             if one.wire is not None and (n >> 3 * at) & 7:  # some are silent
                 world.send(one.wire, m.Ping(0))
-        world.until(world.time + min(left, 2 * TICKS_S))
-        left -= 2 * TICKS_S
-    return True
 
 
 def slow(world: World, client: Client, n: int) -> bool:

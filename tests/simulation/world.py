@@ -31,7 +31,7 @@ START: Final = 1000 * TICKS_S
 WALL_US: Final = 1_700_000_056_000_000  # at START it is four seconds before a full minute
 STOPPING: Final = Refusal(Code.SHUTTING_DOWN, "the hub is stopping", 500)
 GOES_MAX: Final = 100  # ticks in a row that a busy router may ask for
-QUIET_MIN: Final = 2  # sweeps without any effect after which the hub sweeps less often
+QUIET_MIN: Final = 1  # sweeps without any effect after which the hub sweeps less often
 
 # What can be due. At one moment the hub's own timers come first, then whatever was put there first.
 WAKE, UP, DOWN, LAND, HEAL, ACK = range(6)
@@ -286,7 +286,7 @@ class World:
             return
         self._quiet += 1
         if self._quiet >= QUIET_MIN:
-            later = self.now + (1 << min(self._quiet, 8)) / 4
+            later = self.now + (1 << min(self._quiet, 8)) / 2
             self._sweep_at = router._sweep_at
             router._sweep_at = max(router._sweep_at, min(later, self.observer.next_silence(self.now)))
 
