@@ -34,6 +34,7 @@ class Administration(Asking):
             case "group.seek":
                 self.seek(group, fields["to"])
             case "group.delete":
+                self.deleted(group)
                 for sub in list(group.subs):
                     self.leave(sub, 0.0, lost=False)
                 del self.groups[name]

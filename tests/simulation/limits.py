@@ -24,6 +24,7 @@ class Limits(Facts):
         self._coming: Counter[str] = Counter()  # messages taken and not sealed, by topic,
         self._successors: set[tuple[str, bytes]] = set()  # and their keys
         self._changed_us = 0  # when something was settled last, or a group changed
+        self._released: set[int] = set()  # what all groups had settled when one of them was deleted
 
     def settings_of(self, topic: str) -> TopicSettings:
         return self.settings.get(topic, DEFAULTS)
@@ -57,6 +58,7 @@ class Limits(Facts):
 
     def cut_limits(self, length: int) -> None:
         """What a crash has taken is not in the log any more."""
+        self._released = {seq for seq in self._released if seq <= length}
         del self._stamps[length:]
         for seqs in self._seqs.values():
             del seqs[bisect_left(seqs, length + 1) :]
@@ -91,6 +93,17 @@ class Limits(Facts):
         """Something was settled, or a group is gone."""
         self._changed_us = self.wall_us
 
+    def deleted(self, group: GroupBook) -> None:
+        """A group is about to be gone: what it has settled may have been removed before."""
+        for topic in self.until_acked & group.wanted:
+            owners = self._owners(topic)
+            self._released.update(
+                seq for seq in self._seqs[topic] if all(self._is_done(owner, seq) for owner in owners)
+            )
+
+    def _owners(self, topic: str) -> list[GroupBook]:
+        return [group for group in self.groups.values() if group.durable and topic in group.wanted]
+
     # Topics that are full.
 
     def is_refusing(self, idents: Iterable[int]) -> bool:
@@ -119,18 +132,17 @@ class Limits(Facts):
 
     def _needed(self, topic: str) -> int:
         """How many messages a topic must have at least."""
-        seqs = [seq for seq in self._seqs[topic] if seq >= self.first_seq]
-        if topic in self.until_acked:
-            owners = [group for group in self.groups.values() if group.durable and topic in group.wanted]
-            seqs = [seq for seq in seqs if not owners or not all(self._is_done(group, seq) for group in owners)]
+        seqs = [seq for seq in self._seqs[topic] if seq >= self.first_seq and seq not in self._released]
+        if topic in self.until_acked and (owners := self._owners(topic)):
+            seqs = [seq for seq in seqs if not all(self._is_done(group, seq) for group in owners)]
         return len(seqs) + self._coming[topic]
 
     def _present(self, topic: str) -> int:
         """How many messages a topic can have at most: what no group has settled holds what comes after it."""
-        owners = [group for group in self.groups.values() if group.durable and topic in group.wanted]
-        if topic not in self.until_acked or not owners:
-            return self._needed(topic)
-        first = min(self._first_open(group) for group in owners)
+        owners = self._owners(topic)
+        first = self.first_seq
+        if topic in self.until_acked and owners:
+            first = min(self._first_open(group) for group in owners)
         return sum(seq >= first for seq in self._seqs[topic]) + self._coming[topic]
 
     def _first_open(self, group: GroupBook) -> int:
