@@ -7,6 +7,7 @@ import pytest
 
 from fabric import messages as m
 from fabric.messages import Verdict
+from fabric_client.ending import retire
 from fabric_client.errors import Closed
 from fabric_client.rows import VERDICT_ROWS_MAX
 from fabric_client.subscription import PREFETCH_BYTES, Subscription
@@ -214,7 +215,7 @@ def test_large_messages_without_a_group_renew_the_credit_by_bytes() -> None:
 
 def test_deliveries_that_nobody_wants_any_more_go_back() -> None:
     post = Post()
-    post.sub.retire()
+    retire(post.sub)
     post.deliver(1, 3)
     assert not post.sub.ready
     assert post.rows() == [(Verdict.RELEASE, 1, 3, None)]

@@ -9,7 +9,7 @@ from fabric_client import AsyncClient, AsyncConsumer, Client, Consumer
 
 AWAITED = {"publish", "publish_many", "cancel", "drain", "flush", "fetch", "work", "close"}
 AWAITED |= {"info", "request", "respond"}
-PLAIN = {"publish_nowait", "schedules", "consume", "consume_batches", "get", "serve"}
+PLAIN = {"stop", "publish_nowait", "schedules", "consume", "consume_batches", "get", "serve"}
 PROPERTIES = {"connected", "hub", "admin", "unconfirmed"}
 
 
@@ -19,7 +19,7 @@ def words(client: type) -> set[str]:
 
 def test_both_have_the_same_words() -> None:
     assert words(Client) == words(AsyncClient) == AWAITED | PLAIN | PROPERTIES
-    assert words(Consumer) == words(AsyncConsumer) == {"close", "group", "ready"}
+    assert words(Consumer) == words(AsyncConsumer) == {"close", "group", "ready", "stop"}
 
 
 @pytest.mark.parametrize("name", sorted(AWAITED | PLAIN))

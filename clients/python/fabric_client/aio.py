@@ -5,6 +5,7 @@ wait for room it raises BufferFull, and `await fab.drain()` is how to wait.
 """
 
 import asyncio
+import logging
 import warnings
 from collections.abc import Generator, Mapping
 from types import TracebackType
@@ -21,8 +22,11 @@ from fabric_client.liveness import SESSION_TTL_S, liveness
 from fabric_client.mailbox import Mailbox
 from fabric_client.options import ANSWER_S, CLOSE_S, default_url, goodbye_s, random_name
 from fabric_client.reactor import Reactor
+from fabric_client.shifts import STILL_AT_WORK, Shifts
 from fabric_client.ticket import Ticket
 from fabric_client.verdicts import Seconds, patience, seconds
+
+log = logging.getLogger("fabric_client")
 
 
 def aconnect(
@@ -94,6 +98,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         self._mailbox: Mailbox | None = None
         self._mailbox_lock = asyncio.Lock()
         self._fetchers = Fetchers()
+        self._shifts = Shifts()
 
     async def _start(self) -> "AsyncClient":
         self._reactor = Reactor(*self._asked)
@@ -117,11 +122,25 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         """What the hub said in its welcome."""
         return self._session.hub
 
+    def stop(self) -> None:
+        """End all loops (`consume`, `serve`) and handlers (`work`, `respond`) of this client, from any task, thread or
+        signal handler. No handler begins after it, those at work finish, and what was not begun goes to others."""
+        mailbox = self._mailbox
+        for sub in self._reactor.loops():
+            if mailbox is None or sub is not mailbox.sub:
+                self._reactor.halt(sub)
+
     async def close(self, timeout: Seconds | None = CLOSE_S) -> None:
-        """Flush, say goodbye and close. Raises what `flush` would raise; the client is closed in any case."""
+        """Stop, wait for handlers at work, flush, say goodbye and close; `timeout` holds for each of the two waits.
+        Raises what `flush` would raise; the client is closed in any case. A handler that calls it is not waited for,
+        nor are those beside it: what has no verdict then goes back to its group."""
         if self._closed:
             return
         self._closed = True
+        self.stop()
+        me = asyncio.current_task()
+        if not await self._reactor.wait(lambda: not self._shifts.others(me), patience(timeout)):
+            log.warning(STILL_AT_WORK)
         try:
             await self.flush(timeout)
         finally:

@@ -24,6 +24,7 @@ from fabric_client.options import (
 )
 from fabric_client.reading import Reading
 from fabric_client.requests import Reply, Request, next_reply, one, request_fields, responder_maker
+from fabric_client.shifts import Shifts
 from fabric_client.ticket import Ticket
 from fabric_client.unconfirmed import Pending
 from fabric_client.verdicts import Seconds, patience, seconds
@@ -32,6 +33,7 @@ from fabric_client.workbench import check_handler
 
 class AsyncAsking(AsyncBase):
     _is_named: bool
+    _shifts: Shifts
     _mailbox: Mailbox | None
     _mailbox_lock: asyncio.Lock
 
@@ -144,12 +146,16 @@ class AsyncAsking(AsyncBase):
     ) -> int:
         """Answer requests with what `handler(request)` returns, up to `concurrency` at once: coroutines in tasks, plain
         functions in threads. A generator answers with several replies, an exception with a RemoteError. Returns how
-        many were answered, after `count` of them, or when none came for `timeout` seconds."""
+        many were answered, after `count` of them, when none came for `timeout` seconds, or after `stop()`, `close()` or
+        SIGTERM, as `work` does."""
         timeout = patience(timeout)
         check_handler(handler, "handler(request)", 1)
         names = patterns_of(patterns)
-        sub = await self._open(responder_maker(self._reactor, names, group, check_concurrency(concurrency)), ANSWER_S)
-        return await async_worker.respond(self._reactor, sub, handler, concurrency, count, timeout)
+        make = responder_maker(self._reactor, names, group, check_concurrency(concurrency))
+        with self._shifts.begin(asyncio.current_task(), self._reactor.pump) as shift:
+            sub = await self._open(make, ANSWER_S)
+            shift.ends_by(lambda: self._reactor.halt(sub))
+            return await async_worker.respond(self._reactor, sub, handler, concurrency, count, timeout, shift)
 
     # Helpers.
 

@@ -1,5 +1,6 @@
 """Consuming with the asyncio client: the twin of `sync_consume`."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
@@ -21,6 +22,7 @@ from fabric_client.options import (
     subscription_maker,
 )
 from fabric_client.session import Session
+from fabric_client.shifts import Shifts
 from fabric_client.subscription import Subscription
 from fabric_client.ticket import Ticket
 from fabric_client.verdicts import OnError, Seconds, patience
@@ -30,6 +32,7 @@ from fabric_client.workbench import caller, check_on_refresh
 class AsyncConsuming(AsyncBase):
     _session: Session
     _fetchers: Fetchers
+    _shifts: Shifts
 
     def consume(
         self,
@@ -107,7 +110,8 @@ class AsyncConsuming(AsyncBase):
         messages of a key are handled one after the other. Without patterns, `work(handler=…, group=…)` works for a
         group that exists.
 
-        Returns how many were begun, after `count` of them, or when none came for `timeout` seconds.
+        Returns how many were begun, after `count` of them, when none came for `timeout` seconds, or after `stop()`,
+        `close()` or SIGTERM: then no handler begins any more, and those at work finish.
         """
         timeout = patience(timeout)
         check_on_refresh(on_refresh)
@@ -117,8 +121,10 @@ class AsyncConsuming(AsyncBase):
             group=group, start=start, prefetch=prefetch or 2 * check_concurrency(concurrency),
             concurrency=concurrency, on_error=on_error, count=count,
         )  # fmt: skip
-        sub = await self._open(make, ANSWER_S)
-        return await async_worker.work(self._reactor, sub, call, concurrency, count, timeout, on_refresh)
+        with self._shifts.begin(asyncio.current_task(), self._reactor.pump) as shift:
+            sub = await self._open(make, ANSWER_S)
+            shift.ends_by(lambda: self._reactor.halt(sub))
+            return await async_worker.work(self._reactor, sub, call, concurrency, count, timeout, on_refresh, shift)
 
     async def fetch(
         self,

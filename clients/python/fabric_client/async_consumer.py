@@ -1,11 +1,13 @@
 """The asyncio loop over messages or batches: `async for msg in fab.consume(...)`."""
 
+import contextlib
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Generic, TypeVar
 
 from fabric_client.batch import Batch
+from fabric_client.ending import InHand
 from fabric_client.message import Message
 from fabric_client.options import ANSWER_S
 from fabric_client.reactor import Reactor
@@ -48,9 +50,15 @@ class AsyncConsumer(Generic[T]):
         self._reactor.pump()
         await self._reactor.result(ticket, patience(timeout), "the hub did not answer a READY")
 
+    def stop(self) -> None:
+        """End the loop at its next step, from any task, thread or signal handler. What the loop has not handed out goes
+        back to the group at once; the message in hand may be settled."""
+        self._reactor.halt(self._sub)
+
     async def close(self) -> None:
-        """Unsubscribe. What has no verdict yet goes back to the group, uncounted."""
-        await self._loop.aclose()
+        """Unsubscribe, and end the loop; from any task. What has no verdict yet goes back to the group, uncounted."""
+        with contextlib.suppress(RuntimeError):  # another task waits in it
+            await self._loop.aclose()
         self._reactor.drop(self._sub)
 
     async def __aenter__(self) -> "AsyncConsumer[T]":
@@ -78,7 +86,8 @@ async def messages(
             if isinstance(batch, Refresh):
                 await tell(batch, on_refresh)
                 continue
-            for index, body in enumerate(batch.payloads):
+            sub.in_hand = InHand(batch, bodies := iter(batch.payloads))
+            for index, body in enumerate(bodies):
                 if sub.careful:
                     if not await reactor.may_begin(sub, batch, timeout):
                         return

@@ -15,8 +15,9 @@ from fabric_client.message import Message
 from fabric_client.reactor import Reactor
 from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
+from fabric_client.shifts import Shift
 from fabric_client.subscription import Subscription
-from fabric_client.workbench import Bench, check_ran, is_async, report
+from fabric_client.workbench import Bench, check_ran, give_back, is_async, report
 
 T = TypeVar("T")
 POLL_S: Final = 0.01
@@ -30,6 +31,7 @@ async def work(
     count: int | None,
     timeout: float | None,
     on_refresh: OnRefresh | None,
+    shift: Shift,
 ) -> int:
     """Run the handler on every message until `count`, or nothing came for `timeout` seconds; how many it was."""
     bench = Bench(sub, concurrency, count)
@@ -41,6 +43,9 @@ async def work(
 
     async def handle(message: Message) -> None:
         try:
+            if sub.stopped:
+                give_back(message)
+                return
             async with message:
                 result = call(message) if threads is None else await threads.run(call, message)
                 if inspect.isawaitable(result):
@@ -62,9 +67,12 @@ async def work(
                 is_open = not sub.careful or await reactor.may_begin(sub, bench.first, timeout)
                 if is_open and (message := bench.next()) is not None:
                     task = asyncio.create_task(handle(message))
-                    tasks.add(task)
-                    task.add_done_callback(tasks.discard)
-            if bench.over or not is_open:
+                    for crew in (tasks, shift.crew):
+                        crew.add(task)
+                        task.add_done_callback(crew.discard)
+            if sub.over:
+                sub.complain()
+            if sub.over or bench.over or not is_open:
                 break
             if refresh is not None and bench.idle:
                 await tell(refresh, on_refresh)
@@ -75,15 +83,16 @@ async def work(
                     refresh = item
                 elif item is not None:
                     bench.add(item)
-                elif not finished and (bench.idle or sub.closed or sub.error):
+                elif not finished and bench.idle:
                     break
-            elif not await reactor.wait(lambda: finished, None):
+            elif not await reactor.wait(lambda: finished or sub.over, None):
                 await asyncio.sleep(POLL_S)  # the client was closed: what has begun may end nevertheless
     except asyncio.CancelledError:
         for task in tasks:
             task.cancel()
         raise
     finally:
+        bench.release()
         try:
             await asyncio.gather(*tasks, return_exceptions=True)  # what has begun may end, and give its verdict
         finally:
@@ -151,6 +160,7 @@ async def respond(
     concurrency: int,
     count: int | None,
     timeout: float | None,
+    shift: Shift,
 ) -> int:
     """Answer requests until `count`, or none came for `timeout` seconds; how many it was."""
     begun = 0
@@ -159,17 +169,19 @@ async def respond(
 
     def done(task: asyncio.Task[None]) -> None:
         tasks.discard(task)
+        shift.crew.discard(task)
         reactor.pump()
 
     try:
         while begun != count:
-            await reactor.wait(lambda: len(tasks) < concurrency, None)
+            await reactor.wait(lambda: len(tasks) < concurrency or sub.over, None)
             request = await reactor.next_request(sub, timeout)
             if request is None:
                 break
             begun += 1
             task = asyncio.create_task(answer(request, handler, threads))
             tasks.add(task)
+            shift.crew.add(task)
             task.add_done_callback(done)
     except asyncio.CancelledError:
         for task in tasks:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Generic, TypeVar, cast
 
 from fabric_client.batch import Batch
+from fabric_client.ending import InHand
 from fabric_client.message import Message
 from fabric_client.options import ANSWER_S
 from fabric_client.pump import Pump
@@ -23,7 +24,8 @@ OnRefresh = Callable[[Refresh], object]
 
 
 class Consumer(Generic[T]):
-    """Iterate it, from one thread at a time. Verdicts may be given from any thread, until the consumer is closed."""
+    """Iterate it, from one thread at a time. Verdicts may be given from any thread, until the consumer is closed;
+    `stop` and `close` may be called from any thread."""
 
     def __init__(self, owner: object, pump: Pump, sub: Subscription, loop: "Generator[T | None, None, None]") -> None:
         self._owner = owner  # keeps the client alive as long as someone iterates
@@ -51,9 +53,17 @@ class Consumer(Generic[T]):
             self._pump.session.ready(self._sub, number, ticket)
         self._pump.result(ticket, patience(timeout), "the hub did not answer a READY")
 
+    def stop(self) -> None:
+        """End the loop at its next step, from any thread or a signal handler. What the loop has not handed out goes
+        back to the group at once; the message in hand may be settled."""
+        self._pump.halt(self._sub)
+
     def close(self) -> None:
-        """Unsubscribe. What has no verdict yet goes back to the group, uncounted."""
-        self._loop.close()
+        """Unsubscribe, and end the loop; from any thread. What has no verdict yet goes back to the group, uncounted."""
+        try:
+            self._loop.close()
+        except ValueError:  # another thread waits in it
+            self._pump.drop(self._sub)
 
     def __enter__(self) -> "Consumer[T]":
         return self
@@ -77,7 +87,8 @@ def messages(
             if isinstance(batch, Refresh):
                 batch.tell(on_refresh)
                 continue
-            for index, body in enumerate(batch.payloads):
+            sub.in_hand = InHand(batch, bodies := iter(batch.payloads))
+            for index, body in enumerate(bodies):
                 if sub.careful:
                     if not pump.may_begin(sub, batch, timeout):
                         return

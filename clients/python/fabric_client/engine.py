@@ -46,6 +46,7 @@ class Engine:
         self.session = Session(name, producer, random.random, liveness)
         self._context = context or zmq.Context.instance()
         self._dropped: deque[Subscription] = deque()  # subscriptions that the application has left
+        self._halted: deque[Subscription] = deque()  # subscriptions whose loops are to end
         self._stopped = False
         self._forked = False
         self._link = Link(self._context, url)
@@ -109,7 +110,7 @@ class Engine:
         return TimedOut(f"no reply within {waited:g} s", describe(Code.TIMED_OUT), code=Code.TIMED_OUT)
 
     def turn(self) -> bool:
-        """Let the conversation go on as far as it can without waiting. True when something was heard."""
+        """Let the conversation go on as far as it can without waiting; whether callers that wait should look."""
         session, link = self.session, self._link
         heard = said = False
         while True:
@@ -123,8 +124,7 @@ class Engine:
                     session.receive(wire.decode(frames), now)
                 except ProtocolError as error:
                     log.error("the hub sent something that is not understood: %s", error)
-            while self._dropped:
-                session.drop(self._dropped.popleft())
+            heard = self._end_subscriptions() or heard
             session.tick(now)
             if session.wants_link(now):
                 link = self._reopen(now)
@@ -132,6 +132,19 @@ class Engine:
                 return heard
             self._send(now)
             said = True
+
+    def _end_subscriptions(self) -> bool:
+        """End what the application has left, or wants to end; whether there was something."""
+        found = bool(self._dropped or self._halted)
+        while self._halted:
+            self.session.halt(self._halted.popleft())
+        while self._dropped:
+            self.session.drop(self._dropped.popleft())
+        return found
+
+    def loops(self) -> list[Subscription]:
+        """The subscriptions that loops and handlers are fed by. Called from any thread."""
+        return [sub for sub in list(self.session.subscriptions.values()) if not (sub.fetching or sub.closed)]
 
     def _send(self, now: float) -> None:
         out, self.session.out = self.session.out, []

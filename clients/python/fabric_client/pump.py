@@ -172,7 +172,7 @@ class Pump(Engine):
         knows that it has not. False when the subscription is over, or the hub was away for `timeout` seconds."""
         while True:
             with self.lock:
-                if self._stopped or sub.closed or sub.error is not None:
+                if self._stopped or sub.over:
                     break
                 question = ask_before(self.session, sub, batch, time.monotonic())
                 if question is None:
@@ -180,7 +180,7 @@ class Pump(Engine):
                         self.turn_locked()
                     self.hand_over_locked()
                     return True
-            if not self.wait(lambda asked=question.ticket: asked.done or sub.closed, timeout):  # type: ignore[misc]
+            if not self.wait(lambda asked=question.ticket: asked.done or sub.over, timeout):  # type: ignore[misc]
                 break
             with self.lock:
                 question.answered(time.monotonic())
@@ -200,7 +200,7 @@ class Pump(Engine):
         """The next request to be answered; None when the time is over, or the subscription is."""
         self.wait(lambda: sub.requests or sub.awake, timeout)
         with self.lock:
-            if sub.requests:
+            if sub.requests and not sub.stopped:
                 return sub.requests.popleft()
             sub.complain()
         return None
@@ -361,8 +361,18 @@ class Pump(Engine):
                 self._standby_wake.wake()
 
     def drop(self, sub: Subscription) -> None:
-        """Unsubscribe. Runs in finalizers, possibly of a thread that holds the lock, so it must not wait for it."""
+        """Unsubscribe. Runs in finalizers, too."""
         self._dropped.append(sub)
+        self._turn_soon()
+
+    def halt(self, sub: Subscription) -> None:
+        """End the loop over a subscription at its next step. Runs in signal handlers, too."""
+        sub.stop()
+        self._halted.append(sub)
+        self._turn_soon()
+
+    def _turn_soon(self) -> None:
+        """A turn, now or by the background thread. This thread may hold the lock already, so it does not wait."""
         if self.lock.acquire(blocking=False):
             try:
                 if not self._stopped:

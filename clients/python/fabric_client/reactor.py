@@ -119,14 +119,14 @@ class Reactor(Engine):
     async def may_begin(self, sub: Subscription, batch: Batch, timeout: float | None) -> bool:
         """Before a message of the batch is begun, while `sub.careful`: see to it that the hub has all verdicts, or
         knows that it has not. False when the subscription is over, or the hub was away for `timeout` seconds."""
-        while not (self._stopped or sub.closed or sub.error is not None):
+        while not (self._stopped or sub.over):
             question = ask_before(self.session, sub, batch, time.monotonic())
             if question is None:
                 if self.session.out:
                     self.pump()
                 return True
             self.pump()
-            if not await self.wait(lambda asked=question.ticket: asked.done or sub.closed, timeout):  # type: ignore[misc]
+            if not await self.wait(lambda asked=question.ticket: asked.done or sub.over, timeout):  # type: ignore[misc]
                 break
             question.answered(time.monotonic())
             if batch.is_void:
@@ -143,7 +143,7 @@ class Reactor(Engine):
     async def next_request(self, sub: Responder, timeout: float | None) -> Request | None:
         """The next request to be answered; None when the time is over, or the subscription is."""
         await self.wait(lambda: sub.requests or sub.awake, timeout)
-        if sub.requests:
+        if sub.requests and not sub.stopped:
             return sub.requests.popleft()
         sub.complain()
         return None
@@ -200,6 +200,13 @@ class Reactor(Engine):
     def drop(self, sub: Subscription) -> None:
         """Unsubscribe, without waiting. Runs in finalizers too, in any thread."""
         self._dropped.append(sub)
+        if not self._stopped:
+            self._call_soon(self.pump)
+
+    def halt(self, sub: Subscription) -> None:
+        """End the loop over a subscription at its next step. Runs in any thread and in signal handlers, too."""
+        sub.stop()
+        self._halted.append(sub)
         if not self._stopped:
             self._call_soon(self.pump)
 

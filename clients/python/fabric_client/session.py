@@ -24,6 +24,7 @@ from fabric.messages import PROTOCOL_VERSION
 from fabric_client import begun, sayable
 from fabric_client.calls import Call, Calls
 from fabric_client.channels import Channels
+from fabric_client.ending import retire
 from fabric_client.errors import BadMessage, Closed, NotFound, from_wire
 from fabric_client.liveness import DEFAULT_LIVENESS, Liveness
 from fabric_client.publisher import Publisher
@@ -179,11 +180,17 @@ class Session:
         if not sub.fetching:
             self.unsubscribe(sub, Ticket())
         elif not sub.closed and self.subscriptions.get(sub.chan) is sub:
-            sub.retire()
             self._calls.fail_channel(sub.chan, Closed("this subscription is closed", "subscribe again"))
+            self.halt(sub)
+
+    def halt(self, sub: Subscription) -> None:
+        """Nothing more is handed out of a subscription. What was not handed out goes back, and the subscription ends
+        when the rest is settled. Requests stay: each is answered, or fails when the subscription is closed."""
+        if not (sub.closed or sub.retired or isinstance(sub, Responder)) and self.subscriptions.get(sub.chan) is sub:
+            retire(sub)
             self.flush(sub)
             if self.live and not sub.closed:
-                self._say(m.Credit(sub.chan, 0, 0, sub.request.get("unsure", 0)))
+                self._say(sub.credit())
 
     def fetch(self, sub: Subscription, how: tuple[int, int, int], ticket: Ticket) -> None:
         """Ask for up to `how[0]` messages, within `how[1]` ms; `how[2]` of them are enough."""

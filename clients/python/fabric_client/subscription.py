@@ -18,6 +18,7 @@ from fabric.messages import Verdict
 from fabric_client.acks import Acks
 from fabric_client.batch import VERDICTS_PER_FRAME, Batch
 from fabric_client.begun import SURE_ATTEMPT, UNSURE, Begun
+from fabric_client.ending import InHand
 from fabric_client.errors import Closed, HubError
 from fabric_client.order import Bars
 from fabric_client.refresh import Refresh
@@ -68,7 +69,9 @@ class Subscription:
         self.lease_s: float = request.get("lease_ms", LEASE_S * 1000) / 1000
         self.error: FabricError | None = None
         self.closed = False
-        self.retired = False  # fetch() has left it: deliveries go back at once, and it ends when nothing is held
+        self.stopped = False  # a loop over it is to end
+        self.retired = False  # it is left: deliveries go back at once, and it ends when nothing is held
+        self.in_hand: InHand | None = None  # what a loop hands out
         self.generation = 0
         self.void = 0  # deliveries that a lost session made void
         self.stale = 0  # verdicts that came, or would come, after the delivery was someone else's
@@ -96,7 +99,7 @@ class Subscription:
         self.unsure = self.group is not None and "order" not in settings and "order" not in self.request
         # Whether deliveries want verdicts: not without a group, nor where the hub acks what it sends.
         self.settles = self.group is not None and settings.get("ack", self.request.get("ack")) != "auto"
-        self.careful = self.settles
+        self.careful = self.settles or self.stopped
 
     def subscribe(self, rid: int) -> m.Subscribe:
         """The SUB that opens, or opens again, this subscription."""
@@ -137,17 +140,14 @@ class Subscription:
             self._next_seq = 0
         self.flush_at = self.touch_at = self.look_at = FOREVER
         self.begun.restarted()
-        self.careful = self.settles
+        self.careful = self.settles or self.stopped
         self._window = self._window.renewed()
         self.last_ordinal = 0
         self.jump_allowed = False
 
-    def retire(self) -> None:
-        """Nothing more is taken. What arrived and was not taken goes back, and so does what still arrives."""
-        self.retired = True
-        while (item := self.take()) is not None:
-            if isinstance(item, Batch):
-                item.release()
+    def stop(self) -> None:
+        """The loop over it is to end, at its next step. Called from any thread, also in a signal handler."""
+        self.stopped = self.careful = True
 
     @property
     def holds(self) -> bool:
@@ -267,7 +267,12 @@ class Subscription:
     @property
     def awake(self) -> bool:
         """Whether there is something for whoever waits: a delivery, or news that there will be none."""
-        return bool(self.ready or self.error or self.closed or self.refused)
+        return bool(self.ready or self.refused or self.over)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be handed out."""
+        return self.stopped or self.closed or self.error is not None
 
     def complain(self) -> None:
         """Raise what the hub has against this subscription or its verdicts, each refusal of a verdict once."""
@@ -324,8 +329,7 @@ class Subscription:
         out: list[m.ToHub] = []
         batches: list[Batch] = []
         rows = drained(self._touches)  # first, since a touch of what is settled would be stale
-        rows += self._rows(batches)
-        rows += drained(self._returns)
+        rows += self._rows(batches) + drained(self._returns)
         for start in range(0, len(rows), VERDICT_ROWS_MAX):
             settle = m.Settle(self.chan, next_rid(), tuple(rows[start : start + VERDICT_ROWS_MAX]))
             out.append(self.acks.sent(settle, batches))
@@ -333,14 +337,15 @@ class Subscription:
         self.acks.all_sent()
         if now is not None:
             self._window.measure(now, not self._held)
-        if self._window.rise() or self.begun.told != self.begun.is_unsure:
-            out.append(self._credit())
+        if (not self.retired and self._window.rise()) or self.begun.told != self.begun.is_unsure:
+            out.append(self.credit())
         return out
 
-    def _credit(self) -> m.Credit:
+    def credit(self) -> m.Credit:
         self.begun.told = self.begun.is_unsure
         unsure = UNSURE if self.begun.is_unsure else self.request.get("unsure", 0)
-        return m.Credit(self.chan, self._window.ordinal_max, self._window.bytes_max, unsure)
+        limits = (0, 0) if self.retired else (self._window.ordinal_max, self._window.bytes_max)
+        return m.Credit(self.chan, *limits, unsure)
 
     def _give_back_barred(self) -> None:
         """What is here of barred keys goes back together with the failure that barred them."""
@@ -368,7 +373,7 @@ class Subscription:
         self.begun.resumed()
         yield from self.acks.messages()
         if not self.fetching or self.retired:
-            yield self._credit()
+            yield self.credit()
 
     def answered(self, rid: int, fields: Mapping[str, Any]) -> bool:
         """The hub's OK to an ACK. True when it was one of ours."""

@@ -4,6 +4,7 @@ The core decides (`session`), the pump does (`pump`); here is how a client begin
 says to it is in `sync_publish`, `sync_consume` and `sync_ask`. Every method may be called from any thread.
 """
 
+import logging
 import threading
 import warnings
 from collections.abc import Mapping
@@ -18,11 +19,14 @@ from fabric_client.liveness import SESSION_TTL_S, liveness
 from fabric_client.mailbox import Mailbox
 from fabric_client.options import ANSWER_S, CLOSE_S, default_url, goodbye_s, random_name
 from fabric_client.pump import Pump
+from fabric_client.shifts import STILL_AT_WORK, Shifts
 from fabric_client.sync_ask import Asking
 from fabric_client.sync_consume import Consuming
 from fabric_client.sync_publish import Publishing
 from fabric_client.ticket import Ticket
 from fabric_client.verdicts import Seconds, patience, seconds
+
+log = logging.getLogger("fabric_client")
 
 
 def connect(
@@ -71,6 +75,7 @@ class Client(Publishing, Consuming, Asking):
         self._closed = True
         waits = patience(seconds(timeout, "timeout")) or 0.0
         self._fetchers = Fetchers()
+        self._shifts = Shifts()
         self._is_named = name is not None
         self._mailbox: Mailbox | None = None
         self._mailbox_lock = threading.Lock()
@@ -96,11 +101,25 @@ class Client(Publishing, Consuming, Asking):
         """What the hub said in its welcome."""
         return self._session.hub
 
+    def stop(self) -> None:
+        """End all loops (`consume`, `serve`) and handlers (`work`, `respond`) of this client, from any thread or signal
+        handler. No handler begins after it, those at work finish, and what was not begun goes back to its group."""
+        mailbox = self._mailbox
+        for sub in self._pump.loops():
+            if mailbox is None or sub is not mailbox.sub:
+                self._pump.halt(sub)
+
     def close(self, timeout: Seconds | None = CLOSE_S) -> None:
-        """Flush, say goodbye and close. Raises what `flush` would raise; the client is closed in any case."""
+        """Stop, wait for handlers at work, flush, say goodbye and close; `timeout` holds for each of the two waits.
+        Raises what `flush` would raise; the client is closed in any case. A handler that calls it is not waited for,
+        nor are those beside it: what has no verdict then goes back to its group."""
         if self._closed:
             return
         self._closed = True
+        self.stop()
+        me = threading.get_ident()
+        if not self._pump.wait(lambda: not self._shifts.others(me), patience(timeout)):
+            log.warning(STILL_AT_WORK)
         try:
             self.flush(timeout)
         finally:

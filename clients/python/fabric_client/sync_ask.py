@@ -23,6 +23,7 @@ from fabric_client.options import (
 )
 from fabric_client.reading import Reading
 from fabric_client.requests import Reply, Request, next_reply, one, request_fields, responder_maker
+from fabric_client.shifts import Shifts
 from fabric_client.sync_base import Base
 from fabric_client.ticket import Ticket
 from fabric_client.unconfirmed import Pending
@@ -32,6 +33,7 @@ from fabric_client.workbench import check_handler
 
 class Asking(Base):
     _is_named: bool
+    _shifts: Shifts
     _mailbox: Mailbox | None
     _mailbox_lock: threading.Lock
 
@@ -142,12 +144,15 @@ class Asking(Base):
     ) -> int:
         """Answer requests with what `handler(request)` returns, in up to `concurrency` threads; a generator answers
         with several replies, an exception with a RemoteError. Returns how many were answered, after `count` of them,
-        or when none came for `timeout` seconds."""
+        when none came for `timeout` seconds, or after `stop()`, `close()` or SIGTERM, as `work` does."""
         timeout = patience(timeout)
-        check_handler(handler, "handler(request)", 1, coroutines=False)
+        check_handler(handler, "handler(request)", 1)
         names = patterns_of(patterns)
-        sub = self._open(responder_maker(self._pump, names, group, check_concurrency(concurrency)), ANSWER_S)
-        return worker.respond(self._pump, sub, handler, concurrency, count, timeout)
+        make = responder_maker(self._pump, names, group, check_concurrency(concurrency))
+        with self._shifts.begin(threading.get_ident(), self._pump.poke) as shift:
+            sub = self._open(make, ANSWER_S)
+            shift.ends_by(lambda: self._pump.halt(sub))
+            return worker.respond(self._pump, sub, handler, concurrency, count, timeout, shift)
 
     # Helpers.
 

@@ -1,6 +1,7 @@
 """Consuming with the blocking client: loops, handlers, single fetches."""
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
 from typing import Any, Unpack
 
 from fabric_client import consumer, worker
@@ -20,6 +21,7 @@ from fabric_client.options import (
     subscription_maker,
 )
 from fabric_client.session import Session
+from fabric_client.shifts import Shifts
 from fabric_client.subscription import Subscription
 from fabric_client.sync_base import Base
 from fabric_client.ticket import Ticket
@@ -30,6 +32,7 @@ from fabric_client.workbench import caller, check_on_refresh
 class Consuming(Base):
     _session: Session
     _fetchers: Fetchers
+    _shifts: Shifts
 
     def consume(
         self,
@@ -105,17 +108,20 @@ class Consuming(Base):
         group of order "key" the messages of a key are handled one after the other. Without patterns,
         `work(handler=…, group=…)` works for a group that exists.
 
-        Returns how many were begun, after `count` of them, or when none came for `timeout` seconds.
+        Returns how many were begun, after `count` of them, when none came for `timeout` seconds, or after `stop()`,
+        `close()` or SIGTERM: then no handler begins any more, and those at work finish.
         """
         timeout = patience(timeout)
         check_on_refresh(on_refresh, coroutines=False)
         call, names = caller(handler, coroutines=False), patterns_of(patterns)
-        sub = self._subscribe(
-            names, settings,
-            group=group, start=start, prefetch=prefetch or 2 * check_concurrency(concurrency),
-            concurrency=concurrency, on_error=on_error, count=count,
-        )  # fmt: skip
-        return worker.work(self._pump, sub, call, concurrency, count, timeout, on_refresh)
+        with self._shifts.begin(get_ident(), self._pump.poke) as shift:
+            sub = self._subscribe(
+                names, settings,
+                group=group, start=start, prefetch=prefetch or 2 * check_concurrency(concurrency),
+                concurrency=concurrency, on_error=on_error, count=count,
+            )  # fmt: skip
+            shift.ends_by(lambda: self._pump.halt(sub))
+            return worker.work(self._pump, sub, call, concurrency, count, timeout, on_refresh, shift)
 
     def fetch(
         self,

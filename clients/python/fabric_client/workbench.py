@@ -4,6 +4,7 @@ In an ordered group the hub sends several messages of a key ahead; here they wai
 sees one of them at a time, in order.
 """
 
+import contextlib
 import inspect
 import logging
 from collections import deque
@@ -13,7 +14,7 @@ from typing import Any
 
 from fabric.errors import FabricError
 from fabric_client.batch import Batch
-from fabric_client.errors import Stale
+from fabric_client.errors import Closed, Stale
 from fabric_client.message import Message
 from fabric_client.subscription import Subscription
 
@@ -61,6 +62,14 @@ class Bench:
         self.running -= 1
         self._pass_on(message)
 
+    def release(self) -> None:
+        """Nothing more is begun: what waits goes back to the group at once."""
+        waiting = [row[-1] for row in self._ready] + [message for queue in self._queues.values() for message in queue]
+        self._ready.clear()
+        self._queues.clear()
+        for message in waiting:
+            give_back(message)
+
     @property
     def can_begin(self) -> bool:
         return bool(self._ready) and self.running < self._concurrency and self._left != 0
@@ -101,6 +110,13 @@ class Bench:
             self._push(queue.popleft())
         else:
             del self._queues[key]
+
+
+def give_back(message: Message) -> None:
+    """A message is not begun, and goes to another consumer; with a closed subscription it has gone back already."""
+    if not message.lost:
+        with contextlib.suppress(Closed):
+            message.release()
 
 
 def caller(handler: Callable[..., Any] | None, *, coroutines: bool = True) -> Callable[[Message], Any]:

@@ -5,14 +5,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import get_ident
 from typing import Any, Final
 
 from fabric_client.message import Message
 from fabric_client.pump import Pump
 from fabric_client.refresh import Refresh
 from fabric_client.requests import Request, Responder
+from fabric_client.shifts import Shift
 from fabric_client.subscription import Subscription
-from fabric_client.workbench import Bench, check_ran, report
+from fabric_client.workbench import Bench, check_ran, give_back, report
 
 POLL_S: Final = 0.01
 
@@ -27,6 +29,7 @@ def work(
     count: int | None,
     timeout: float | None,
     on_refresh: OnRefresh | None,
+    shift: Shift,
 ) -> int:
     """Run the handler on every message until `count`, or nothing came for `timeout` seconds; how many it was."""
     bench = Bench(sub, concurrency, count)
@@ -34,7 +37,11 @@ def work(
     refresh: Refresh | None = None
 
     def handle(message: Message) -> None:
+        shift.crew.add(get_ident())
         try:
+            if sub.stopped:
+                give_back(message)
+                return
             with message:
                 if (result := call(message)) is not None:
                     check_ran(result)
@@ -54,7 +61,9 @@ def work(
                     is_open = not sub.careful or pump.may_begin(sub, bench.first, timeout)
                     if is_open and (message := bench.next()) is not None:
                         pool.submit(handle, message)
-                if bench.over or not is_open:
+                if sub.over:
+                    sub.complain()
+                if sub.over or bench.over or not is_open:
                     break
                 if refresh is not None and bench.idle:
                     refresh.tell(on_refresh)
@@ -65,11 +74,12 @@ def work(
                         refresh = item
                     elif item is not None:
                         bench.add(item)
-                    elif not finished and (bench.idle or sub.closed or sub.error):
+                    elif not finished and bench.idle:
                         break
-                elif not pump.wait(lambda: finished, None):
+                elif not pump.wait(lambda: finished or sub.over, None):
                     time.sleep(POLL_S)  # the client was closed: what has begun may end nevertheless
         finally:
+            bench.release()
             try:
                 pool.shutdown(wait=True)  # what has begun may end, and give its verdict
             finally:
@@ -99,12 +109,14 @@ def respond(
     concurrency: int,
     count: int | None,
     timeout: float | None,
+    shift: Shift,
 ) -> int:
     """Answer requests until `count`, or none came for `timeout` seconds; how many it was."""
     begun = 0
     running: set[Request] = set()
 
     def handle(request: Request) -> None:
+        shift.crew.add(get_ident())
         try:
             answer(request, handler)
         finally:
@@ -114,7 +126,7 @@ def respond(
     with ThreadPoolExecutor(concurrency, "fabric-responder") as pool:
         try:
             while begun != count:
-                pump.wait(lambda: len(running) < concurrency, None)
+                pump.wait(lambda: len(running) < concurrency or sub.over, None)
                 request = pump.next_request(sub, timeout)
                 if request is None:
                     break
