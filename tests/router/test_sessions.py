@@ -168,7 +168,7 @@ def test_subscription_that_the_client_does_not_name_is_given_up() -> None:
 def test_what_lapsed_meanwhile_is_not_sent_again_under_its_old_ordinal() -> None:
     w, token = resumable(lease_ms=1000)
     w.router.peer_gone(A)
-    w.pass_time(1.5)
+    w.pass_time(1.2)
     w.hello(B, resume={"session": token, "subs": [[3, 0]]})
     assert [row[:3] for row in w.delivered(B)] == [(4, 2, 2), (5, 3, 2)]
     w.pass_time(0.6)  # what can have been begun has failed, and waits
