@@ -95,17 +95,10 @@ def test_a_hub_that_is_killed_again_and_again_fires_each_once(tmp_path: Path) ->
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             child.start()
-            with talker(context, child.url, producer={"name": "p"}) as peer:
-                due_us = time.time_ns() // 1000 + 500_000
-                for first in range(0, COUNT, 50):
-                    rids = [peer.next_rid() for _ in range(50)]
-                    for i, rid in enumerate(rids, first):
-                        options = {"at_us": due_us + 2000 * i}
-                        peer.send(m.Publish(rid, i + 1, 0, b.encode("t", [b"%d" % i]), options))
-                    for rid in rids:
-                        peer.until(m.Ok, rid)
-            for _ in range(KILLS):
+            due_us = 0
+            for first in range(0, COUNT, COUNT // KILLS):
                 fired = stored(context, child)
+                due_us = fill(context, child, first, due_us)
                 eventually(lambda least=fired: stored(context, child) > least, "some are fired")  # type: ignore[misc]
                 child.kill()
                 child.start()
@@ -118,6 +111,20 @@ def test_a_hub_that_is_killed_again_and_again_fires_each_once(tmp_path: Path) ->
         bodies = bodies_on_disk(child.journal)
     assert sorted(bodies, key=int) == [b"%d" % i for i in range(COUNT)]
     assert bodies == sorted(bodies, key=int), "in the order in which they were due"
+
+
+def fill(context: "zmq.Context[zmq.Socket[bytes]]", child: Child, first: int, after_us: int) -> int:
+    """Schedule messages from a number on, for a second that begins soon, and not before a time. Returns its end."""
+    with talker(context, child.url, producer={"name": "p"}) as peer:
+        due_us = max(time.time_ns() // 1000 + 200_000, after_us)
+        for start in range(first, first + COUNT // KILLS, 50):
+            rids = [peer.next_rid() for _ in range(50)]
+            for i, rid in enumerate(rids, start):
+                options = {"at_us": due_us + 2000 * (i - first)}
+                peer.send(m.Publish(rid, i + 1, 0, b.encode("t", [b"%d" % i]), options))
+            for rid in rids:
+                peer.until(m.Ok, rid)
+    return due_us + 2000 * COUNT // KILLS
 
 
 def stored(context: "zmq.Context[zmq.Socket[bytes]]", child: Child) -> int:
