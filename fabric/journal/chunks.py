@@ -31,6 +31,9 @@ Wanted = Callable[[str], bool]
 
 BLOCKS_MAX: Final = 256  # a block's place in its chunk fits a byte
 BYTES_MAX: Final = 16 << 20  # so that a skipped chunk is worth skipping and an open one is soon read again at start
+# A summary is read, and its topics are compared with patterns, in one step of a search: some milliseconds.
+NAMES_MAX: Final = 4_096  # and those of the last block, which may be twice as many
+LISTED_MAX: Final = 32_768  # topics of all blocks together
 _SHORT_NUMBERS: Final = 1 << 16
 _HEAD: Final = struct.Struct("<QQqqQ")
 _EXTENT: Final = struct.Struct("<QQ")
@@ -71,7 +74,7 @@ class OpenChunk:
     grow at their end and `committed` is set last, so a reader needs no lock.
     """
 
-    __slots__ = ("_numbers", "bases", "committed", "entries", "first_seq", "names", "size")
+    __slots__ = ("_numbers", "bases", "committed", "entries", "first_seq", "listed", "names", "size")
 
     def __init__(self, first_seq: int) -> None:
         self.first_seq = first_seq
@@ -79,6 +82,7 @@ class OpenChunk:
         self.bases: list[int] = []
         self.committed = 0
         self.size = 0
+        self.listed = 0  # topics of all blocks
         self._numbers = _Numbers()
         self.names = self._numbers.names
 
@@ -89,13 +93,19 @@ class OpenChunk:
 
     @property
     def is_full(self) -> bool:
-        return len(self.entries) >= BLOCKS_MAX or self.size >= BYTES_MAX
+        return (
+            len(self.entries) >= BLOCKS_MAX
+            or self.size >= BYTES_MAX
+            or len(self.names) >= NAMES_MAX
+            or self.listed >= LISTED_MAX
+        )
 
     def add(self, base_seq: int, last_seq: int, ts_us: int, size: int, topics: Iterable[bytes] | None) -> None:
         numbers = None if topics is None else array("I", map(self._numbers.__getitem__, topics))
         self.entries.append(Entry(base_seq, last_seq, ts_us, size, numbers))
         self.bases.append(base_seq)
         self.size += size
+        self.listed += len(numbers or ())
 
     def publish(self) -> None:
         """All that was added is committed."""
@@ -107,6 +117,7 @@ class OpenChunk:
             return
         del self.entries[self.committed :], self.bases[self.committed :]
         self.size = sum(entry.size for entry in self.entries)
+        self.listed = sum(len(entry.topics or ()) for entry in self.entries)
         known = 1 + max((max(entry.topics) for entry in self.entries if entry.topics), default=-1)
         for name in self.names[known:]:
             del self._numbers[name.encode()]

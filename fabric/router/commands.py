@@ -127,6 +127,8 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, out: Ou
     unsure, batches = fields.get("unsure", 0), fields.get("batches", False)
     if not is_number(unsure) or type(batches) is not bool:
         raise ProtocolError(Code.BAD_OPTION, f"unsure is a number, not {unsure!r:.60}; batches is true or false")
+    if existing is not None:
+        router.refreshes.require_start(existing)
     router.change.begin()
     group = existing or router.dispatcher.create(name, settings, fields.get("start"))
     if existing is None and group.durable:

@@ -31,6 +31,7 @@ from fabric.router.members import UNLIMITED, FetchOrder, Subscription
 from fabric.router.pattern_change import before_change
 from fabric.router.positions import Ends, Position, find_position
 from fabric.router.rounds import PARCEL_WORK, SEARCH_WORK
+from fabric.router.searches import Searches
 from fabric.router.sessions import Session
 from fabric.router.timers import NEVER, Timers
 from fabric.router.verdict_rows import Row, merged, require_few
@@ -59,6 +60,7 @@ class Dispatcher:
         self._intake = intake
         self._ledger = ledger
         self._rounds = commons.rounds
+        self._searches = Searches(commons.shelf.reader, commons.clock)
         self._idle: dict[Group, None] = {}  # without consumers, and their lanes are not where they belong yet
         self.rows = GroupRows()
         self._ids = count(1)
@@ -100,7 +102,7 @@ class Dispatcher:
     def position(self, group: Group, wish: Any, field: str) -> Position:
         """The position that someone asks for, as this group sees it."""
         ends = Ends(self.first_seq, self.commons.committed_seq, self._intake.next_seq)
-        return find_position(wish, ends, group.wants, self.commons.shelf.reader, field)
+        return find_position(wish, ends, group.patterns, self._searches, field)
 
     def seek(self, group: Group, to: Position) -> None:
         """Begin again elsewhere: all leases end, all failures are forgotten."""
@@ -288,6 +290,7 @@ class Dispatcher:
 
     def sweep(self, now: float, out: Out) -> None:
         """Now and then: groups without consumers move on too, in small steps."""
+        self._searches.sweep(now)
         for group in list(self._idle)[:IDLE_PER_SWEEP]:
             del self._idle[group]
             if self._advance(group, now, out):

@@ -16,7 +16,7 @@ from fabric.router.lanes import REMOVED, STREAK_MAX, Runs, Work, next_work, rede
 from fabric.router.ledger import Out
 from fabric.router.letters import revived
 from fabric.router.members import Subscription
-from fabric.router.rounds import PARCEL_WORK
+from fabric.router.rounds import PARCEL_WORK, TOPIC_WORK
 
 # Parcels handed out by one group in one go; then others get their turn.
 PARCELS_PER_GO: Final = 64
@@ -190,7 +190,7 @@ def post(
     first_ordinal, count = member.sent + 1, sum(b - a for a, b in runs)
     member.sent += count
     member.bytes_sent += len(raw)
-    group.commons.rounds.spent += len(raw) + PARCEL_WORK
+    group.commons.rounds.spent += len(raw) + PARCEL_WORK + (block.n_topics - 1) * TOPIC_WORK
     out.append((member.session.peer, Deliver(member.chan, first_ordinal, work.attempt, flat(seqs), raw)))
     if group.commons.events is not None:
         note(group, Happening.DELIVER, member, work.attempt, seqs)

@@ -117,6 +117,12 @@ class Refreshes:
         self._move(group, (number, target, Phase.SYNCING))
         return {"group": group.name, "refresh": number, "target": target, "cursor": to.cursor}
 
+    def require_start(self, group: Group) -> None:
+        """Raise BUSY while the position is searched at which the refresh starts over when a consumer joins."""
+        refresh = self._running.get(group)
+        if refresh is not None and not group.members:
+            self._dispatcher.position(group, refresh.start, "from")
+
     def joined(self, sub: Subscription, out: Out) -> None:
         """A new member hears where the refresh is; if it is the only one, that is at the beginning."""
         refresh = self._running.get(sub.group)

@@ -16,6 +16,7 @@ TURN_WORK: Final = 8 << 20  # some ten milliseconds
 AGAIN_WORK: Final = TURN_WORK // 4  # for groups that are served again, however much the others do in the turn
 GO_WORK_MIN: Final = 256 << 10  # for one group, however many there are
 PARCEL_WORK: Final = 16 << 10  # of each DELIVER, besides its bytes
+TOPIC_WORK: Final = 1 << 10  # of each topic of a block, besides the first: groups are looked up for it
 GROUP_WORK: Final = 4 << 10
 SEARCH_WORK: Final = 1 << 20  # of a search through the journal that has not ended
 

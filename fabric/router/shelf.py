@@ -4,7 +4,7 @@ A live group is served from memory and costs no disk read. The shelf is derived 
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from fabric.block import Block
@@ -44,10 +44,6 @@ class Reader(Protocol):
         ...
 
     def seek_time(self, ts_us: int) -> int: ...
-    def latest_per_key(self, wanted: Callable[[str], bool]) -> Iterator[list[int]]:
-        """The seqs of the latest message of each key of each wanted topic, some at a time."""
-        ...
-
     def topic_names(self, limit: int) -> tuple[list[str], bool]:
         """Topics of the latest messages, as many as can be found without a long search; whether that is all."""
         ...
@@ -62,10 +58,6 @@ class Reader(Protocol):
 
     def previous_block(self, before: int, wanted: Callable[[str], bool]) -> tuple[Block | None, int]:
         """The last block that begins before a seq and has a wanted topic, and the seq before which to go on."""
-        ...
-
-    def last_match(self, wanted: Callable[[str], bool], before: int | None = None) -> int | None:
-        """The seq of the last message with a wanted topic; of those whose block begins before a seq, when given."""
         ...
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fabric.block import Block
-from fabric.journal.chunks import Chunk, OpenChunk, Wanted
+from fabric.journal.chunks import LISTED_MAX, NAMES_MAX, Chunk, OpenChunk, Wanted
 from fabric.journal.reader import Damaged, Reader, blocks_from
 from fabric.journal.records import seq_key
 from fabric.journal.store import Journal, Limits
@@ -216,3 +216,40 @@ def test_many_topics_end_a_call_early(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (block, seq) == (None, 2 * 3001 + 1)
     assert asked == 2 * 3001
     journal.close()
+
+
+def test_a_step_of_a_search_compares_few_topics_however_many_there_are(tmp_path: Path) -> None:
+    """A chunk ends when it has many topics, so that its summary is read and compared soon."""
+    journal, pen = Journal.open(tmp_path / "j"), Pen()
+    for n in range(30):
+        journal.commit([pen.block([f"t.{n}.{k}" for k in range(1_000)], 1_000)])
+    asked: list[str] = []
+
+    def wanted(topic: str) -> bool:
+        asked.append(topic)
+        return topic == "t.29.999"
+
+    reader, seq, steps, block = journal.reader(), 1, 0, None
+    while block is None:
+        before = len(asked)
+        block, seq = reader.next_block(seq, wanted)
+        assert len(asked) - before <= 2 * NAMES_MAX + 1_000
+        steps += 1
+    assert steps > 5
+    before, stop = len(asked), pen.seq
+    while stop > 1:
+        _, stop = reader.previous_block(stop, wanted)
+        assert len(asked) - before <= NAMES_MAX + 1_000
+        before = len(asked)
+    journal.close()
+    assert Journal.open(tmp_path / "j").last_seq == 30_000
+
+
+def test_a_chunk_ends_when_its_blocks_list_many_topics(tmp_path: Path) -> None:
+    """Also when these are the same in each of them."""
+    journal, pen = Journal.open(tmp_path / "j"), Pen()
+    names = [f"t.{k}" for k in range(1_000)]
+    for _ in range(40):
+        journal.commit([pen.block(names, 1_000)])
+    with journal.environment.begin() as txn:
+        assert txn.stat(journal.tables.chunks)["entries"] == 40_000 // LISTED_MAX
