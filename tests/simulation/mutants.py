@@ -32,6 +32,7 @@ from fabric.router.producers import Producer
 from fabric.router.ranges import Ranges
 from fabric.router.reading import Reading
 from fabric.router.requests import Requests
+from fabric.router.rounds import Rounds
 from fabric.router.schedule import Schedules
 from fabric.router.services import Responder
 from fabric.router.sessions import Session
@@ -60,6 +61,7 @@ from tests.simulation.mutations import (
     fail_as_unseen,
     fit_what_expired,
     forget_gaps,
+    forget_the_rest,
     forget_what_waits,
     get_from_the_second,
     get_no_more,
@@ -81,6 +83,7 @@ from tests.simulation.mutations import (
     put_at_once,
     record_with,
     resend_everything,
+    resend_nothing,
     restore_producer_anew,
     restore_without_failures,
     restore_without_pause,
@@ -247,8 +250,9 @@ MUTANTS: Final = {
     "letters are redriven to everybody": Mutant(letters, "REDRIVE", "b.", ADMINISTERED),
     "letters are redriven for ever": Mutant(DeadLetters, "remove", nothing, ADMINISTERED),
     "groups are not woken": Mutant(Group, "wake", nothing),
-    "nothing is sent again on resume": Mutant(commands, "_resend", nothing, RESUMING),
-    "everything is sent again on resume": Mutant(commands, "_resend", resend_everything, RESUMING),
+    "nothing is sent again on resume": Mutant(dispatcher.Dispatcher, "send_again", resend_nothing, RESUMING),
+    "everything is sent again on resume": Mutant(dispatcher.Dispatcher, "send_again", resend_everything, RESUMING),
+    "groups for which a turn has no work left are forgotten": Mutant(Rounds, "__iter__", forget_the_rest),
     "nobody is told of gaps": Mutant(Group, "lost", lost_without_a_word, Bias(weights={Act.TRIM: 8})),
     "gaps are forgotten on restart": Mutant(
         Group, "record", record_with(untold=lambda row: ()), Bias(weights={Act.TRIM: 10, Act.CRASH: 8, Act.GOODBYE: 6})

@@ -1,6 +1,6 @@
 """What a planted bug does in place of what the router does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from fabric import messages as m
@@ -16,9 +16,12 @@ from fabric.router.pending import Pending
 from fabric.router.producers import Producer
 from fabric.router.ranges import Ranges
 from fabric.router.requests import Inquiry, Requests
+from fabric.router.rounds import Rounds
 from fabric.router.topic_state import Topic
 from fabric.router.upcoming import Key
 from fabric.router.verdict_rows import merged
+
+_groups: Final = Rounds.__iter__  # as it is without a planted bug
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:
@@ -304,9 +307,19 @@ def the_last_is_not_final(original: Callable[..., None]) -> Callable[..., None]:
 # Resuming, and other things.
 
 
-def resend_everything(sub: Subscription, seen: int, out: Out) -> None:
+def forget_the_rest(self: Rounds) -> Iterator[Group]:
+    yield from _groups(self)
+    self.clear()
+
+
+def resend_nothing(self: Dispatcher, sub: Subscription, seen: int, room: int, out: Out) -> int:
+    return room
+
+
+def resend_everything(self: Dispatcher, sub: Subscription, seen: int, room: int, out: Out) -> int:
     for parcel in sub.parcels:
         out += handing.send_again(sub.group, parcel)
+    return room
 
 
 def lost_without_a_word(self: Group, first: int, last: int, why: str, out: Out) -> None:

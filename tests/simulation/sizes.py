@@ -5,7 +5,18 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Final
 
-from fabric.router import handed, id_era, id_span, ids, lanes, shelf
+from fabric.router import (
+    dispatcher,
+    handed,
+    handing,
+    id_era,
+    id_span,
+    ids,
+    lanes,
+    members,
+    rounds,
+    shelf,
+)
 
 BUCKETS: Final = 4
 WORDS: Final = 64
@@ -32,6 +43,11 @@ SMALL: Final[dict[ModuleType, dict[str, int]]] = {
     shelf: {"GONE_MAX": 1, "SCAN_BLOCKS_MAX": 4, "SHELF_BYTES_MAX": 400},  # some three blocks
     handed: {"STEP_MIN": 2, "STEP_MAX": 1024, "GROWTH": 2},
     lanes: {"SCAN_BLOCKS_MAX": 4},
+    # A turn hands out some ten blocks, and a consumer holds twelve.
+    rounds: {"TURN_WORK": 2_000, "AGAIN_WORK": 500, "GO_WORK_MIN": 200, "GROUP_WORK": 10, "SEARCH_WORK": 200},
+    handing: {"PARCEL_WORK": 50, "TOPIC_WORK": 10},
+    dispatcher: {"PARCEL_WORK": 50, "SEARCH_WORK": 200},
+    members: {"HELD_MAX": 12, "HELD_MIN": 3, "ALL_HELD_MAX": 24},
     ids: {"BUCKETS": BUCKETS, "ERA_KEYS": ERA_KEYS, "KEPT_ROWS": 3, "STEP_BUCKETS": 1, "STEP_ROWS": 3},
 }
 _USUAL: Final = {module: {name: getattr(module, name) for name in sizes} for module, sizes in SMALL.items()}
