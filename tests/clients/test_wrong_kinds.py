@@ -114,6 +114,11 @@ def test_many_payloads_may_come_one_by_one(fab: Client) -> None:
         ("tcp://127.0.0.1:0", {}, "a port is 1..65535"),
         (None, {"timeout": -1}, "timeout is 0 seconds or more"),
         (None, {"session_ttl": "x"}, "session_ttl 'x' is not a duration"),
+        (None, {"session_ttl": 10**400}, r"session_ttl 1000+\.\.\.0+ is not a duration"),
+        (None, {"session_ttl": 0.999}, r"session_ttl is 1\.\.600 seconds, not 0.999"),
+        (None, {"session_ttl": float("nan")}, r"session_ttl is 1\.\.600 seconds, not nan"),
+        (None, {"heartbeat": 60.5, "session_ttl": 600}, r"heartbeat is 0\.2\.\.60 seconds"),
+        (None, {"heartbeat": 0.51, "session_ttl": 1}, "more than half of session_ttl"),
         (None, {"producer": ""}, "producer is a name"),
     ],
 )

@@ -5,6 +5,8 @@ turns that into the verdict. Any other exception is the handler's failure, and `
 """
 
 import re
+import reprlib
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -76,12 +78,13 @@ def seconds(value: Seconds, what: str = "a duration") -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
+        with suppress(OverflowError):  # a whole number beyond all floats
+            return float(value)
     if isinstance(value, str):
         parts = _PART.findall(value)
         if parts and "".join(number + unit for number, unit in parts) == value.strip():
             return sum(float(number) * _UNITS[unit] for number, unit in parts)
-    raise FabricError(f"{what} {value!r} is not a duration", _HINT)
+    raise FabricError(f"{what} {reprlib.repr(value)} is not a duration", _HINT)
 
 
 def patience(value: Seconds | None, what: str = "timeout") -> float | None:
