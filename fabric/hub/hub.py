@@ -34,7 +34,7 @@ from fabric.hub.log import event
 from fabric.hub.options import HubOptions as HubOptions
 from fabric.hub.port import Port, check_address
 from fabric.hub.restore import finish, restored_router
-from fabric.hub.scribe import Committed, Failed, Scribe, Trimmed, TrimWanted, Unwritable, journal_failed
+from fabric.hub.scribe import Begins, Committed, Failed, Scribe, Trimmed, TrimWanted, Unwritable, journal_failed
 from fabric.journal.store import Journal
 from fabric.messages import PeerId
 from fabric.router.core import Turn
@@ -299,6 +299,8 @@ class Hub:
                 case Trimmed(first_seq):
                     self._router.trimmed(first_seq, out)
                     self._log.write(JOURNAL_TRIMMED, {"first_seq": first_seq})
+                case Begins(first_seq):
+                    self._router.begins_at(first_seq)
                 case TrimWanted(seq):
                     self._router.topics.give_way(seq)
                 case Unwritable(error):
@@ -349,8 +351,6 @@ class Hub:
             return
         self._space_at = now + SPACE_EVERY_S
         self.journal.hold_seq = self._router.topics.hold
-        if self.journal.first_seq > self._router.dispatcher.first_seq:
-            self._router.begins_at(self.journal.first_seq)
         reason = self.journal.pressure()
         refusing = self._router.intake.refusal is not None
         if (reason is not None) != refusing:

@@ -28,6 +28,12 @@ class Trimmed(NamedTuple):
     first_seq: int
 
 
+class Begins(NamedTuple):
+    """The journal begins later, and no message went: what lay before was removed already."""
+
+    first_seq: int
+
+
 class TrimWanted(NamedTuple):
     """Retention would remove messages below this seq, but the router has not given way yet."""
 
@@ -46,7 +52,7 @@ class Failed(NamedTuple):
     error: BaseException
 
 
-Report = Committed | Trimmed | TrimWanted | Unwritable | Failed
+Report = Committed | Trimmed | Begins | TrimWanted | Unwritable | Failed
 Answer = TypeVar("Answer")
 
 
@@ -156,9 +162,12 @@ class Scribe:
         """One small step of retention now and then, between commits."""
         if time.monotonic() < self._trim_at:
             return
+        before = self._journal.first_seq
         first_seq = self._journal.trim_step(time.time_ns() // 1000)
         if first_seq is not None:
             self._report(Trimmed(first_seq))
+        elif self._journal.first_seq > before:
+            self._report(Begins(self._journal.first_seq))
         if not self._journal.may_trim_more:
             self._trim_at = time.monotonic() + TRIM_EVERY_S
             if wanted := self._journal.trim_wanted:

@@ -121,6 +121,11 @@ class Reader:
         self.events = EventReader(self._transaction, journal.tables)
         self.schedules = ScheduleReader(self._transaction, journal.tables, journal.residence)
 
+    @property
+    def begins_at(self) -> int:
+        """Where the first block begins that is on disk. The journal thread moves it."""
+        return self._journal.first_block_seq
+
     def next_ids(self, number: int) -> tuple[int, bytes] | None:
         """The first row of the index of idempotency keys at or after a number; an empty one when it is damaged."""
         with self._transaction() as txn:

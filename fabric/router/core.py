@@ -260,7 +260,7 @@ class Router:
 
     def begins_at(self, first_seq: int) -> None:
         """The journal has less of what was removed before; nobody misses anything."""
-        self.dispatcher.first_seq = first_seq
+        self.dispatcher.begins_at(first_seq)
         self.topics.trimmed(first_seq)
 
     def trimmed(self, first_seq: int, out: Out) -> None:

@@ -51,7 +51,7 @@ class Dispatcher:
         self.counters: Counter[str] = Counter()
         self.groups: dict[str, Group] = {}
         self.commons = commons
-        self.first_seq = commons.shelf.first_seq = first_seq
+        self.first_seq = commons.shelf.first_seq = commons.shelf.begins_at = first_seq
         self.draining = False
         self.hasty_groups = 0  # how many are of level `received`
         self.timers: Timers[_Timed] = Timers(_is_pending)
@@ -366,9 +366,16 @@ class Dispatcher:
                 self.counters["dead_letters"] += letter.last - letter.first + 1
             group.close(letter.first, letter.last)
 
+    def begins_at(self, first_seq: int) -> None:
+        """The journal begins later, and nobody misses anything: groups that have waited for the news go on."""
+        self.first_seq = self.commons.shelf.begins_at = first_seq
+        for group in self.groups.values():
+            if group.is_searching():
+                self.stir(group)
+
     def trimmed(self, first_seq: int, out: Out) -> None:
         """Retention moved the start of the journal."""
-        self.first_seq = self.commons.shelf.first_seq = first_seq
+        self.first_seq = self.commons.shelf.first_seq = self.commons.shelf.begins_at = first_seq
         for group in self.groups.values():
             group.trimmed(first_seq, out)
             if group.is_searching():

@@ -114,6 +114,9 @@ def search(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) -> 
         if lane.cursor > horizon:
             break
         block, cursor, more = shelf.find(lane.cursor, horizon, group.wants)
+        is_next = isinstance(block, Block) and block.base_seq <= lane.cursor
+        if not is_next and shelf.awaits_news(lane.cursor):  # what lies between may be lost, and not unwanted
+            return None, False
         lane.cursor = max(lane.cursor, cursor)
         if block is None:
             lane.live = lane.cursor > horizon

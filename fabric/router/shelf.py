@@ -34,6 +34,11 @@ class Reader(Protocol):
 
     @property
     def schedules(self) -> StoredSchedules: ...
+    @property
+    def begins_at(self) -> int:
+        """Where the first block begins that is on disk. Retention moves it before the router is told."""
+        ...
+
     def block_at(self, seq: int) -> Block | Damaged | None: ...
     def next_block(self, seq: int, wanted: Callable[[str], bool]) -> tuple[Block | Damaged | None, int]:
         """The first block at or after seq with a wanted topic, and the seq at which to go on."""
@@ -77,6 +82,7 @@ class Shelf:
         self._start = 0
         self._bytes = 0
         self.first_seq = 1  # what lies below is removed, also when it is still in memory
+        self.begins_at = 1  # where the journal begins, as the router was told
         self.removed: dict[str, int] = {}  # topic -> its messages with a seq below were removed
         self.keyed: set[str] = set()  # topics that keep the latest of each key; of these,
         self.superseded: Callable[[Block, int], bool] | None = None  # whether a later message has the key of a place
@@ -105,6 +111,11 @@ class Shelf:
             block = self._blocks[bisect_right(self._bases, seq) - 1]
             return block if seq <= block.last_seq else None
         return self.reader.block_at(seq)
+
+    def awaits_news(self, seq: int) -> bool:
+        """Whether retention has removed what lies at seq, and the router was not told yet."""
+        begins_at = self.reader.begins_at
+        return seq < begins_at and self.begins_at < begins_at
 
     def find(self, cursor: int, horizon: int, wanted: Callable[[str], bool]) -> Found:
         """The first block at or after cursor, up to horizon, with a wanted topic."""

@@ -106,6 +106,39 @@ def test_a_consumer_that_is_away_for_a_moment_hears_of_the_gap_when_it_is_back()
     assert w.bodies(A) == ["3"]
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_what_is_removed_before_the_router_hears_of_it_is_told(durable: bool) -> None:
+    """The journal thread removes blocks, and its news is on the way; a group that reads from disk meanwhile must not
+    take what is gone for what it does not want."""
+    w = Losing()
+    for body in "12345":
+        w.pub(P, "a", body)
+    w.restart()  # nothing is in memory
+    w.arrive()
+    w.reader.blocks, w.reader.begins_at = w.reader.blocks[3:], 4
+    w.sub(A, 1, *([] if durable else ["a"]), start=None if durable else "first", group="g" if durable else None)
+    w.pass_time(5)
+    w.trim(4)
+    w.pass_time(5)
+    assert w.gaps(A) == [(1, 3)]
+    assert w.bodies(A) == ["4", "5"]
+
+
+def test_the_news_that_nobody_has_lost_anything_lets_a_group_go_on() -> None:
+    w = Losing()
+    for body in "123":
+        w.pub(P, "a", body)
+    w.restart()
+    w.arrive()
+    w.reader.blocks, w.reader.begins_at = w.reader.blocks[1:], 2
+    w.sub(A, 1, group="g")
+    assert w.bodies(A) == []
+    w.router.begins_at(2)
+    w.pass_time(1)
+    assert w.bodies(A) == ["2", "3"]
+    assert w.gaps(A) == []
+
+
 def test_many_gaps_are_told_as_one_that_holds_them_all() -> None:
     w = Losing()
     group = w.router.groups["g"]

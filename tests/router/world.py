@@ -16,6 +16,7 @@ class MemoryReader:
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
+        self.begins_at = 1  # set by tests in which the router hears of retention later
         self.events: list[m.SaveEvents] = []
         self.schedules = MemorySchedules()
         self.ids: dict[int, bytes] = {}

@@ -159,6 +159,10 @@ class Disk:
 
     # The Reader.
 
+    @property
+    def begins_at(self) -> int:
+        return self.first_seq
+
     def _open(self, at: int) -> Block:
         block = self.raws[at]
         if not isinstance(block, Block):

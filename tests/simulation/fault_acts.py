@@ -58,8 +58,14 @@ def clock(world: World, client: Client, n: int) -> bool:
 
 
 def trim(world: World, client: Client, n: int) -> bool:
-    """Retention removes the oldest blocks."""
+    """Retention removes the oldest blocks; or, the hub crashes and starts with narrower limits, so that retention comes
+    first and the news of it later."""
     disk = world.disk
+    if n & 0x80:
+        world.note(lambda: "the hub crashes and starts with narrower limits")
+        world.narrower = 1 + (n & 0x7F)
+        world.crash(n % 3)
+        return True
     if len(disk.bases) < 3:
         return False
     first = disk.trim(disk.bases[1 + n % (len(disk.bases) - 1)])

@@ -36,6 +36,7 @@ from fabric.router.rounds import Rounds
 from fabric.router.schedule import Schedules
 from fabric.router.services import Responder
 from fabric.router.sessions import Session
+from fabric.router.shelf import Shelf
 from fabric.router.topic_keeper import Keeper
 from fabric.router.topic_state import Topic
 from fabric.router.topicbook import TopicBook
@@ -256,6 +257,9 @@ MUTANTS: Final = {
     "nobody is told of gaps": Mutant(Group, "lost", lost_without_a_word, Bias(weights={Act.TRIM: 8})),
     "gaps are forgotten on restart": Mutant(
         Group, "record", record_with(untold=lambda row: ()), Bias(weights={Act.TRIM: 10, Act.CRASH: 8, Act.GOODBYE: 6})
+    ),
+    "what is removed is passed over before the news": Mutant(
+        Shelf, "awaits_news", always(False), Bias(weights={Act.TRIM: 12, Act.CRASH: 6})
     ),
     "gaps are told by halves": Mutant(Group, "tell_gaps", forget_gaps, Bias(weights={Act.TRIM: 10, Act.GOODBYE: 6})),
     "messages are removed before they are settled": Mutant(

@@ -60,6 +60,7 @@ class World:
         self.peers = 0
         self.slow = 0  # commits that will take long
         self.failing = False  # the next commit fails
+        self.narrower = 0  # how much retention removes when the hub is started again
         self.faulty = False  # the router fails at the next command that changes something
         self._heap: list[tuple[int, int, int, int, Any, Any]] = []  # (when, urgency, number, what, about, about)
         self._count = 0
@@ -384,7 +385,13 @@ class World:
             wire.cut(drops=True)
         self.wires = {}
         self.router = self._start()
+        before = self.disk.first_seq
+        if self.narrower and len(self.disk.bases) > 1:  # the journal begins later before the hub's first turn
+            self.disk.trim(self.disk.bases[1 + self.narrower % (len(self.disk.bases) - 1)])
+        self.narrower = 0
         self.hub_turn()
+        if self.disk.first_seq > before:
+            self.trimmed(self.disk.first_seq)
 
     def trimmed(self, first_seq: int) -> None:
         self._look_at_the_clock()
