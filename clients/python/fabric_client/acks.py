@@ -23,7 +23,7 @@ _PASSING = (Verdict.TOUCH, Verdict.RELEASE)
 class Watch:
     """A caller that waits for the answer to verdicts on some messages of a batch."""
 
-    __slots__ = ("batch", "indexes", "rids", "stale", "ticket")
+    __slots__ = ("batch", "doubtful", "indexes", "rids", "stale", "ticket")
 
     def __init__(self, batch: Batch, indexes: Collection[int], ticket: Ticket) -> None:
         self.batch = batch
@@ -31,28 +31,36 @@ class Watch:
         self.ticket = ticket
         self.rids: set[int] = set()  # of the ACKs that carry the verdicts
         self.stale: list[int] = []  # seqs
+        self.doubtful = False  # stale in the answer to an ACK that was sent twice: the first one may have been applied
 
     def covers(self, rows: Sequence[Row]) -> bool:
         first = self.batch.first_ordinal
         spans = [(a, b) for verdict, a, b, _ in rows if verdict != Verdict.TOUCH]
         return any(a <= first + index <= b for index in self.indexes for a, b in spans)
 
-    def answered(self, rid: int, stale: Sequence[Sequence[int]]) -> None:
+    def answered(self, rid: int, stale: Sequence[Sequence[int]], resent: bool) -> None:
         first = self.batch.first_ordinal
         for index in self.indexes if stale else ():
-            if any(a <= first + index <= b for a, b in stale):
+            if _within(first + index, stale):
                 self.stale.append(self.batch.seq_of(index))
+                self.doubtful |= resent
         self.rids.discard(rid)
         if self.rids:
             return
-        if self.stale:
+        if self.doubtful:
+            self.lost("the answer was lost with a connection")
+        elif self.stale:
             self.ticket.fail(too_late(self.stale))
         else:
             self.ticket.succeed(None)
 
-    def lost(self) -> None:
+    def lost(self, why: str = "the hub forgot the session") -> None:
         names = [(self.batch.topics[index], self.batch.seq_of(index)) for index in self.indexes]
-        self.ticket.fail(VerdictsUnconfirmed(names, len(names)))
+        self.ticket.fail(VerdictsUnconfirmed(names, len(names), why))
+
+
+def _within(ordinal: int, ranges: Sequence[Sequence[int]]) -> bool:
+    return any(first <= ordinal <= last for first, last in ranges)
 
 
 def too_late(seqs: Sequence[int]) -> Stale:
@@ -65,12 +73,13 @@ def too_late(seqs: Sequence[int]) -> Stale:
 class Ack:
     """An ACK without an answer, and the batches that its verdicts are about."""
 
-    __slots__ = ("batches", "message", "watches")
+    __slots__ = ("batches", "message", "resent", "watches")
 
     def __init__(self, message: m.Settle, batches: Sequence[Batch], watches: list[Watch]) -> None:
         self.message = message
         self.batches = batches
         self.watches = watches
+        self.resent = False  # the hub may have applied it before
 
     def messages(self) -> Iterator[tuple[Batch, list[int]]]:
         """The messages that it settles, as batches with the places in them."""
@@ -124,7 +133,14 @@ class Acks:
 
     def messages(self) -> list[m.Settle]:
         """To be sent again on a resumed session."""
+        for ack in self._open.values():
+            ack.resent = True
         return [ack.message for ack in self._open.values()]
+
+    def unanswered(self) -> Iterator[tuple[Batch, list[int]]]:
+        """The messages of all ACKs without an answer, as batches with the places in them."""
+        for ack in self._open.values():
+            yield from ack.messages()
 
     def answered(self, rid: int, fields: Mapping[str, Any]) -> int | None:
         """The hub's OK: how many of the verdicts were stale; None when it answers no ACK of ours."""
@@ -133,10 +149,11 @@ class Acks:
             return None
         stale: Sequence[Sequence[int]] = fields.get("stale", ())
         for watch in ack.watches:
-            watch.answered(rid, stale)
+            watch.answered(rid, stale, ack.resent)
         if self.unsettled:
             for batch, indexes in ack.messages():
-                self.unsettled.confirmed(batch, indexes)
+                first = batch.first_ordinal
+                self.unsettled.confirmed(batch, [index for index in indexes if not _within(first + index, stale)])
         return sum((last - first + 1 for first, last in stale), 0)
 
     def refused(self, rid: int, error: HubError) -> bool | None:

@@ -186,22 +186,16 @@ class AsyncPublishing(AsyncBase):
         return self._publisher.unconfirmed
 
     async def flush(self, timeout: Seconds | None = PUBLISH_S) -> None:
-        """Wait until the hub has confirmed every publish and every verdict. Raises PublishRefused for messages that
-        it refused, what it has against verdicts, and VerdictsUnconfirmed, which names messages whose verdicts were lost
-        with a session since the last flush."""
+        """Wait until the hub has confirmed every publish and every verdict. When it has not in time, this raises
+        Unconfirmed, Timeout or ConnectionLost, whose `verdicts` names the messages with unconfirmed ones. Otherwise it
+        raises PublishRefused for messages that the hub refused, what the hub has against verdicts, and
+        VerdictsUnconfirmed, which names messages whose verdicts were lost with a session since the last flush."""
         self._reactor.check()
         for sub in list(self._session.subscriptions.values()):
             self._session.flush(sub)
         timeout = patience(timeout)
         done = await self._reactor.wait(lambda: self._session.settled or self._session.error, timeout)
-        self._reactor.check()
-        if self._publisher.refusals:
-            raise refusal_error(self._publisher.take_refusals())
-        self._session.subscriptions.complain()
-        if (unsettled := self._session.unsettled.take()) is not None:
-            raise unsettled
-        if not done:
-            raise self._reactor.unflushed(timeout)
+        self._reactor.flushed(done, timeout)
 
     async def cancel(
         self, id: int | Receipt | None = None, *, name: str | None = None, timeout: Seconds | None = ANSWER_S

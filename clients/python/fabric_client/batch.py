@@ -15,7 +15,7 @@ from fabric.columns import HeaderValue
 from fabric.errors import FabricError
 from fabric.messages import Verdict
 from fabric_client.message import Message
-from fabric_client.rows import Row, extend, extend_range
+from fabric_client.rows import Row, extend, extend_range, runs
 from fabric_client.transaction import Transaction
 from fabric_client.verdicts import (
     SETTLE_S,
@@ -245,6 +245,19 @@ class Batch:
         self.leased_at = now
         ordinals = [self.first_ordinal + index for index in self.open_indexes()[:1]]
         return [(Verdict.TOUCH, ordinal, ordinal, None) for ordinal in ordinals]
+
+    def among(self, ordinals: Sequence[Sequence[int]]) -> list[int]:
+        """The messages whose ordinals are in one of the ranges."""
+        found: list[int] = []
+        for first, last in ordinals:
+            low, high = first - self.first_ordinal, last - self.first_ordinal
+            found.extend(range(max(low, 0), min(high + 1, self.count)))
+        return found
+
+    def without(self, indexes: Collection[int]) -> "list[Batch]":
+        """What is left of the batch without some of its messages, as batches of neighbours."""
+        left = [index for index in range(self.count) if index not in indexes]
+        return [self.piece(start, stop) for start, stop in runs(left)]
 
     def piece(self, start: int, stop: int) -> "Batch":
         """Messages start..stop-1 as a batch of their own. For a batch that nobody has seen."""

@@ -3,8 +3,9 @@
 from typing import Final
 
 from fabric.errors import FabricError
-from fabric_client.errors import HubError
+from fabric_client.errors import HubError, VerdictsUnconfirmed
 from fabric_client.subscription import FOREVER, Subscription
+from fabric_client.unsettled import Unsettled
 
 CHANNEL_MAX: Final = 65_535
 
@@ -56,6 +57,14 @@ class Channels(dict[int, Subscription]):
     def settled(self) -> bool:
         """Whether the hub has answered every verdict."""
         return not any(sub.acks or sub.dirty for sub in self.values())
+
+    def unconfirmed(self, lost: Unsettled) -> VerdictsUnconfirmed | None:
+        """The error that names all verdicts without a confirmation, lost or on their way; None when there are none."""
+        found = lost.copy()
+        for sub in list(self.values()):
+            for batch, indexes in sub.acks.unanswered():
+                found.add(batch, indexes)
+        return found.take()
 
     def next_deadline(self) -> float:
         """When a subscription has something to say, if nothing happens before."""

@@ -17,7 +17,7 @@ import zmq
 
 from fabric import wire
 from fabric.errors import Code, FabricError, ProtocolError
-from fabric_client.errors import Closed, ConnectionLost, Forked, TimedOut, Timeout, describe
+from fabric_client.errors import Closed, ConnectionLost, Forked, TimedOut, Timeout, describe, refusal_error
 from fabric_client.link import Link
 from fabric_client.liveness import Liveness
 from fabric_client.outgoing import CLOSED_LANE
@@ -85,9 +85,20 @@ class Engine:
         if not all(ticket.done for ticket, _ in pending):
             error.add_note(f"publish interrupted: {give_up(self.session.publisher, pending, 'interrupted')}")
 
-    def unflushed(self, waited: float | None) -> FabricError:
-        """The error for a flush that was not through in time."""
-        return unflushed(self.session.publisher, self._why(waited), self.session.live)
+    def flushed(self, done: bool, waited: float | None) -> None:
+        """Raise what a flush has to say. What is not confirmed yet comes first: the error names all of it, and what the
+        hub has refused or lost is left for the next flush. The blocking client holds the lock."""
+        self.check()
+        session, publisher = self.session, self.session.publisher
+        if not done:
+            lost = session.subscriptions.unconfirmed(session.unsettled)
+            error = unflushed(publisher, self._why(waited), session.live, lost)
+            raise error from refusal_error(publisher.refusals) if publisher.refusals else None
+        if publisher.refusals:
+            raise refusal_error(publisher.take_refusals())
+        session.subscriptions.complain()
+        if (unsettled := session.unsettled.take()) is not None:
+            raise unsettled
 
     def _why(self, waited: float | None) -> str:
         if not self.session.live:

@@ -12,11 +12,14 @@ from fabric.errors import Code, FabricError
 
 
 class _Unpublished(FabricError):
-    """How many messages of a publish were stored, sent without a confirmation, and withdrawn before they were sent."""
+    """How many messages of a publish were stored, sent without a confirmation, and withdrawn before they were sent.
+    After a flush `.verdicts` names the messages whose verdicts are not confirmed, at most 1,000 of them, as pairs of
+    topic and seq."""
 
     stored = 0
     unconfirmed = 0
     withdrawn = 0
+    verdicts: tuple[tuple[str, int], ...] = ()
 
 
 class ConnectionLost(_Unpublished):
@@ -98,14 +101,16 @@ class Fenced(HubError):
 
 
 class VerdictsUnconfirmed(FabricError):
-    """Verdicts were given, and the hub was restarted or forgot the session before it confirmed them. `.messages` names
-    the messages, at most 1,000 of them, as pairs of topic and seq; `.count` is how many there are. Most are delivered
-    again; a verdict that did reach the journal stands."""
+    """Verdicts were given, and the hub was restarted or forgot the session before it confirmed them, or the answer was
+    lost with a connection. `.messages` names the messages, at most 1,000 of them, as pairs of topic and seq; `.count`
+    is how many there are. Most are delivered again; a verdict that did reach the journal stands."""
 
-    def __init__(self, messages: Sequence[tuple[str, int]], count: int) -> None:
+    def __init__(
+        self, messages: Sequence[tuple[str, int]], count: int, why: str = "the hub forgot the session"
+    ) -> None:
         some = ", ".join(f"{topic} seq {seq}" for topic, seq in messages[:5]) + (", …" if count > 5 else "")
         super().__init__(
-            f"{count} verdict{'s were' if count > 1 else ' was'} not confirmed: the hub forgot the session ({some})",
+            f"{count} verdict{'s were' if count > 1 else ' was'} not confirmed: {why} ({some})",
             "the hub delivers these messages again; `.messages` names them",
         )
         self.messages = tuple(messages)

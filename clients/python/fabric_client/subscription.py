@@ -22,7 +22,7 @@ from fabric_client.ending import InHand
 from fabric_client.errors import Closed, HubError
 from fabric_client.order import Bars
 from fabric_client.refresh import Refresh
-from fabric_client.rows import VERDICT_ROWS_MAX, Row, drained, extend, runs
+from fabric_client.rows import VERDICT_ROWS_MAX, Row, drained, extend
 from fabric_client.shell import Shell
 from fabric_client.ticket import Ticket
 from fabric_client.window import PREFETCH_BYTES, Window
@@ -130,7 +130,6 @@ class Subscription:
             self.void += sum(len(batch.open_indexes()) for batch in self._held.values())
             self.ready.clear()
             self._held.clear()
-            self.dirty.clear()
             self._touches.clear()
             self._returns.clear()
             self.bars.clear()
@@ -155,8 +154,12 @@ class Subscription:
         return bool(self._held)
 
     def close(self) -> None:
-        """No more deliveries. A verdict on what is still held is an error from now on: the hub has taken it back."""
+        """No more deliveries. A verdict on what is still held is an error from now on: the hub has taken it back. One
+        that another thread has given just before is named by the next flush."""
         self.closed = True
+        if self.dirty:
+            batches: list[Batch] = []
+            self.acks.void(self._rows(batches), batches)
         for batch in self._held.values():
             batch._due = 0
         self._held.clear()
@@ -210,11 +213,7 @@ class Subscription:
     def take_back(self, ordinals: Sequence[Sequence[int]]) -> None:
         """The hub gave these deliveries to others: what has not begun is dropped, and no verdict on them is sent."""
         for batch in list(self._held.values()):
-            gone: list[int] = []
-            for first, last in ordinals:
-                low, high = first - batch.first_ordinal, last - batch.first_ordinal
-                gone.extend(range(max(low, 0), min(high + 1, batch.count)))
-            if gone:
+            if gone := batch.among(ordinals):
                 self._forget(batch, gone)
         self.hook(self, False)  # there may be credit to give
 
@@ -250,8 +249,7 @@ class Subscription:
         at = self.ready.index(batch)
         del self.ready[at], self._held[batch.first_ordinal]
         batch._whole = True  # its pieces stand for it
-        left = [index for index in range(batch.count) if index not in gone]
-        pieces = [batch.piece(start, stop) for start, stop in runs(left)]
+        pieces = batch.without(gone)
         for place, piece in enumerate(pieces):
             self.ready.insert(at + place, piece)
             self._held[piece.first_ordinal] = piece
@@ -306,14 +304,14 @@ class Subscription:
 
     def noted(self, batch: Batch, urgent: bool) -> None:
         """A batch has verdicts to send. Called from any thread, without a lock."""
-        if self.closed:
+        if not batch._listed:
+            batch._listed = True
+            self.dirty.append(batch)
+        if self.closed:  # looked at last, so that a verdict is either sent or refused here
             raise Closed(
                 "this subscription is closed; the message went back to its group",
                 "settle messages before leaving the loop, or use fetch() to hold on to them",
             )
-        if not batch._listed:
-            batch._listed = True
-            self.dirty.append(batch)
         self.hook(self, urgent)
 
     def touch(self, batch: Batch, first: int, last: int, lease_ms: int | None) -> None:

@@ -209,24 +209,18 @@ class Publishing(Base):
         return self._publisher.unconfirmed
 
     def flush(self, timeout: Seconds | None = PUBLISH_S) -> None:
-        """Wait until the hub has confirmed every publish and every verdict. Raises PublishRefused for messages that
-        it refused, what it has against verdicts, and VerdictsUnconfirmed, which names messages whose verdicts were lost
-        with a session since the last flush."""
+        """Wait until the hub has confirmed every publish and every verdict. When it has not in time, this raises
+        Unconfirmed, Timeout or ConnectionLost, whose `verdicts` names the messages with unconfirmed ones. Otherwise it
+        raises PublishRefused for messages that the hub refused, what the hub has against verdicts, and
+        VerdictsUnconfirmed, which names messages whose verdicts were lost with a session since the last flush."""
         self._pump.check()
         with self._pump.lock:
             for sub in list(self._session.subscriptions.values()):
                 self._session.flush(sub)
         timeout = patience(timeout)
         done = self._pump.wait(lambda: self._session.settled or self._session.error, timeout)
-        self._pump.check()
-        if self._publisher.refusals:
-            raise refusal_error(self._publisher.take_refusals())
-        self._session.subscriptions.complain()
-        if (unsettled := self._session.unsettled.take()) is not None:
-            raise unsettled
-        if not done:
-            with self._pump.lock:
-                raise self._pump.unflushed(timeout)
+        with self._pump.lock:
+            self._pump.flushed(done, timeout)
 
     def cancel(
         self, id: int | Receipt | None = None, *, name: str | None = None, timeout: Seconds | None = ANSWER_S

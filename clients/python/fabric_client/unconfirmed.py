@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fabric.errors import FabricError
-from fabric_client.errors import ConnectionLost, Timeout, Unconfirmed
+from fabric_client.errors import ConnectionLost, Timeout, Unconfirmed, VerdictsUnconfirmed
 from fabric_client.ticket import Ticket
 
 if TYPE_CHECKING:
     from fabric_client.publisher import Publisher
 
 WITHDRAWN_HINT: Final = "it is safe to publish again: what was withdrawn is not sent any more"
+VERDICTS_HINT: Final = "flush again: it waits for the same verdicts; `.verdicts` names their messages"
 UNSENT_HINT: Final = "what is not sent leaves when the hub is there again, unless the client is closed before"
 
 
@@ -40,7 +41,11 @@ class Tally(NamedTuple):
 
 
 def messages(count: int) -> str:
-    return f"{count:,} message{'s' if count != 1 else ''}"
+    return _counted(count, "message")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"
 
 
 def all_done(pending: Sequence[Pending]) -> Callable[[], bool]:
@@ -82,15 +87,21 @@ def error_of(tally: Tally, why: str, is_live: bool) -> ConnectionLost | Timeout:
     return error
 
 
-def unflushed(publisher: "Publisher", why: str, is_live: bool) -> FabricError:
+def unflushed(
+    publisher: "Publisher", why: str, is_live: bool, verdicts: VerdictsUnconfirmed | None
+) -> ConnectionLost | Timeout:
     """The error of a flush. It withdraws nothing, since it may be called again."""
     sent, unsent = publisher.sent, publisher.unconfirmed - publisher.sent
+    parts = (
+        (sent, f"{messages(sent)} sent and not confirmed"),
+        (unsent, f"{messages(unsent)} not sent"),
+        (verdicts, f"{_counted(verdicts.count if verdicts else 0, 'verdict')} not confirmed"),
+    )
+    text = f"{', '.join(what for count, what in parts if count) or 'verdicts not confirmed'}: {why}"
     if sent:
-        more = f", {messages(unsent)} not sent" if unsent else ""
-        error: ConnectionLost | Timeout = Unconfirmed(f"{messages(sent)} sent and not confirmed{more}: {why}")
-    elif unsent:
-        error = (Timeout if is_live else ConnectionLost)(f"{messages(unsent)} not sent: {why}", UNSENT_HINT)
+        error: ConnectionLost | Timeout = Unconfirmed(text)
     else:
-        error = (Timeout if is_live else ConnectionLost)(f"verdicts were not confirmed: {why}")
+        error = (Timeout if is_live else ConnectionLost)(text, UNSENT_HINT if unsent else VERDICTS_HINT)
     error.unconfirmed = sent
+    error.verdicts = verdicts.messages if verdicts else ()
     return error

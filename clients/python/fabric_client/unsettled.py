@@ -37,6 +37,12 @@ class Unsettled:
         for index in indexes:
             self._topics.pop((batch.group, batch.seq_of(index)), None)
 
+    def copy(self) -> "Unsettled":
+        """The same names, to be added to."""
+        copied = Unsettled()
+        copied._topics, copied._more = dict(self._topics), self._more
+        return copied
+
     def take(self) -> VerdictsUnconfirmed | None:
         """The error that names them, once; None when there are none."""
         if not self:
