@@ -146,7 +146,7 @@ class Asking(Base):
         with several replies, an exception with a RemoteError. Returns how many were answered, after `count` of them,
         when none came for `timeout` seconds, or after `stop()`, `close()` or SIGTERM, as `work` does."""
         timeout = patience(timeout)
-        check_handler(handler, "handler(request)", 1)
+        check_handler(handler, "handler(request)", 1, coroutines=False)
         names = patterns_of(patterns)
         make = responder_maker(self._pump, names, group, check_concurrency(concurrency))
         with self._shifts.begin(threading.get_ident(), self._pump.poke) as shift:
