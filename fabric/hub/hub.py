@@ -43,7 +43,7 @@ from fabric.router.ledger import Out
 
 CROWDED_S: Final = 0.002  # how often something is received while much waits for the disk
 AT_ONCE_S: Final = 0.005  # of work on what came in while nothing waited; then each peer gets its share
-TURN_S: Final = 0.02  # of work on commands in one turn; then timers, confirmations and deliveries get theirs
+TURN_S: Final = 0.008  # of work on commands in one turn; then timers, confirmations and deliveries get theirs
 SPACE_EVERY_S: Final = 0.1  # a quota is overrun by what comes in meanwhile; the disk itself is asked less often
 OUTBOX_POLL_S: Final = 0.005  # a ROUTER does not say which peer can take more, so full ones are tried again
 SWITCH_S: Final = 0.0005  # two threads hand over to each other all the time; Python's 5 ms would be a commit's length
@@ -178,6 +178,11 @@ class Hub:
         now = time.monotonic()
         self._router.clock.set(time.time_ns() // 1000, now)
         self.counters["turns"] += 1
+        has_news = self._scribe.wake_fd in ready
+        if has_news and self._arrivals.count:  # much is to be done: those who wait for the disk shall not wait for it
+            self._journal_news(now, out)
+            self._send(out)
+            out, has_news = [], False
         if not self._arrivals.count:
             received = self._take_at_once(received, now, out)
         if received:
@@ -191,7 +196,7 @@ class Hub:
         self._gone += self._port.lost()
         if self._gone:
             self._say_gone()
-        if self._scribe.wake_fd in ready:
+        if has_news:
             self._journal_news(now, out)
         self._router.tick(now, out)
         self._hand_over(now, out)

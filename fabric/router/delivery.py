@@ -64,6 +64,7 @@ class Parcel:
         "open",
         "rank",
         "runs",
+        "size",
         "sub",
     )
 
@@ -83,6 +84,7 @@ class Parcel:
         self.rank, self.attempt, self.failures = work
         self.deadline, self.ends = leased  # the lease, and how far it can be extended
         self.open = Ranges([(first, self.last)])  # ordinals not yet settled
+        self.size = 0  # bytes of its block
         self.done = False  # nothing is open any more, and nobody remembers it
         self.keys = keys  # the key of each ordinal, where keys are kept in order
         # Seqs between the runs are not this group's; they count as open until the parcel is done, so that a group

@@ -34,7 +34,7 @@ from fabric.router.rounds import PARCEL_WORK, SEARCH_WORK
 from fabric.router.searches import Searches
 from fabric.router.sessions import Session
 from fabric.router.timers import NEVER, Timers
-from fabric.router.verdict_rows import Row, merged, require_few
+from fabric.router.verdict_rows import Row, merged, require_few, require_light
 
 GROUPS_MAX: Final = 10_000
 # A FETCH is kept open for so long after its deadline when there are messages for it that wait for a commit: those of a
@@ -327,6 +327,7 @@ class Dispatcher:
         if len(rows) > 1:
             rows = merged(rows)
             require_few(len(rows))
+        require_light([(sub, rows)])
         return self.apply(sub, rows, now)
 
     def apply(self, sub: Subscription, rows: Sequence[Row], now: float) -> dict[str, Any]:

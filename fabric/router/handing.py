@@ -203,6 +203,7 @@ def post(
     settings = group.settings
     leased = (now + settings.lease_ms / 1000, now + settings.lease_max_ms / 1000)
     parcel = Parcel(member, first_ordinal, seqs, (group.rank_of(block), work.attempt, work.failures), leased, keys)
+    parcel.size = len(raw)
     member.parcels.append(parcel)
     member.outstanding += count
     group.commons.held += 1

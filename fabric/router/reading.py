@@ -21,6 +21,7 @@ BYTES_MAX: Final = 4 << 20  # of blocks in one answer; a larger message comes al
 READ_BYTES_MAX: Final = 16 << 20  # looked at for one answer
 FINDS_MAX: Final = 64  # searches through the index for one answer
 TOPICS_MAX: Final = 8_192  # compared with the patterns for one answer, and the rest of a block
+MESSAGES_MAX: Final = 8_192  # looked at one by one for one answer, and the rest of a block
 TURN_BYTES_MAX: Final = 32 << 20  # answered to all clients together in one turn
 PATTERNS_MAX: Final = 64
 VIEWS_MAX: Final = 256  # remembered
@@ -147,10 +148,12 @@ class Reading:
     def _blocks(self, order: _Order, horizon: int, gaps: list[list[Any]]) -> Iterator[tuple[Block | None, int]]:
         """Blocks with wanted topics from the start on, and the seq at which each begins to count; a last pair without
         a block says how far there is nothing more, or how far one answer looks."""
-        cursor, read = order.start, 0
+        cursor, read, messages = order.start, 0, 0
         looked_max = order.view.looked + TOPICS_MAX
         for _ in range(GET_N[2] + FINDS_MAX):
             if cursor > horizon or read >= READ_BYTES_MAX or order.view.looked >= looked_max:
+                break
+            if messages >= MESSAGES_MAX:
                 break
             found = self._shelf.find(cursor, horizon, order.view)
             cursor = max(cursor, found.cursor)
@@ -169,6 +172,7 @@ class Reading:
                 break
             yield found.block, max(cursor, found.block.base_seq)
             read += len(found.block.raw)
+            messages += found.block.count
             cursor = max(cursor, found.block.last_seq + 1)
         yield None, cursor
 
@@ -237,10 +241,12 @@ class Reading:
         if self.spent >= TURN_BYTES_MAX:
             raise ProtocolError(Code.BUSY, "others read just now; ask again", retry_ms=5)
         found: list[tuple[Block, Runs]] = []
-        wanted, before, read = order.n, min(order.before, horizon + 1), 0
+        wanted, before, read, messages = order.n, min(order.before, horizon + 1), 0, 0
         looked_max = order.view.looked + TOPICS_MAX
         for _ in range(FINDS_MAX):
             if wanted <= 0 or before <= first_seq or read >= BYTES_MAX or order.view.looked >= looked_max:
+                break
+            if messages >= MESSAGES_MAX:
                 break
             block, reached = self._shelf.reader.previous_block(before, order.view)
             if block is not None:
@@ -252,6 +258,7 @@ class Reading:
                     found.append((block, runs))
                 wanted -= min(size, wanted)
                 read += len(block.raw)
+                messages += block.count
             before = reached
         page = _Page(rid, order.n)
         page.frames = [got(rid, block, runs) for block, runs in reversed(found)]

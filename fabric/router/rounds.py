@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fabric.router.groups import Group
 
 # Work is measured in bytes handed out. Other work counts as the bytes that are handed out in the same time.
-TURN_WORK: Final = 8 << 20  # some ten milliseconds
+TURN_WORK: Final = 4 << 20  # some five milliseconds
 AGAIN_WORK: Final = TURN_WORK // 4  # for groups that are served again, however much the others do in the turn
 GO_WORK_MIN: Final = 256 << 10  # for one group, however many there are
 PARCEL_WORK: Final = 16 << 10  # of each DELIVER, besides its bytes

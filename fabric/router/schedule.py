@@ -33,7 +33,7 @@ FIRE_BYTES_MAX: Final = 4 << 20
 TURN_MAX: Final = 4_096  # in one transaction
 HOLD_S: Final = 0.1  # before what cannot be fired now is tried again
 ENDINGS_MAX: Final = 4_096  # schedules whose end is remembered, for the text of an error
-PAGE_BYTES_MAX: Final = 8 << 20  # that are read for it
+PAGE_BYTES_MAX: Final = 1 << 20  # that are read for it
 TOPICS_MAX: Final = 500  # whose counts are told
 
 

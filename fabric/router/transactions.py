@@ -19,7 +19,7 @@ from fabric.router.ledger import Ledger
 from fabric.router.members import Subscription
 from fabric.router.ranges import Ranges
 from fabric.router.sessions import Session
-from fabric.router.verdict_rows import Row, merged, require_few
+from fabric.router.verdict_rows import Row, merged, require_few, require_light
 
 _Verdicts = Sequence[Row]
 
@@ -62,6 +62,7 @@ class Transactions:
                 raise ProtocolError(Code.NOT_FOUND, f"no subscription on channel {chan}")
             work.append((sub, merged(rows, twice=False)))
         require_few(sum(len(checked) for _, checked in work))
+        require_light(work)
         for sub, checked in work:
             _require_open(sub, checked)
         return work

@@ -5,12 +5,21 @@ Each row costs the hub some microseconds whatever its range, so the number of ro
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fabric.errors import Code, ProtocolError
 from fabric.messages import Verdict
+from fabric.router.delivery import Parcel
+
+if TYPE_CHECKING:
+    from fabric.router.members import Subscription
 
 ROWS_MAX: Final = 4_096  # of one ACK or TXN, once they are merged
+# What fails may become a dead letter, a copy of the message. Of one ACK or TXN:
+FAILED_MAX: Final = 131_072  # messages: two of the largest blocks,
+FAILED_BYTES_MAX: Final = 64 << 20  # and bytes, besides those of one delivery
+
+_FAILURES: Final = frozenset({Verdict.RETRY, Verdict.REJECT})
 
 Row = tuple[int, int, int, Any]  # verdict, first ordinal, last ordinal, argument
 
@@ -48,4 +57,23 @@ def require_few(count: int) -> None:
             Code.TOO_LARGE,
             f"{count} rows remain after those that follow each other were merged; at most {ROWS_MAX} are taken: "
             "send the others in a frame of their own",
+        )
+
+
+def require_light(work: "Sequence[tuple[Subscription, Sequence[Row]]]") -> None:
+    """Refuse an ACK or TXN that lets more messages fail than one frame may make the hub copy."""
+    failed = [(sub, row) for sub, rows in work for row in rows if row[0] in _FAILURES]
+    if not failed:
+        return
+    count, sizes = 0, dict[Parcel, int]()
+    for sub, (_, first, last, _) in failed:
+        for parcel in sub.parcels_in(first, last):
+            count += min(last, parcel.last) - max(first, parcel.first) + 1
+            sizes[parcel] = parcel.size
+    size = sum(sizes.values()) - max(sizes.values(), default=0)
+    if count > FAILED_MAX or size > FAILED_BYTES_MAX:
+        raise ProtocolError(
+            Code.TOO_LARGE,
+            f"{count} messages of {size} bytes are rejected or retried; at most {FAILED_MAX} messages of "
+            f"{FAILED_BYTES_MAX} bytes are taken at once: send the others in a frame of their own",
         )

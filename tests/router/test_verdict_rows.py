@@ -9,7 +9,7 @@ from fabric import messages as m
 from fabric.block import encode
 from fabric.errors import Code
 from fabric.messages import Verdict
-from fabric.router import settling
+from fabric.router import settling, verdict_rows
 from fabric.router.verdict_rows import ROWS_MAX, Row, merged
 from tests.router.world import World
 from tests.seeds import seeded
@@ -130,3 +130,35 @@ def test_retries_over_very_many_deliveries_are_one_row_of_a_transaction() -> Non
     done = answer(world, m.Transact(9, 1, ((1, (row,)),), encode("done", [b"made"])))
     assert isinstance(done, m.Ok)
     assert done.fields["applied"] == ROWS_MAX + 10
+
+
+def holding(blocks: int) -> World:
+    """A consumer that holds so many blocks of ten messages."""
+    w = World()
+    w.hello(b"a")
+    w.sub(b"a", 1, "t", group="g", lease_ms=600_000)
+    for _ in range(blocks):
+        w.say(b"a", m.Publish(1, 0, 0, encode("t", [bytes(100)] * 10)))
+    return w
+
+
+@pytest.mark.parametrize("verdict", [Verdict.RETRY, Verdict.REJECT])
+@pytest.mark.parametrize(("bound", "value"), [("FAILED_MAX", 30), ("FAILED_BYTES_MAX", 2_500)])
+def test_what_fails_by_one_frame_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, verdict: Verdict, bound: str, value: int
+) -> None:
+    """It may all become dead letters, in one turn."""
+    monkeypatch.setattr(verdict_rows, bound, value)
+    w = holding(6)
+    apart = tuple((verdict, 10 * n + 5, 10 * n + 5, None) for n in range(6))
+    for rows in (((verdict, 1, 60, None),), apart if bound == "FAILED_BYTES_MAX" else ((verdict, 1, 40, None),)):
+        for frame in (m.Settle(1, 7, rows), m.Transact(7, 0, ((1, rows),), encode("made", [b"x"]))):
+            (refusal,) = w.say(b"a", frame)
+            assert isinstance(refusal, m.Err)
+            assert refusal.code == Code.TOO_LARGE
+    assert w.router.groups["g"].members[0].outstanding == 60, "nothing was applied"
+    (answer,) = w.settle(b"a", 1, verdict, 1, 20)
+    assert isinstance(answer, m.Ok)
+    (answer,) = w.settle(b"a", 1, Verdict.ACK, 21, 60)
+    assert isinstance(answer, m.Ok)
+    assert answer.fields["applied"] == 40, "what is done may be as much as there is"
