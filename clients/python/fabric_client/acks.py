@@ -104,6 +104,7 @@ class Acks:
         self.unsettled = Unsettled()  # that of the session, once the subscription belongs to one
         self._open: dict[int, Ack] = {}
         self._watches: list[Watch] = []  # not yet on their way
+        self.collecting: list[Batch] = []  # their verdicts are being collected
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -118,7 +119,9 @@ class Acks:
         self._watches.append(watch)
 
     def all_sent(self) -> None:
-        """A watch that no ACK was for has nothing to wait for: its messages had verdicts before."""
+        """All verdicts that were collected are in ACKs. A watch that no ACK was for has nothing to wait for: its
+        messages had verdicts before."""
+        self.collecting = []
         watches, self._watches = self._watches, []
         for watch in watches:
             if not watch.rids:
@@ -179,6 +182,13 @@ class Acks:
     def void(self, rows: Sequence[Row], batches: Sequence[Batch]) -> None:
         """Verdicts that cannot be sent, because the hub has forgotten the session that they belong to."""
         self._remember(Ack(m.Settle(0, 0, tuple(rows)), batches, []))
+
+    def interrupted(self, torn: bool) -> None:
+        """If the program was interrupted while verdicts were collected, which of them are in ACKs is not known."""
+        for batch in self.collecting if torn else ():
+            batch._listed = False
+            self.unsettled.add(batch, sorted(batch._settled.union(batch._done)))
+        self.collecting = []
 
     def fail(self, error: FabricError) -> None:
         """The subscription is over; callers that wait hear why."""

@@ -1,11 +1,15 @@
 """The subscriptions of a session, by channel."""
 
+import logging
 from typing import Final
 
 from fabric.errors import FabricError
+from fabric.messages import Gap
 from fabric_client.errors import HubError, VerdictsUnconfirmed
 from fabric_client.subscription import FOREVER, Subscription
 from fabric_client.unsettled import Unsettled
+
+log = logging.getLogger("fabric_client")
 
 CHANNEL_MAX: Final = 65_535
 
@@ -43,6 +47,15 @@ class Channels(dict[int, Subscription]):
         self._ended.discard(chan)
         super().__delitem__(chan)
 
+    def gap(self, message: Gap) -> None:
+        """The hub tells a subscription which messages are gone."""
+        sub = self.get(message.chan)
+        if sub is not None:
+            sub.lost += message.last_seq - message.first_seq + 1
+            log.warning(
+                "messages %d..%d are gone for %s: %s", message.first_seq, message.last_seq, sub.group, message.reason
+            )
+
     def complain(self) -> None:
         """Raise what the hub has against verdicts, each refusal once."""
         for refused in (self._refused, *(sub.refused for sub in self.values())):
@@ -50,13 +63,13 @@ class Channels(dict[int, Subscription]):
                 raise refused.pop(0)
 
     def seen(self) -> list[list[int]]:
-        """Each channel with the last ordinal that arrived, as a HELLO tells them."""
-        return [[sub.chan, sub.last_ordinal] for sub in self.values()]
+        """Each channel with the last ordinal that arrived, as a HELLO tells them. One that is left out begins anew."""
+        return [[sub.chan, sub.last_ordinal] for sub in self.values() if not sub.torn]
 
     @property
     def settled(self) -> bool:
         """Whether the hub has answered every verdict."""
-        return not any(sub.acks or sub.dirty for sub in self.values())
+        return not any(sub.acks or sub.dirty or sub.torn for sub in self.values())
 
     def unconfirmed(self, lost: Unsettled) -> VerdictsUnconfirmed | None:
         """The error that names all verdicts without a confirmation, lost or on their way; None when there are none."""

@@ -81,9 +81,11 @@ class Engine:
         return error_of(give_up(self.session.publisher, pending, why), why, self.session.live)
 
     def interrupted(self, pending: Sequence[Pending], error: BaseException) -> None:
-        """The caller was interrupted while it waited: withdraw what never left, and let the error say what did."""
-        if not all(ticket.done for ticket, _ in pending):
-            error.add_note(f"publish interrupted: {give_up(self.session.publisher, pending, 'interrupted')}")
+        """The caller was interrupted while it waited: withdraw what never left, and let the error say what did, also
+        when all of it was stored just before."""
+        tally = give_up(self.session.publisher, pending, "interrupted")
+        if any(tally):
+            error.add_note(f"publish interrupted: {tally}")
 
     def flushed(self, done: bool, waited: float | None) -> None:
         """Raise what a flush has to say. What is not confirmed yet comes first: the error names all of it, and what the
@@ -91,8 +93,8 @@ class Engine:
         self.check()
         session, publisher = self.session, self.session.publisher
         if not done:
-            lost = session.subscriptions.unconfirmed(session.unsettled)
-            error = unflushed(publisher, self._why(waited), session.live, lost)
+            verdicts = session.subscriptions.unconfirmed(session.unsettled)
+            error = unflushed(publisher, self._why(waited), session.live, verdicts)
             raise error from refusal_error(publisher.refusals) if publisher.refusals else None
         if publisher.refusals:
             raise refusal_error(publisher.take_refusals())
@@ -121,7 +123,18 @@ class Engine:
         return TimedOut(f"no reply within {waited:g} s", describe(Code.TIMED_OUT), code=Code.TIMED_OUT)
 
     def turn(self) -> bool:
-        """Let the conversation go on as far as it can without waiting; whether callers that wait should look."""
+        """Let the conversation go on as far as it can without waiting. True when callers that wait should look.
+
+        An exception that a signal's handler raises, such as that of Ctrl-C, can end it between any two steps: frames
+        were received or sent by halves. A new connection that resumes the session says all of it again.
+        """
+        try:
+            return self._turn()
+        except BaseException:
+            self.session.lost(time.monotonic(), "interrupted")
+            raise
+
+    def _turn(self) -> bool:
         session, link = self.session, self._link
         heard = said = False
         while True:

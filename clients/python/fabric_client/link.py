@@ -87,7 +87,9 @@ class Link:
             return broken
 
     def close(self) -> None:
+        """Close both sockets; once more does no harm, since the first time may have been interrupted."""
         if self._monitor is not None:
-            self._socket.disable_monitor()
+            if not self._socket.closed:
+                self._socket.disable_monitor()
             self._monitor.close(0)
         self._socket.close(0)

@@ -152,13 +152,6 @@ class Lane:
         self.items: list[Any] = []
         self.taken = 0
 
-    def take(self) -> list[Any]:
-        """What has come since the last time."""
-        count = len(self.items)
-        fresh = self.items[self.taken : count]
-        self.taken = count
-        return fresh
-
 
 CLOSED_LANE: Final = Lane(None, (), 0)  # nobody enters
 
@@ -235,12 +228,8 @@ class Gather:
         return not self.payloads or (self.options == options and cost <= self.room)
 
     def add(self, message: Fit, options: Options, waiter: Any = None) -> None:
-        count = len(self.payloads)
-        if waiter is not None:
-            self.marks.append((count, waiter))
+        count = self._even()
         self._name(message.topic, 1, options)
-        self.payloads.append(message.body)
-        self.room -= message.cost
         if message.key:
             self._keys = _pad(self._keys or [], count, b"")
             self._keys.append(message.key)
@@ -250,6 +239,18 @@ class Gather:
         if message.headers:
             self._headers = _pad(self._headers or [], count, None)
             self._headers.append(message.headers)
+        self.payloads.append(message.body)  # last, since it makes the message one of the block
+        self.room -= message.cost
+        if waiter is not None:
+            self.marks.append((count, waiter))
+
+    def _even(self) -> int:
+        """Cut off what an interrupted call has left in the columns; how many messages there are."""
+        count = len(self.payloads)
+        for column in (self._topics, self._keys, self._ids, self._headers):
+            if column is not None and len(column) > count:
+                del column[count:]
+        return count
 
     def take_singly(self) -> list[Single]:
         """Each message as a block of its own; gathering starts anew."""
@@ -285,21 +286,23 @@ class Gather:
         if not self.payloads:
             self._clear()
 
-    def extend(self, topic: str, bodies: Sequence[bytes]) -> None:
-        """Add plain messages, as they come out of a lane."""
-        self._name(topic, len(bodies), PLAIN)
-        self.payloads.extend(bodies)
+    def extend(self, lane: "Lane") -> None:
+        """Add the plain messages that are in a lane and were not taken."""
+        self._even()
+        count = len(lane.items)
+        bodies: Sequence[bytes] = lane.items[lane.taken : count]
+        if lane.topic is not None:
+            self._name(lane.topic, len(bodies), PLAIN)
+        else:
+            topics, bodies = zip(*bodies, strict=True)
+            if not self.payloads:
+                self.options, self.first_topic = PLAIN, topics[0]
+            self._topics = _pad(self._topics or [], len(self.payloads), self.first_topic)
+            self._topics.extend(topics)
         self.room -= sum(map(len, bodies)) + MESSAGE_COST * len(bodies)
-
-    def extend_mixed(self, pairs: Sequence[tuple[str, bytes]]) -> None:
-        """Add plain messages of several topics."""
-        topics, bodies = zip(*pairs, strict=True)
-        if not self.payloads:
-            self.options, self.first_topic = PLAIN, topics[0]
-        self._topics = _pad(self._topics or [], len(self.payloads), self.first_topic)
-        self._topics.extend(topics)
+        # A signal's handler may raise after a call, so nothing is called between these two.
+        lane.taken = count
         self.payloads.extend(bodies)
-        self.room -= sum(map(len, bodies)) + MESSAGE_COST * len(bodies)
 
     @property
     def mixed(self) -> bool:
@@ -316,6 +319,12 @@ class Gather:
 
     def take(self) -> tuple[bytes, tuple[str, ...]]:
         """The block of what was gathered and the topics in it; gathering starts anew."""
+        raw, topics = self.encoded()
+        self._clear()
+        return raw, topics
+
+    def encoded(self) -> tuple[bytes, tuple[str, ...]]:
+        """The block of what was gathered and the topics in it."""
         count = len(self.payloads)
         topics: str | Sequence[str] = self.first_topic
         if self._topics is not None:
@@ -329,11 +338,13 @@ class Gather:
             priority=self.options.priority,
             expires_us=self.options.expires_us,
         )
-        self._clear()
         return raw, (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
 
 
 def _pad(column: list[T], count: int, empty: T) -> list[T]:
+    """The column with an item for each of so many messages."""
     if len(column) < count:
         column.extend([empty] * (count - len(column)))
+    elif len(column) > count:
+        del column[count:]
     return column

@@ -126,18 +126,18 @@ class Publisher:
 
     def absorb(self, lane: Lane) -> None:
         """Take over what is in a lane: it is full, or it was closed while someone was entering."""
+        self._empty(lane)
         if lane is self.lane:
             self.lane = CLOSED_LANE
-        items = lane.take()
-        if items:
+            self._empty(lane)  # what has come before it was closed
+        if len(lane.items) >= lane.limit:
+            self._seal()
+
+    def _empty(self, lane: Lane) -> None:
+        if len(lane.items) > lane.taken:
             if not self.gather.takes(PLAIN, 0):
-                self.seal()
-            if lane.topic is None:
-                self.gather.extend_mixed(items)
-            else:
-                self.gather.extend(lane.topic, items)
-            if len(lane.items) >= lane.limit:
-                self.seal()
+                self._seal()
+            self.gather.extend(lane)
 
     def open_lane(self, message: Fit) -> None:
         """Let plain messages like this one, which was gathered, enter the block without ado."""
@@ -199,6 +199,9 @@ class Publisher:
     def seal(self) -> None:
         """Close the gathered block; what is put next goes into another one."""
         self._close_lane()
+        self._seal()
+
+    def _seal(self) -> None:
         gather = self.gather
         if not gather.payloads:
             return
@@ -206,12 +209,17 @@ class Publisher:
         count, options, marks = len(gather.payloads), gather.options, gather.marks
         self.blocks += 1
         try:
-            raw, topics = gather.take()
+            raw, topics = gather.encoded()
         except Exception as error:  # a message that should not have come so far must not take others along
             log.error("a block cannot be encoded, so its messages go one by one: %r", error)
             self._enqueue_singly(gather.take_singly(), options)
             return
-        self._enqueue(Outgoing(raw, count, options, topics, marks))
+        block, fresh = Outgoing(raw, count, options, topics, marks), Gather()
+        self._queued_messages += count
+        self._queued_bytes += len(raw)
+        # A signal's handler may raise after a call, so nothing is called between these two.
+        self.gather = fresh
+        self._queue.append(block)
 
     def _enqueue_singly(self, singles: Iterable[Single], options: Options) -> None:
         for made, topic, body, waiter in singles:
@@ -240,7 +248,7 @@ class Publisher:
             size = len(self._queue[0].raw)
             if not self._window_bytes or (self._flight and self._flight_bytes + size > self._window_bytes):
                 break
-            self._launch(self._queue.popleft())
+            self._launch(self._queue[0])
         self._kick = False
 
     def take_refusals(self) -> list[Refusal]:
@@ -283,13 +291,15 @@ class Publisher:
 
     def confirmed(self, answer: m.PubOk) -> None:
         for row in answer.confirms:
-            block = self._land(row[0])
-            if block is not None and block.marks:
-                self._receipts(block, row[1], row[3], dict(row[4]) if len(row) > 4 else {})
+            block = self._flight.get(row[0])
+            if block is not None:
+                if block.marks:
+                    self._receipts(block, row[1], row[3], dict(row[4]) if len(row) > 4 else {})
+                self._land(row[0], block)
 
     def answered(self, answer: m.Ok) -> bool:
         """An OK confirms a schedule or a transaction. True when it was one of ours."""
-        block = self._land(answer.rid)
+        block = self._flight.get(answer.rid)
         if block is None:
             return False
         fields = answer.fields
@@ -301,15 +311,15 @@ class Publisher:
         else:
             repeated = dict(fields.get("dup_rows", ()))
             self._receipts(block, fields.get("first_seq", 0), fields.get("dups", 0), repeated)
+        self._land(answer.rid, block)
         return True
 
-    def _land(self, rid: int) -> Outgoing | None:
-        """The block that was sent under this number; None for an earlier sending of a block that was sent again."""
-        block = self._flight.pop(rid, None)
-        if block is not None:
-            self._flight_bytes -= len(block.raw)
-            self._kick = True
-        return block
+    def _land(self, rid: int, block: Outgoing) -> None:
+        """A block is confirmed, and its waiters were told: if that was interrupted, it is sent again and confirmed
+        again."""
+        self._flight_bytes -= len(block.raw)
+        self._kick = True
+        del self._flight[rid]
 
     @staticmethod
     def _receipts(block: Outgoing, first_seq: int, duplicates: int, repeated: dict[int, int]) -> None:
@@ -359,20 +369,24 @@ class Publisher:
             block.pseq = self._pseq
             self._pseq += block.count
         block.rid = self._next_rid()
+        size = len(block.raw)
         self._queued_messages -= block.count
-        self._queued_bytes -= len(block.raw)
-        self._flight[block.rid] = block
-        self._flight_bytes += len(block.raw)
+        self._queued_bytes -= size
+        self._flight_bytes += size
+        self._flight[block.rid] = block  # before it leaves the queue: it is never in neither
+        self._queue.popleft()
         self._send(block.message())
 
     def _rewind(self, blocks: "dict[int, Outgoing]") -> None:
         """Take blocks out of the flight and put them back to the front of the queue, in order."""
         for rid, block in reversed(list(blocks.items())):
-            self._flight.pop(rid)
-            self._flight_bytes -= len(block.raw)
-            self._queue.appendleft(block)
+            if not self._queue or self._queue[0] is not block:  # or this was interrupted before
+                self._queue.appendleft(block)
+            del self._flight[rid]
+            size = len(block.raw)
+            self._flight_bytes -= size
             self._queued_messages += block.count
-            self._queued_bytes += len(block.raw)
+            self._queued_bytes += size
 
     def _renumber_from(self, first: Outgoing) -> None:
         """`first` and all that were sent after it were not stored: they go back and are numbered anew."""

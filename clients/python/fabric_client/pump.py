@@ -124,23 +124,43 @@ class Pump(Engine):
     def wait(self, ready: Callable[[], object], timeout: float | None) -> bool:
         """Pump until `ready()`; False when the time is over first. Must be called without the lock."""
         deadline = FOREVER if timeout is None else time.monotonic() + timeout
-        with self.lock:
-            try:
-                while True:
-                    if self._stopped:
-                        return bool(ready())
-                    self.turn_locked()
-                    if ready():
-                        return True
-                    now = time.monotonic()
-                    if now >= deadline:
-                        return False
-                    if self._leading:
-                        self._follow(min(deadline - now, _POLL_S_MAX))
-                    else:
-                        self._lead(min(deadline, self.session.next_deadline()) - now)
-            finally:
+        broken = False
+        try:
+            while True:
+                poll: select.poll | None = None  # once it is there, this thread leads
+                try:
+                    with self.lock:
+                        if broken:
+                            self._check_monitor()
+                        if self._stopped:
+                            return bool(ready())
+                        self.turn_locked()
+                        if ready():
+                            return True
+                        now = time.monotonic()
+                        if now >= deadline:
+                            return False
+                        if self._leading:
+                            self._follow(min(deadline - now, _POLL_S_MAX))
+                            continue
+                        seconds = min(deadline, self.session.next_deadline()) - now
+                        descriptors = self._poll(self._leader_wake.fd, self._link.fd, self._link.monitor_fd)
+                        # A signal's handler may raise between any two calls, but not between these two.
+                        poll, self._leading = descriptors, True
+                    events = poll.poll(_milliseconds(seconds))
+                    broken = any(fd == self._link.monitor_fd for fd, _ in events)
+                finally:
+                    if poll is not None:
+                        self._stop_leading()
+        finally:
+            with self.lock:
                 self.hand_over_locked()
+
+    def _stop_leading(self) -> None:
+        try:
+            self._leader_wake.clear()
+        finally:
+            self._leading = False
 
     def next_item(
         self, sub: Subscription, timeout: float | None, also: Callable[[], object] = lambda: False
@@ -254,19 +274,6 @@ class Pump(Engine):
             self._changed.wait(seconds)
         finally:
             self._followers -= 1
-
-    def _lead(self, seconds: float) -> None:
-        self._leading = True
-        poll = self._poll(self._leader_wake.fd, self._link.fd, self._link.monitor_fd)
-        self.lock.release()
-        try:
-            events = poll.poll(_milliseconds(seconds))
-        finally:
-            self.lock.acquire()
-            self._leading = False
-        self._leader_wake.clear()
-        if any(fd == self._link.monitor_fd for fd, _ in events):
-            self._check_monitor()
 
     def hand_over_locked(self) -> None:
         """Before letting go of the lock: someone must see to what is left."""

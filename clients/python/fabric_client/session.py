@@ -210,11 +210,22 @@ class Session:
             self.unsubscribe(sub, Ticket())
 
     def _collect(self, sub: Subscription, now: float | None = None) -> None:
+        if not self._touch(sub):
+            return
         messages = sub.collect(self._next_rid, now)
         if self.state is State.LIVE:
             self.out.extend(messages)
+        sub.torn = False
         for refresh in sub.readies():
             self.ask(lambda rid, number=refresh: m.Ready(sub.chan, rid, number), Ticket(_log_refusal))  # type: ignore[misc]
+
+    def _touch(self, sub: Subscription) -> bool:
+        """Before a subscription is changed. False when an earlier change was interrupted: then it begins anew."""
+        if sub.torn:
+            self.lost(self._heard_at, "interrupted")
+            return False
+        sub.torn = True
+        return True
 
     @property
     def settled(self) -> bool:
@@ -289,7 +300,7 @@ class Session:
             case m.End():
                 self._answer(message.rid, message.sent)
             case m.Gap():
-                self._gap(message)
+                self.subscriptions.gap(message)
             case m.Got() | m.Reply():
                 if self._calls.part(message):
                     self._answer(message.rid, message.fields)  # type: ignore[union-attr]
@@ -340,13 +351,14 @@ class Session:
 
     def _deliver(self, message: m.Deliver, now: float) -> None:
         sub = self.subscriptions.get(message.chan)
-        if sub is None:
+        if sub is None or not self._touch(sub):
             return
+        in_order = True
         try:
             in_order = sub.deliver(message, now)
         except BlockError as error:
             sub.error = FabricError(f"a delivery arrived damaged: {error}", "check the hub's journal with 'fabric'")
-            return
+        sub.torn = False
         if not in_order:
             self.lost(now, f"deliveries are missing on channel {message.chan}")
 
@@ -399,14 +411,6 @@ class Session:
             self._calls.fail_channel(sub.chan, sub.error)
         elif isinstance(call.message, m.Unsubscribe):
             self.subscriptions.ended(sub)  # the hub does not have it
-
-    def _gap(self, message: m.Gap) -> None:
-        sub = self.subscriptions.get(message.chan)
-        if sub is not None:
-            sub.lost += message.last_seq - message.first_seq + 1
-            log.warning(
-                "messages %d..%d are gone for %s: %s", message.first_seq, message.last_seq, sub.group, message.reason
-            )
 
     # Helpers.
 

@@ -70,6 +70,7 @@ class Subscription:
         self.error: FabricError | None = None
         self.closed = False
         self.stopped = False  # a loop over it is to end
+        self.torn = False  # True while it takes a delivery or collects, and after that if it was interrupted
         self.retired = False  # it is left: deliveries go back at once, and it ends when nothing is held
         self.in_hand: InHand | None = None  # what a loop hands out
         self.generation = 0
@@ -124,6 +125,7 @@ class Subscription:
         """The hub knows nothing of this subscription any more. A group's deliveries will come again, so what is held
         of them is void. Without verdicts nothing comes twice: what is buffered stays, and we go on after it."""
         if self.settles:
+            self.acks.interrupted(self.torn)
             batches: list[Batch] = []
             self.acks.void(self._rows(batches), batches)
             self.acks.lost()
@@ -134,6 +136,7 @@ class Subscription:
             self._returns.clear()
             self.bars.clear()
         self.generation += 1
+        self.torn = False
         self._readies.clear()
         if not same_journal:
             self._next_seq = 0
@@ -154,10 +157,9 @@ class Subscription:
         return bool(self._held)
 
     def close(self) -> None:
-        """No more deliveries. A verdict on what is still held is an error from now on: the hub has taken it back. One
-        that another thread has given just before is named by the next flush."""
+        """No more deliveries. A verdict on what is still held is an error from now on: the hub has taken it back."""
         self.closed = True
-        if self.dirty:
+        if self.dirty:  # another thread has given a verdict just before
             batches: list[Batch] = []
             self.acks.void(self._rows(batches), batches)
         for batch in self._held.values():
@@ -430,7 +432,8 @@ class Subscription:
         acks: list[Row] = []
         others: list[Row] = []
         while self.dirty:
-            batch = self.dirty.popleft()
+            self.acks.collecting.append(batch := self.dirty[0])
+            self.dirty.popleft()
             batch._listed = False
             if batch.generation != self.generation:
                 self._void(batch)
