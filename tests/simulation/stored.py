@@ -177,7 +177,7 @@ class Stored(Publishing):
                 for seq in range(max(self.first_seq, group.start, floor + 1), first_seq)
                 if seq not in group.settled and self.topics[seq - 1] in group.wanted
             ]
-            owed = {seq for seq in gone if not self.may_be_dropped(seq)}
+            owed = {seq for seq in gone if not self.is_optional(group, seq)}
             group.gap_owed = {(sub.session.peer, sub.chan): set(owed) for sub in group.subs}
             if group.durable:
                 group.untold |= owed  # until a consumer that can be reached hears of it
