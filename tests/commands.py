@@ -10,10 +10,11 @@ from typing import Any, Final, NamedTuple
 
 from fabric import block as b
 from fabric import messages as m
-from fabric.router import admin
+from fabric.router import admin, info
 
 READ_ONLY: Final = {"Ping", "Info", "Get", "Admin dlq.list"}
 SECRET: Final = b"?" * 16  # replaced by that of the session
+NAMED: Final = {"group": {"name": "g"}, "topic": {"name": "limited"}}  # questions that are about one
 
 
 class Sample(NamedTuple):
@@ -52,8 +53,8 @@ def samples() -> Iterator[Sample]:
         yield Sample(f"Settle {verdict.name}", m.Settle(1, 17, ((verdict, 1, 2, None),)))
     yield Sample("Fetch", m.Fetch(1, 18, 5, 1000))
     yield Sample("Ready", m.Ready(3, 19, 1))
-    for what in ("hub", "counters", "groups", "topics", "sessions", "schedules", "dlq", "services", "settings"):
-        yield Sample("Info", m.Info(20, {"what": what}))
+    for what in info.QUESTIONS:
+        yield Sample("Info", m.Info(20, {"what": what, **NAMED.get(what, {})}))
     yield Sample("Get", m.Get(21, {"pattern": "#", "n": 10}))
     yield Sample("Request", m.Request(0, 22, {}, _block("ask")))
     yield Sample("Reply", m.Reply(2, 1, {}, _block("ask")))

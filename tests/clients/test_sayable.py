@@ -192,3 +192,19 @@ def test_a_publish_that_cannot_be_encoded_fails_alone() -> None:
         ticket.result()
     session.unsayable(m.Ping(0), ValueError("odd"))
     assert session.live
+
+
+@pytest.mark.parametrize("topic", [["t"], {"t": 1}, 5, None, b"t"])
+def test_a_topic_that_is_no_text_is_refused(hub: Hub, topic: Any) -> None:
+    with another(hub) as fab:
+        with pytest.raises(BadMessage, match="topic is"):
+            fab.publish(topic, b"x")
+        assert fab.publish("t", b"the client lives").seq
+
+
+@pytest.mark.parametrize("headers", [5, "h", ["h"], {"h"}, 0.5])
+def test_headers_that_are_no_dict_are_refused(hub: Hub, headers: Any) -> None:
+    with another(hub) as fab:
+        with pytest.raises(BadMessage, match="headers is"):
+            fab.publish("t", b"x", headers=headers)
+        assert fab.publish("t", b"the client lives").seq

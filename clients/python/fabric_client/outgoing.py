@@ -65,8 +65,10 @@ def fit(
     """Check a message and turn its parts into bytes. The topic is checked apart, since its answer can be kept."""
     body, content_type = _body(data)
     cost = len(body) + MESSAGE_COST
-    if headers and not isinstance(headers, Mapping):
-        raise BadMessage(f"headers is {type(headers).__name__}, not a map of names to values", "use a dict")
+    if not isinstance(topic, str):
+        raise BadMessage(f"topic is {type(topic).__name__} ({topic!r:.60}), not text", "publish(topic, data)")
+    if headers is not None and not isinstance(headers, Mapping):
+        raise BadMessage(f"headers is {type(headers).__name__} ({headers!r:.60}), not a dict", "use {name: value}")
     if content_type and (headers is None or CONTENT_TYPE not in headers):
         headers = {**(headers or {}), CONTENT_TYPE: content_type}
     if headers:
