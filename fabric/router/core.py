@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from fabric import messages as m
-from fabric.block import PRIORITY_DEFAULT
+from fabric.block import PRIORITY_DEFAULT, Block
 from fabric.errors import Code, ProtocolError
 from fabric.names import DEAD
 from fabric.router import commands, topic_queues
@@ -344,9 +344,16 @@ class Router:
             self.advice.say("$sys.topic.trimmed", topic=topic, floor=floor, unsettled=unsettled)
 
     def _is_over(self, topic: str, seq: int) -> bool:
-        """Whether nobody waits for a message any more: all have settled it, or it is removed."""
+        """Whether nobody waits for a message any more: all have settled it, it is removed, or it is too old."""
         first_seq = max(self.shelf.first_seq, self.shelf.removed.get(topic, 0))
-        return seq < first_seq or self.dispatcher.is_settled(topic, seq)
+        return seq < first_seq or self.dispatcher.is_settled(topic, seq) or self._is_too_old(topic, seq)
+
+    def _is_too_old(self, topic: str, seq: int) -> bool:
+        """Whether a message has expired before it was delivered to any group."""
+        block = self.shelf.at(seq)
+        if not isinstance(block, Block) or not 0 < block.expires_us <= self.clock.wall_us(self.clock.now):
+            return False
+        return not any(group.open.holds(seq) for group in self.commons.trie.match(topic) if group.durable)
 
     def _sweep(self, now: float, out: Out) -> None:
         for session in self.reception.silent(now):

@@ -240,7 +240,7 @@ class Dispatcher:
         for block in blocks:
             for owners in self.commons.trie.match_all(block.topics):
                 for group in owners:
-                    if group.received == received and (group.wake(block) or group.members):
+                    if group.received == received and (group.wake(block) or group.members or block.expires_us):
                         self.stir(group)
 
     def serve(self, now: float, out: Out) -> None:
@@ -262,6 +262,8 @@ class Dispatcher:
                     leased, more = hand_out(group, now, out)
             if not more and group.is_searching():
                 more = self._advance(group, now, out)
+            if group.expires_us():
+                self._set_alarm(group)
             if group.dead or group.dirty:
                 self._bury(group)
                 self.rows.note(group)
@@ -297,6 +299,7 @@ class Dispatcher:
                 self.stir(group)
             self._bury(group)
             self.rows.note(group)
+            self._set_alarm(group)
 
     def fetch(self, sub: Subscription, message: m.Fetch, now: float) -> None:
         if sub.fetch is not None or message.count < 1:

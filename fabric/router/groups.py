@@ -29,6 +29,7 @@ from fabric.router.timers import NEVER
 # Ranges of open seqs that one group may have. They are one row on disk, rewritten with each commit that settles
 # something; beyond this, a group serves what it has failed so far before it takes anything new.
 OPEN_RANGES_MAX: Final = 4_096
+EXPIRY_S: Final = 0.01  # after its time a message is looked at; later than any rounding of the clocks
 UNTOLD_MAX: Final = 64  # gaps remembered for the next consumer that comes; more are told as one
 
 
@@ -169,7 +170,7 @@ class Group:
         """A wanted block can be delivered now; whether its first message is to be searched, though nobody is here."""
         lane = self.lane_of(block.priority)
         if lane.live and block.last_seq >= lane.cursor:
-            lane.move(max(lane.cursor, block.base_seq), waits=block.base_seq >= lane.cursor)
+            lane.move(max(lane.cursor, block.base_seq), block if block.base_seq >= lane.cursor else None)
             return not lane.waits
         return False
 
@@ -302,14 +303,25 @@ class Group:
             self.pending.put(Backlog(-PRIORITY_DEFAULT, first, last, attempt=1, failures=0))
         self.dirty = self.durable
 
+    def expires_us(self) -> int:
+        """When the first of the messages that the lanes have come to is too old to be delivered; 0: never."""
+        if len(self.lanes) == 1:
+            return self.base.expires_us if self.base.waits else 0
+        return min((lane.expires_us for lane in self.lanes if lane.waits and lane.expires_us), default=0)
+
     def next_due(self) -> float:
-        """When something that waits is due."""
+        """When something that waits is due, or too old."""
         due = self.pending.next_due()
+        if expires_us := self.expires_us():
+            due = min(due, self.commons.clock.when(expires_us) + EXPIRY_S)
         return due if self.keys is None else min(due, self.keys.next_due())
 
     def due(self, now: float) -> bool:
-        """Let go what has waited long enough; True when there was something."""
+        """Let go what has waited long enough, and what is too old; True when there was something."""
         moved = bool(self.pending.due(now))
+        if self.expires_us():
+            wall_us = self.commons.clock.wall_us(now)
+            moved |= any([lane.expire(wall_us) for lane in self.lanes])
         return (self.keys is not None and self.keys.ring(now)) or moved
 
     def describe(self) -> dict[str, Any]:

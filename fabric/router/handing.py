@@ -163,7 +163,7 @@ def _send(group: Group, member: Subscription, work: Work, take: int, now: float,
     runs, rest = split(work.runs, take)
     rest += work.later
     if work.lane is not None:
-        work.lane.move(base + rest[0][0] if rest else block.last_seq + 1, waits=bool(rest))
+        work.lane.move(base + rest[0][0] if rest else block.last_seq + 1, block if rest else None)
         if work.lane.handed.is_low(work.lane.cursor):
             group.dirty = group.durable
         if group.leases:

@@ -123,7 +123,7 @@ class _Deal:
             for a, b in dealt:
                 group.open.add(base + a, base + b - 1)
             rest = [(stop, stop)] if stop < work.runs[-1][1] else work.later
-            work.lane.move(base + rest[0][0] if rest else work.block.last_seq + 1, waits=bool(rest))
+            work.lane.move(base + rest[0][0] if rest else work.block.last_seq + 1, work.block if rest else None)
             if work.lane.handed.is_low(work.lane.cursor):
                 group.dirty = True
         elif work.backlog is not None:

@@ -27,7 +27,7 @@ Runs = list[tuple[int, int]]
 
 
 class Lane:
-    __slots__ = ("cursor", "handed", "live", "priority", "waits")
+    __slots__ = ("cursor", "expires_us", "handed", "live", "priority", "waits")
 
     def __init__(self, priority: int, cursor: int, handed: HandedOut) -> None:
         self.priority = priority
@@ -35,10 +35,19 @@ class Lane:
         self.handed = handed
         self.live = False  # nothing wanted lies between the cursor and the horizon
         self.waits = False  # the message at the cursor is known to be wanted, and waits for credit
+        self.expires_us = 0  # while it waits: when it is too old to be delivered; 0: never
 
-    def move(self, cursor: int, *, waits: bool = False) -> None:
-        """All below were considered; what lies above has to be searched, unless it is known what waits there."""
-        self.cursor, self.live, self.waits = cursor, False, waits
+    def move(self, cursor: int, waits: Block | None = None) -> None:
+        """All below were considered; what lies above has to be searched, unless it is known which block waits there."""
+        self.cursor, self.live, self.waits = cursor, False, waits is not None
+        self.expires_us = waits.expires_us if waits is not None else 0
+
+    def expire(self, wall_us: int) -> bool:
+        """Whether the message that waits has become too old: then the next one has to be searched."""
+        if not (self.waits and 0 < self.expires_us <= wall_us):
+            return False
+        self.waits = False
+        return True
 
     def position(self, horizon: int) -> int:
         """The first seq that was not considered yet. A live lane has considered all there is."""
@@ -131,7 +140,7 @@ def search(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) -> 
         if len(group.lanes) == 1 or group.takes(lane, block.priority):
             runs = fit(group, block, lane.cursor, block.last_seq, wall_us, out)
             if runs:
-                lane.cursor, lane.waits = block.base_seq + runs[0][0], True
+                lane.cursor, lane.waits, lane.expires_us = block.base_seq + runs[0][0], True, block.expires_us
                 return Work(block, runs, 1 if lane.cursor > lane.handed.before else 2, 0, lane, None), False
         lane.cursor = block.last_seq + 1
     else:

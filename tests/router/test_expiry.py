@@ -1,0 +1,114 @@
+"""What is too old is settled in time, whether or not a consumer asks for it."""
+
+from typing import Any
+
+import pytest
+
+from fabric import messages as m
+from fabric.block import encode
+from fabric.messages import Verdict
+from tests.router.world import World
+
+P, A = b"\0prod", b"\0aaaa"
+TTL_MS = 1_000
+
+
+class Queue(World):
+    """A queue `q` whose group nobody consumes from."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.hello(P, ttl_ms=600_000)
+        self.hello(A, ttl_ms=600_000)
+        answer = self.say(P, m.Admin(3, {"op": "queue.create", "queue": "q", **settings}))[-1]
+        assert isinstance(answer, m.Ok), answer
+
+    def put(self, body: str, *, ttl_ms: int = 0, priority: int = 4, key: str = "") -> m.ToClient:
+        block = encode("q", [body.encode()], priority=priority, ids=[key.encode()] if key else None)
+        return self.say(P, m.Publish(9, 0, 0, block, {"ttl_ms": ttl_ms} if ttl_ms else {}))[-1]
+
+    def stored(self, body: str, **how: Any) -> int:
+        answer = self.put(body, **how)
+        assert isinstance(answer, m.PubOk), answer
+        return answer.confirms[0][2]
+
+    def later(self) -> None:
+        self.pass_time(2 * TTL_MS / 1000)
+        self.pass_time(0.1)  # and the floor is raised with the next commit
+        self.commit()
+        self.pass_time(0.1)
+
+    @property
+    def floor(self) -> int:
+        return self.router.groups["q"].floor
+
+
+@pytest.mark.parametrize("order", ["none", "key", "strict"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_queue_of_messages_that_are_too_old_has_room_again(order: str, restarted: bool) -> None:
+    w = Queue(max_msgs=2, order=order)
+    assert [w.stored(body, ttl_ms=TTL_MS) for body in "ab"] == [1, 1]
+    assert isinstance(w.put("c"), m.Err)
+    if restarted:
+        w.restart()
+        w.hello(P, ttl_ms=600_000)
+    w.later()
+    assert w.floor == 2
+    assert w.stored("c") == 1
+
+
+def test_the_rest_of_a_block_is_too_old_though_a_consumer_has_the_beginning() -> None:
+    w = Queue()
+    w.sub(A, 1, group="q", credit=1)
+    block = encode("q", [b"a", b"b", b"c"])
+    w.say(P, m.Publish(9, 0, 0, block, {"ttl_ms": TTL_MS}))
+    assert w.bodies(A) == ["a"]
+    w.later()
+    w.settle(A, 1, Verdict.ACK, 1, 1)
+    assert w.floor == 3
+
+
+@pytest.mark.parametrize("priority", [0, 9])
+def test_a_lane_of_another_priority_is_not_held_up_by_what_is_too_old(priority: int) -> None:
+    w = Queue(max_msgs=2)
+    w.put("old", ttl_ms=TTL_MS, priority=priority)
+    w.put("new")
+    w.later()
+    assert w.floor == 1
+    assert w.stored("c") == 1
+
+
+def test_messages_become_dead_letters_when_they_are_too_old_and_not_when_someone_asks() -> None:
+    w = Queue(on_expire="dead")
+    w.put("old", ttl_ms=TTL_MS)
+    assert not w.router.counters["dead_letters"]
+    w.later()
+    assert w.router.counters["dead_letters"] == 1
+
+
+def test_a_job_with_the_id_of_one_that_is_too_old_is_stored() -> None:
+    """It waits behind another message, so no lane has come to it yet."""
+    w = Queue(dedupe="until_ack")
+    w.put("first")
+    assert w.stored("old", ttl_ms=TTL_MS, key="x") == 1
+    assert w.stored("same", key="x") == 0
+    w.later()
+    assert w.stored("new", key="x") == 1
+    w.sub(A, 1, group="q")
+    assert w.bodies(A) == ["first", "new"]
+
+
+def test_a_job_with_the_id_of_one_that_a_consumer_has_is_a_duplicate_however_old() -> None:
+    w = Queue(dedupe="until_ack")
+    w.sub(A, 1, group="q")
+    w.stored("old", ttl_ms=TTL_MS, key="x")
+    w.later()
+    assert w.stored("new", key="x") == 0
+
+
+def test_a_clock_that_is_set_back_lets_a_message_wait_on() -> None:
+    w = Queue()
+    w.put("old", ttl_ms=TTL_MS)
+    w.router.clock.set(w.router.clock.wall_us(w.now) - 3_600_000_000, w.now)
+    w.later()
+    assert w.floor == 0
