@@ -321,7 +321,8 @@ class Group:
         moved = bool(self.pending.due(now))
         if self.expires_us():
             wall_us = self.commons.clock.wall_us(now)
-            moved |= any([lane.expire(wall_us) for lane in self.lanes])
+            for lane in self.lanes:
+                moved |= lane.expire(wall_us)
         return (self.keys is not None and self.keys.ring(now)) or moved
 
     def describe(self) -> dict[str, Any]:
