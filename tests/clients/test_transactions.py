@@ -7,7 +7,7 @@ from fabric import messages as m
 from fabric.errors import Code
 from fabric.messages import Verdict
 from fabric_client.batch import Batch
-from fabric_client.errors import BadMessage, Closed, Stale, TopicFull
+from fabric_client.errors import BadMessage, Closed, Fenced, Stale, TopicFull, Unconfirmed
 from fabric_client.message import Message
 from fabric_client.session import Session
 from fabric_client.settle import settle
@@ -244,7 +244,20 @@ def test_a_closed_client_tells_whoever_waits() -> None:
     desk = Desk()
     begun(desk)
     desk.session.fail(Closed("closed"))
-    assert isinstance(desk.outcomes[0].error, Closed)
+    assert isinstance(desk.outcomes[0].error, Unconfirmed), "it was sent, so the hub may have done it"
+
+
+def test_a_transaction_of_a_producer_that_was_fenced_may_have_been_done() -> None:
+    """The hub did it and died before it said so; another program has claimed the name meanwhile."""
+    desk = Desk()
+    begun(desk)
+    desk.session.lost(1.0, "test")
+    desk.session.opened(2.0)
+    (hello,) = said(desk.session)
+    assert isinstance(hello, m.Hello)
+    desk.session.receive(m.Err(0, hello.rid, Code.FENCED, "a newer session", {}), 2.0)
+    assert isinstance(desk.session.error, Fenced)
+    assert isinstance(desk.outcomes[0].error, Unconfirmed)
 
 
 def test_a_transaction_that_is_over_takes_no_more() -> None:

@@ -352,8 +352,7 @@ class Publisher:
         self._live = False
         self._close_lane()
         for block in (*self._flight.values(), *self._queue):
-            sent = block.pseq and not block.settles
-            self._tell(block, Unconfirmed(f"sent and not confirmed: {error}") if sent else error)
+            self._tell(block, Unconfirmed(f"sent and not confirmed: {error}") if block.pseq else error)
         for _, waiter in self.gather.marks:
             waiter.fail(error)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fabric.columns import HeaderValue
 from fabric.errors import Code, FabricError
 from fabric.messages import Verdict
-from fabric_client.errors import BadMessage, Closed, Stale, describe
+from fabric_client.errors import BadMessage, Closed, Stale, Unconfirmed, describe
 from fabric_client.outgoing import PLAIN, Gather, check_topic, fit
 from fabric_client.rows import VERDICT_ROWS_MAX, Row, extend
 from fabric_client.ticket import Ticket
@@ -163,7 +163,7 @@ def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscriptio
 def _settle(batch: "Batch", indexes: Collection[int], error: FabricError | None) -> None:
     """A transaction is through: what that means for its messages."""
     sub = batch._sub
-    if not sub.is_held(batch) or isinstance(error, Closed):
+    if not sub.is_held(batch) or isinstance(error, Closed | Unconfirmed):
         return
     if error is None:
         sub.confirmed(batch, indexes)
