@@ -73,6 +73,8 @@ class Worker(threading.Thread):
         try:
             with fabric_client.connect(self._url, name=self.name.removeprefix("demo-")) as self._client:
                 self._work(self._client)
+        except fabric_client.VerdictsUnconfirmed:
+            pass  # they died with the hub: their messages came again, maybe to another consumer, and are counted
         except FabricError as error:
             self.failure = error
 
