@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import fabric_client
-from fabric import block
+from fabric.journal.journal import Journal
 from fabric.journal.limits import Limits
-from fabric.journal.store import Journal
-from fabric.messages import Append
+from fabric.records import Append
 from fabric.snapshot import create, load, verify
-from fabric.snapshot.walk import walk
+from fabric.snapshot.check_shard import walk
+from fabric_protocol import block
 from fabric_spark import session
 from fabric_spark.jobs import ask, find, settings_for
 from fabric_spark.jobs.lake import COLUMNS, arranged

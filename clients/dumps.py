@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgpack
 
-from fabric import block as b
-from fabric import messages as m
-from fabric import wire
-from fabric.bounds import NUMBER_MAX, TABLE
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol import wire
+from fabric_protocol.bounds import NUMBER_MAX, TABLE
 
 PROTOCOL: Final = Path(__file__).parent / "PROTOCOL.md"
 PER_LINE: Final = 8

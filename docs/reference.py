@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 from fabric.cli import main, variables
-from fabric.cli_variables import OTHERS
+from fabric.cli.support.variables import OTHERS
 
 PAGE: Final = Path(__file__).parent / "cli.md"
 WIDTH: Final = 100

@@ -8,9 +8,10 @@ ended, on channel 3; a schedule `s`; the queue `q`; dead letters of group `d`; t
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from fabric import block as b
-from fabric import messages as m
-from fabric.router import admin, info
+from fabric.router.admin import operations as admin
+from fabric.router.read import info
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
 
 READ_ONLY: Final = {"Ping", "Info", "Get", "Admin dlq.list"}
 SECRET: Final = b"?" * 16  # replaced by that of the session

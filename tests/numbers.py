@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgpack
 
-from fabric import block as b
-from fabric.bounds import NUMBER_MAX, TABLE, Bound
-from fabric.wire import Verb
+from fabric_protocol import block as b
+from fabric_protocol.bounds import NUMBER_MAX, TABLE, Bound
+from fabric_protocol.wire import Verb
 
 CHAN: Final = 65_000  # of a subscription to topic `t` in group `g`, which has been sent ordinal 1
 Frames = list[bytes]

@@ -14,7 +14,7 @@ import pytest
 
 from docs.reference import helps
 from fabric.cli import main
-from fabric.cli_child import HubProcess
+from fabric.cli.support.hub_process import HubProcess
 from tests import pages
 from tests.test_house import ROOT
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from fabric import block as b
-from fabric import messages as m
-from fabric import wire
-from fabric.block import Block
-from fabric.errors import BlockError, Code, ProtocolError
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol import wire
+from fabric_protocol.block import Block
+from fabric_protocol.errors import BlockError, Code, ProtocolError
 
 HERE: Final = Path(__file__).parent
 TS_US: Final = 1_700_000_000_000_000
@@ -316,7 +316,7 @@ def block_meaning(raw: bytes) -> dict[str, Any]:
 
 
 def frames_meaning(frames: Sequence[bytes]) -> dict[str, Any]:
-    """What a command says, as JSON: the verb and the fields by the names of `fabric.messages`."""
+    """What a command says, as JSON: the verb and the fields by the names of `fabric_protocol.messages`."""
     message = wire.decode(frames)
     verb = wire.Verb(frames[0][1])  # the second byte of the array: all verbs are below 128
     fields = {name: _plain(value) for name, value in message._asdict().items() if name != "block"}

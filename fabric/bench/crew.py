@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from fabric.cli_child import HubProcess
-from fabric.errors import FabricError
+from fabric.cli.support.hub_process import HubProcess
+from fabric_protocol.errors import FabricError
 
 READY_S: Final = 60.0  # imports and connections, on a busy machine
 RUN_S: Final = 300.0  # no single measurement may take longer

@@ -12,14 +12,14 @@ from typing import Any, Final
 import zmq
 
 import fabric_client
-from fabric import messages as m
-from fabric import wire
 from fabric.bench.crew import Line, Task, run
 from fabric.bench.figures import JOURNALED, Figure, median_figure, percentile
 from fabric.bench.parts import Bench
 from fabric.bench.singles import POLL_MS, WINDOW, connect
-from fabric.block import encode
-from fabric.errors import FabricError
+from fabric_protocol import messages as m
+from fabric_protocol import wire
+from fabric_protocol.block import encode
+from fabric_protocol.errors import FabricError
 
 DUE_RATE: Final = 10_000  # messages due in a second
 FAR_US: Final = 3_600_000_000  # what only waits is due in an hour, and an hour long

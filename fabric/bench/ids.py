@@ -11,16 +11,16 @@ from typing import Any, Final
 import zmq
 
 import fabric_client
-from fabric import messages as m
-from fabric import wire
 from fabric.bench.crew import Line, Run, Task, run
 from fabric.bench.figures import JOURNALED, Figure, median_figure
 from fabric.bench.growth import cpu_each, restart_s
 from fabric.bench.parts import Bench, consuming, end_to_end, worst
 from fabric.bench.singles import POLL_MS, connect
 from fabric.bench.workers import STUCK_S
-from fabric.block import encode
-from fabric.errors import FabricError
+from fabric_protocol import messages as m
+from fabric_protocol import wire
+from fabric_protocol.block import encode
+from fabric_protocol.errors import FabricError
 
 MIB: Final = 1 << 20
 BATCH: Final = 1000

@@ -16,7 +16,7 @@ import fabric_client
 from fabric.bench import raw, singles, workers
 from fabric.bench.crew import Run, Task, Watch, run, shared_counter
 from fabric.bench.figures import JOURNALED, NO_HUB, RECEIVED, Figure, median_figure, percentile
-from fabric.cli_child import HubProcess
+from fabric.cli.support.hub_process import HubProcess
 from fabric_client.options import Level
 
 TRIAL: Final = 20_000  # messages of the trial run

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from fabric.block import encode
 from fabric.journal.environment import open_environment
+from fabric_protocol.block import encode
 
 KEY_BYTES: Final = 8
 

@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple
 
 import zmq
 
-from fabric import messages as m
-from fabric import wire
 from fabric.bench.crew import Line
-from fabric.block import encode
-from fabric.errors import FabricError
-from fabric.hub.port import is_readable
+from fabric.hub.router_socket import is_readable
+from fabric_protocol import messages as m
+from fabric_protocol import wire
+from fabric_protocol.block import encode
+from fabric_protocol.errors import FabricError
 
 WINDOW: Final = 64  # unconfirmed messages of each connection, or what the hub allows, whichever is less
 POLL_MS: Final = 30_000

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import fabric_client
 from fabric.bench.crew import Line
-from fabric.errors import FabricError
+from fabric_protocol.errors import FabricError
 
 STAMP: Final = struct.Struct("<q")  # the first bytes of a body: when it was published, in ns
 IDLE_S: Final = 0.2  # a consumer without messages looks so often whether everything was consumed

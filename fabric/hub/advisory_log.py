@@ -9,8 +9,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from fabric.errors import Code
 from fabric.hub.log import LOGGER, event
+from fabric_protocol.errors import Code
 
 LINES_MAX: Final = 20  # of one kind in one period
 PERIOD_S: Final = 60.0

@@ -9,7 +9,7 @@ something is received in every turn, and a peer that has too much waiting here i
 from collections import deque
 from typing import Final
 
-from fabric.messages import PeerId
+from fabric_protocol.messages import PeerId
 
 Frames = list[bytes]
 Arrival = tuple[PeerId, Frames]

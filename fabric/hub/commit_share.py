@@ -8,8 +8,8 @@ single block may be larger than the bound; then its peer is not in the next comm
 
 from typing import Final
 
-from fabric.messages import PeerId
-from fabric.wire import Verb
+from fabric_protocol.messages import PeerId
+from fabric_protocol.wire import Verb
 
 COMMIT_S: Final = 0.005
 BYTES_MIN: Final = 256 << 10

@@ -14,7 +14,7 @@ from typing import Final
 
 import zmq
 
-from fabric.messages import PeerId
+from fabric_protocol.messages import PeerId
 
 _DONTWAIT: Final = int(zmq.DONTWAIT)
 _SRCFD: Final = int(zmq.SRCFD)

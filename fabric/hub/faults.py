@@ -10,8 +10,8 @@ import traceback
 from collections.abc import Sequence
 from typing import Final
 
-from fabric.errors import FabricError
 from fabric.hub.advisory_log import AdvisoryLog, Line
+from fabric_protocol.errors import FabricError
 
 COMMAND_FAILED: Final = Line(logging.ERROR, "command failed")
 ANSWER_FAILED: Final = Line(logging.ERROR, "answer failed")

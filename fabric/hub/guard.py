@@ -16,7 +16,7 @@ from typing import Any, Final
 from fabric.hub.arrivals import Arrivals
 from fabric.hub.connections import Connections
 from fabric.hub.log import event
-from fabric.router.core import Router
+from fabric.router.router import Router
 
 SPARE_MAX: Final = 256  # descriptors that connections never get: for the journal, the log, and bursts of connections
 CONNECTIONS_MIN: Final = 8
@@ -83,8 +83,8 @@ class Guard:
             budget=self._memory_bytes,
             connections=connections.kept,
             silent_closed=silent,
-            sessions=len(router.reception.sessions),
-            pending_bytes=router.intake.pending_bytes,
+            sessions=len(router.session_table.sessions),
+            pending_bytes=router.publishing.pending_bytes,
             arrived_bytes=arrivals.bytes,
             ids=router.ids.count,
         )
@@ -99,7 +99,7 @@ class Guard:
         if now - since < QUIET_S or memory <= self._cut_above:
             return 0
         self._over_at, self._cut_above = now, int(memory * GROWTH)
-        sessions = router.reception
+        sessions = router.session_table
         quiet = self._connections.cut(
             descriptor
             for descriptor, peer in self._connections.speakers()

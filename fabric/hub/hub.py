@@ -22,24 +22,33 @@ from typing import Final
 import zmq
 
 import fabric
-from fabric import messages as m
-from fabric import wire
-from fabric.errors import Code, FabricError, ProtocolError
 from fabric.hub.advisory_log import JOURNAL_TRIMMED, SLOW_COMMIT, AdvisoryLog
 from fabric.hub.arrivals import Arrival, Arrivals
 from fabric.hub.commit_share import CommitShare, is_publish
 from fabric.hub.faults import Faults
 from fabric.hub.guard import Guard
+from fabric.hub.journal_thread import (
+    Begins,
+    Committed,
+    Failed,
+    JournalThread,
+    Trimmed,
+    TrimWanted,
+    Unwritable,
+    journal_failed,
+)
 from fabric.hub.log import event
 from fabric.hub.options import HubOptions as HubOptions
-from fabric.hub.port import Port, check_address
 from fabric.hub.restore import finish, restored_router
-from fabric.hub.scribe import Begins, Committed, Failed, Scribe, Trimmed, TrimWanted, Unwritable, journal_failed
-from fabric.journal.store import Journal
-from fabric.messages import PeerId
-from fabric.router.core import Turn
-from fabric.router.intake import RETRY_MS, Refusal
-from fabric.router.ledger import Out
+from fabric.hub.router_socket import RouterSocket, check_address
+from fabric.journal.journal import Journal
+from fabric.router.publish.publishing import RETRY_MS, Refusal
+from fabric.router.router import Turn
+from fabric.router.turn import Out
+from fabric_protocol import messages as m
+from fabric_protocol import wire
+from fabric_protocol.errors import Code, FabricError, ProtocolError
+from fabric_protocol.messages import PeerId
 
 CROWDED_S: Final = 0.002  # how often something is received while much waits for the disk
 AT_ONCE_S: Final = 0.005  # of work on what came in while nothing waited; then each peer gets its share
@@ -79,20 +88,20 @@ class Hub:
             self._router = restored_router(self.journal, self.journal.load())
             self.counters = self._router.counters
             self._log = AdvisoryLog()
-            self._router.advice.hear = self._log.hear
+            self._router.advisories.hear = self._log.hear
             self._faults = Faults(self._log)
             self._opened = 0  # sessions, when the router was restored last
-            self._port = Port(self.context, self.counters, self._faults.of_answer)
-            undo.callback(self._port.close)
-            self.binds = [self._port.bind(url) for url in options.binds]
+            self._socket = RouterSocket(self.context, self.counters, self._faults.of_answer)
+            undo.callback(self._socket.close)
+            self.binds = [self._socket.bind(url) for url in options.binds]
             undo.pop_all()
-        self._guard = Guard(self._port.connections, self.counters, options.memory_bytes)
-        self._scribe = Scribe(self.journal)
+        self._guard = Guard(self._socket.connections, self.counters, options.memory_bytes)
+        self._journal_thread = JournalThread(self.journal)
         self._poller = zmq.Poller()
-        self._port.register(self._poller)
-        self._poller.register(self._scribe.wake_fd, zmq.POLLIN)
+        self._socket.register(self._poller)
+        self._poller.register(self._journal_thread.wake_fd, zmq.POLLIN)
         self._inner_poller = zmq.Poller()  # all but the socket, while much waits to be processed
-        for fd in (self._scribe.wake_fd, self._port.connections.fd):
+        for fd in (self._journal_thread.wake_fd, self._socket.connections.fd):
             self._inner_poller.register(fd, zmq.POLLIN)
         self._arrivals = Arrivals()
         self._share = CommitShare()
@@ -110,7 +119,7 @@ class Hub:
     def run(self) -> None:
         """Serve until `stop` is asked for. Raises when the journal fails; then nothing more was confirmed."""
         sys.setswitchinterval(SWITCH_S)
-        self._scribe.start()
+        self._journal_thread.start()
         event(logging.INFO, "hub ready", version=fabric.__version__, binds=",".join(self.binds))
         try:
             while self._serve():
@@ -140,14 +149,14 @@ class Hub:
         """Drain: take no more publishes, finish what was taken, tell clients, end. A second call does not wait."""
         self._stop_requests += 1
         with contextlib.suppress(OSError):  # it has ended already
-            self._scribe.wake()
+            self._journal_thread.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def request_stop(self) -> None:
         """As `stop`, without waiting: for signal handlers."""
         self._stop_requests += 1
-        self._scribe.wake()
+        self._journal_thread.wake()
 
     def start(self) -> "Hub":
         self._thread = threading.Thread(target=self._run_in_thread, name="fabric-hub", daemon=True)
@@ -174,11 +183,11 @@ class Hub:
         """One round: what arrived, what time brought, what the disk finished."""
         ready = self._wait()
         out: Out = []
-        received = self._port.receive(*self._arrivals.room)
+        received = self._socket.receive(*self._arrivals.room)
         now = time.monotonic()
         self._router.clock.set(time.time_ns() // 1000, now)
         self.counters["turns"] += 1
-        has_news = self._scribe.wake_fd in ready
+        has_news = self._journal_thread.wake_fd in ready
         if has_news and self._arrivals.count:  # much is to be done: those who wait for the disk shall not wait for it
             self._journal_news(now, out)
             self._send(out)
@@ -189,11 +198,11 @@ class Hub:
             self._keep(received, out)
         if self._arrivals.is_ready:
             self._take_arrivals(now, out)
-        if self._port.connections.fd in ready:
-            self._port.connections.read()
+        if self._socket.connections.fd in ready:
+            self._socket.connections.read()
         if self._guard.is_crowded:
             self._guard.cut_excess(now)
-        self._gone += self._port.lost()
+        self._gone += self._socket.lost()
         if self._gone:
             self._say_gone()
         if has_news:
@@ -210,7 +219,7 @@ class Hub:
             deadline = min(deadline, self._router.commit_deadline())
         timeout_s = 0.0 if self._arrivals.is_ready else deadline - time.monotonic()
         poller = self._poller
-        if self._port.has_outboxes or self._port.is_losing:
+        if self._socket.has_outboxes or self._socket.is_losing:
             timeout_s = min(timeout_s, OUTBOX_POLL_S)
         if self._arrivals.is_crowded:  # the socket has more for sure, and little of it is taken in at a time
             timeout_s, poller = min(timeout_s, CROWDED_S), self._inner_poller
@@ -228,7 +237,7 @@ class Hub:
 
     def _keep(self, received: list[Arrival], out: Out) -> None:
         """Let frames wait for their share. A publish for which there is no room is refused: the client resends it."""
-        arrivals, window_bytes = self._arrivals, self._router.reception.window[1]
+        arrivals, window_bytes = self._arrivals, self._router.session_table.window[1]
         for peer, frames in received:
             if arrivals.has_room(peer, window_bytes) or not is_publish(frames):
                 arrivals.put(peer, frames)
@@ -255,10 +264,10 @@ class Hub:
             return True
         if self._share.is_full(peer):
             return False
-        intake = self._router.intake  # of a router that may be replaced meanwhile
-        pending_bytes = intake.pending_bytes
+        publishing = self._router.publishing  # of a router that may be replaced meanwhile
+        pending_bytes = publishing.pending_bytes
         self._take(peer, frames, now, out)
-        self._share.published(peer, intake.pending_bytes - pending_bytes, now)
+        self._share.published(peer, publishing.pending_bytes - pending_bytes, now)
         return True
 
     def _say_gone(self) -> None:
@@ -274,7 +283,7 @@ class Hub:
         try:
             message = wire.decode_command(frames)
         except ProtocolError as error:
-            if self._router.reception.find(peer) is None:
+            if self._router.session_table.find(peer) is None:
                 self.counters["dropped_junk"] += 1
                 return
             self._router.refuse(error, peer, *wire.request_id(frames), out)
@@ -297,7 +306,7 @@ class Hub:
             self._restore(out)
 
     def _journal_news(self, now: float, out: Out) -> None:
-        for report in self._scribe.reports():
+        for report in self._journal_thread.reports():
             match report:
                 case Committed(seconds):
                     self._committed(seconds, now, out)
@@ -307,7 +316,7 @@ class Hub:
                 case Begins(first_seq):
                     self._router.begins_at(first_seq)
                 case TrimWanted(seq):
-                    self._router.topics.give_way(seq)
+                    self._router.topics.request_trim(seq)
                 case Unwritable(error):
                     self._committing, self._turns = [], []
                     raise error
@@ -336,15 +345,15 @@ class Hub:
             self._turns.append(router.seal(time.time_ns() // 1000, now, out))
         if self._turns and not busy:
             self._committing, self._turns = self._turns, []
-            self._scribe.submit([record for turn in self._committing for record in turn.records])
+            self._journal_thread.submit([record for turn in self._committing for record in turn.records])
             self._share.submitted()
             self._arrivals.release()
 
     def _send(self, out: Out) -> None:
-        if self._port.has_outboxes:
-            for peer in self._port.flush():
+        if self._socket.has_outboxes:
+            for peer in self._socket.flush():
                 self._router.block_peer(peer, blocked=False)
-        for peer in self._port.send(out):
+        for peer in self._socket.send(out):
             self._router.block_peer(peer, blocked=True)
 
     def _housekeeping(self, now: float) -> None:
@@ -357,7 +366,7 @@ class Hub:
         self._space_at = now + SPACE_EVERY_S
         self.journal.hold_seq = self._router.topics.hold
         reason = self.journal.pressure()
-        refusing = self._router.intake.refusal is not None
+        refusing = self._router.publishing.refusal is not None
         if (reason is not None) != refusing:
             event(logging.WARNING, "publishes refused" if reason else "publishes taken again", reason=reason or "")
         self._router.refuse_publishes(Refusal(Code.DISK_FULL, reason, 1000) if reason else None)
@@ -368,20 +377,20 @@ class Hub:
         """Go on with a new router and what is in the journal, exactly as after a crash: what is not on disk has not
         happened, and clients say HELLO again. What was sealed before the fault is written first."""
         old = self._router
-        self._port.send(out)
-        self._port.send(finish(self._scribe, self._committing, self._turns))
+        self._socket.send(out)
+        self._socket.send(finish(self._journal_thread, self._committing, self._turns))
         self._committing, self._turns, self._share = [], [], CommitShare()
         self._arrivals.release()
-        self._router = restored_router(self.journal, self._scribe.ask(self.journal.load), self.counters)
-        self._router.advice.hear = self._log.hear
+        self._router = restored_router(self.journal, self._journal_thread.ask(self.journal.load), self.counters)
+        self._router.advisories.hear = self._log.hear
         self.counters["restored"] += 1
         self._opened, self._space_at = self.counters["sessions_opened"], 0.0
         if self._draining_until:
             self._router.drain(STOPPING, [])
         error = m.Err(0, 0, Code.NO_SESSION, "the hub has restored itself from its journal; say HELLO again", {})
-        self._port.send((session.peer, error) for session in old.reception.sessions.values())
+        self._socket.send((session.peer, error) for session in old.session_table.sessions.values())
         out.clear()
-        event(logging.WARNING, "restored after a fault", sessions=len(old.reception.sessions))
+        event(logging.WARNING, "restored after a fault", sessions=len(old.session_table.sessions))
 
     # The end.
 
@@ -394,7 +403,7 @@ class Hub:
         idle = not (self._committing or self._turns or self._router.wants_commit(now))
         patient = now < self._draining_until and self._stop_requests == 1
         # A peer that never reads must not keep the hub from ending, so outboxes are waited for as acks are.
-        owed = self._router.outstanding() > 0 or self._port.has_outboxes or self._arrivals.count > 0
+        owed = self._router.outstanding() > 0 or self._socket.has_outboxes or self._arrivals.count > 0
         return idle and not (patient and owed) and self._last_words(now)
 
     def _begin_drain(self, now: float) -> None:
@@ -417,8 +426,8 @@ class Hub:
 
     def _close(self) -> None:
         self._log.close()
-        self._scribe.stop()
-        self._port.close()
+        self._journal_thread.stop()
+        self._socket.close()
         self._guard.close()
         if self.failure is None:
             self.journal.close()

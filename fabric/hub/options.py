@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from fabric.journal.store import Limits
+from fabric.journal.journal import Limits
 
 DEFAULT_BIND: Final = "tcp://127.0.0.1:7171"
 

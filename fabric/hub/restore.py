@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 import fabric
+from fabric.hub.journal_thread import Committed, Failed, JournalThread, Unwritable, journal_failed
 from fabric.hub.log import event
-from fabric.hub.scribe import Committed, Failed, Scribe, Unwritable, journal_failed
-from fabric.journal.store import Journal, Restored
-from fabric.router.core import Router, Turn
-from fabric.router.ledger import Out
+from fabric.journal.journal import Journal, Restored
+from fabric.router.router import Router, Turn
+from fabric.router.turn import Out
 
 
 def restored_router(journal: Journal, state: Restored, counters: "Counter[str] | None" = None) -> Router:
@@ -48,15 +48,15 @@ def restored_router(journal: Journal, state: Restored, counters: "Counter[str] |
     return router
 
 
-def finish(scribe: Scribe, committing: Sequence[Turn], sealed: Sequence[Turn]) -> Out:
+def finish(journal_thread: JournalThread, committing: Sequence[Turn], sealed: Sequence[Turn]) -> Out:
     """Wait until turns are on disk that were handed to the journal thread, and others that were only sealed. Returns
     what may be said then."""
     sends: Out = []
     for turns, is_submitted in ((committing, True), (sealed, False)):
         if not is_submitted and turns:
-            scribe.submit([record for turn in turns for record in turn.records])
-        scribe.ask(lambda: None)  # answered after the commit
-        for report in scribe.reports():
+            journal_thread.submit([record for turn in turns for record in turn.records])
+        journal_thread.ask(lambda: None)  # answered after the commit
+        for report in journal_thread.reports():
             match report:
                 case Failed(error):
                     raise journal_failed(error)

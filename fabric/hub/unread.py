@@ -10,7 +10,7 @@ import termios
 from collections.abc import Mapping
 from typing import Final
 
-from fabric.messages import PeerId
+from fabric_protocol.messages import PeerId
 
 LARGE_BYTES: Final = 16 << 10  # of a frame; ZeroMQ holds some megabytes of smaller ones at most
 PEER_BYTES_MAX: Final = 32 << 20  # twice the credit of a subscription of the Python client

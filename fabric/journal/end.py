@@ -3,12 +3,13 @@
 from contextlib import suppress
 from typing import NamedTuple
 
-from fabric.block import stamp_of
-from fabric.errors import BlockError, JournalDamaged
-from fabric.journal.chunks import Chunk, OpenChunk
+from fabric.errors import JournalDamaged
 from fabric.journal.environment import Reading, Tables
 from fabric.journal.reader import blocks_from
-from fabric.journal.records import SEQ_MAX, key_seq
+from fabric.journal.rows import SEQ_MAX, key_seq
+from fabric.journal.tables.chunks import Chunk, OpenChunk
+from fabric_protocol.block import stamp_of
+from fabric_protocol.errors import BlockError
 
 RESTORE_HINT = "restore a backup with 'fabric journal restore'"
 

@@ -13,7 +13,7 @@ import lmdb
 
 from fabric.errors import JournalDamaged, JournalError
 from fabric.journal.directory import FILE_MODE, scratch, swap
-from fabric.journal.records import (
+from fabric.journal.rows import (
     FORMAT,
     FORMAT_KEY,
     META_KEY,

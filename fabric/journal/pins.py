@@ -17,7 +17,7 @@ from typing import Final
 
 from fabric.errors import JournalError
 from fabric.journal.directory import DIR_MODE, FILE_MODE
-from fabric.journal.records import SEQ_MAX
+from fabric.journal.rows import SEQ_MAX
 
 PINS_DIR: Final = "pins"
 PINS_MAX: Final = 1000  # more are not looked at

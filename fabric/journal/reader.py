@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import lmdb
 
-from fabric.block import HEAD_BYTES, Block, Stamp, glance
-from fabric.errors import BlockError, JournalDamaged
-from fabric.journal.chunks import BLOCKS_MAX, Chunk, OpenChunk, Wanted
+from fabric.errors import JournalDamaged
 from fabric.journal.environment import Cursor, Reading, Tables, as_journal_error, seek
-from fabric.journal.events import EventReader
-from fabric.journal.holes import Hole, hole_at, hole_of, span_of
-from fabric.journal.records import SEQ_MAX, key_seq, seq_key
-from fabric.journal.schedule import ScheduleReader
-from fabric.journal.state import next_ids
+from fabric.journal.rows import SEQ_MAX, key_seq, seq_key
+from fabric.journal.tables.chunks import BLOCKS_MAX, Chunk, OpenChunk, Wanted
+from fabric.journal.tables.event_table import EventReader
+from fabric.journal.tables.holes import Hole, hole_at, hole_of, span_of
+from fabric.journal.tables.schedule_table import ScheduleReader
+from fabric.journal.tables.state import next_ids
+from fabric_protocol.block import HEAD_BYTES, Block, Stamp, glance
+from fabric_protocol.errors import BlockError
 
 if TYPE_CHECKING:
-    from fabric.journal.store import Journal
+    from fabric.journal.journal import Journal
 
 # What one call of next_block may look at, so that the router thread is back within a millisecond or two.
 _TOPICS_PER_CALL: Final = 4096

@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 
 import lmdb
 
-from fabric.block import stamp_of
-from fabric.errors import BlockError
 from fabric.journal.environment import Cursor, Reading, Tables
-from fabric.journal.events import EventRetention
-from fabric.journal.holes import hole_of, span_of
 from fabric.journal.limits import Limits, used_bytes
-from fabric.journal.records import key_seq, name_key
-from fabric.messages import SaveProducer
+from fabric.journal.rows import key_seq, name_key
+from fabric.journal.tables.event_table import EventRetention
+from fabric.journal.tables.holes import hole_of, span_of
+from fabric.records import SaveProducer
+from fabric_protocol.block import stamp_of
+from fabric_protocol.errors import BlockError
 
 STEP_ROWS: Final = 500
 LOOK_AHEAD_ROWS: Final = 2000  # how many blocks others are asked to let go of at once

@@ -2,18 +2,18 @@
 
 from typing import TYPE_CHECKING, Final
 
-from fabric import messages as m
-from fabric.bounds import CHANNEL_MAX, CONCURRENCY
-from fabric.errors import Code, ProtocolError
-from fabric.router import admin
-from fabric.router.info import info
-from fabric.router.ledger import Out
-from fabric.router.members import Subscription
-from fabric.router.options import bounded, group_settings, is_number
-from fabric.router.sessions import CHANNELS_MAX, Session
+from fabric.router.admin import operations
+from fabric.router.fields import bounded, group_settings, is_number
+from fabric.router.groups.subscription import Subscription
+from fabric.router.read.info import info
+from fabric.router.sessions.session import CHANNELS_MAX, Session
+from fabric.router.turn import Out
+from fabric_protocol import messages as m
+from fabric_protocol.bounds import CHANNEL_MAX, CONCURRENCY
+from fabric_protocol.errors import Code, ProtocolError
 
 if TYPE_CHECKING:
-    from fabric.router.core import Router
+    from fabric.router.router import Router
 
 AGAIN_BYTES: Final = 16 << 20  # delivered again to a client that is back, at once
 
@@ -24,20 +24,20 @@ def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, no
         case m.Publish():
             router.counters["publishes"] += 1
             if message.options:
-                taken = router.schedules.publish(session, message, router.reception.window, now)
+                taken = router.schedules.publish(session, message, router.session_table.window, now)
             else:
-                taken = router.intake.accept(session, message, router.reception.window)
+                taken = router.publishing.accept(session, message, router.session_table.window)
             if taken is None:
                 router.counters["duplicates"] += 1
         case m.Settle():
             answer = router.dispatcher.settle(_channel(session, message.chan), message, now)
             if message.rid:
-                router.ledger.answer(session.peer, m.Ok(message.chan, message.rid, answer))
+                router.buffer.answer(session.peer, m.Ok(message.chan, message.rid, answer))
         case m.Credit(chan, ordinal_max, bytes_max, unsure):
             sub = _channel(session, chan)
             router.change.begin()
             sub.ordinal_max, sub.bytes_max, sub.unsure = ordinal_max, bytes_max, unsure
-            router.dispatcher.stir(sub.group)
+            router.dispatcher.mark_runnable(sub.group)
         case m.Ping(rid):
             out.append((session.peer, m.Pong(rid)))
         case m.Fetch():
@@ -53,7 +53,7 @@ def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, no
         case m.Ready():
             router.refreshes.ready(_channel(session, message.chan), message)
         case m.Transact():
-            router.transactions.transact(session, message, router.reception.window, now)
+            router.transactions.transact(session, message, router.session_table.window, now)
         case m.Unsubscribe(chan, rid) if chan in router.requests.services.of(session):
             router.change.begin()
             router.requests.leave(router.requests.services.of(session)[chan], "has unsubscribed")
@@ -76,26 +76,26 @@ def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, no
             out += [(session.peer, frame) for frame in frames]
             out.append((session.peer, m.Ok(0, rid, found)))
         case m.Admin():
-            admin.handle(router, message, session, now, out)
+            operations.handle(router, message, session, now, out)
         case _:
             raise ProtocolError(Code.UNKNOWN_VERB, f"{type(message).__name__} is not for the hub")
 
 
 def hello(router: "Router", message: m.Hello, peer: m.PeerId, now: float, out: Out) -> None:
     """Open a session, or go on with one: what the client has not seen is sent again."""
-    welcome, session, last_seen, is_claim = router.reception.greet(message, peer, now, out)
+    welcome, session, last_seen, is_claim = router.session_table.greet(message, peer, now, out)
     if last_seen is None:
         router.counters["sessions_opened"] += 1
-        router.advice.say("$sys.session.opened", **session.who)
+        router.advisories.say("$sys.session.opened", **session.who)
         if is_claim:
-            router.ledger.answer(peer, welcome)
+            router.buffer.answer(peer, welcome)
         else:
             out.append((peer, welcome))
         return
     router.counters["sessions_resumed"] += 1
-    router.advice.say("$sys.session.resumed", **session.who)
+    router.advisories.say("$sys.session.resumed", **session.who)
     seen = {chan: ordinal for chan, ordinal in last_seen if chan in session.channels}
-    router.requests.forsake(session, "has lost its connection")
+    router.requests.drop_responders(session, "has lost its connection")
     for sub in list(session.channels.values()):
         if sub.chan not in seen or not sub.group.durable:
             router.leave(sub, lost=True)
@@ -132,7 +132,7 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, out: Ou
     router.change.begin()
     group = existing or router.dispatcher.create(name, settings, fields.get("start"))
     if existing is None and group.durable:
-        router.advice.say("$sys.group.created", group=group.name, **session.who)
+        router.advisories.say("$sys.group.created", group=group.name, **session.who)
     sub = session.channels[chan] = Subscription(session, chan, group, credit[0], credit[1], concurrency)
     sub.unsure, sub.batches = unsure, batches
     router.dispatcher.join(sub)

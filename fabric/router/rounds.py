@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from fabric.router.groups import Group
+    from fabric.router.groups.group import Group
 
 # Work is measured in bytes handed out. Other work counts as the bytes that are handed out in the same time.
 TURN_WORK: Final = 4 << 20  # some five milliseconds
 AGAIN_WORK: Final = TURN_WORK // 4  # for groups that are served again, however much the others do in the turn
 GO_WORK_MIN: Final = 256 << 10  # for one group, however many there are
-PARCEL_WORK: Final = 16 << 10  # of each DELIVER, besides its bytes
+LEASE_WORK: Final = 16 << 10  # of each DELIVER, besides its bytes
 TOPIC_WORK: Final = 1 << 10  # of each topic of a block, besides the first: groups are looked up for it
 GROUP_WORK: Final = 4 << 10
 SEARCH_WORK: Final = 1 << 20  # of a search through the journal that has not ended
@@ -40,7 +40,7 @@ class Rounds:
     def begin_turn(self) -> None:
         self.spent = self._spent_again = 0
 
-    def stir(self, group: "Group") -> None:
+    def mark_runnable(self, group: "Group") -> None:
         """Something has happened to a group."""
         if group not in self._again:
             self._soon[group] = None

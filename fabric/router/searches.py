@@ -8,11 +8,11 @@ looks at newer messages only.
 from collections import OrderedDict
 from typing import Final, TypeVar
 
-from fabric.block import Block
-from fabric.errors import Code, ProtocolError
+from fabric.router.block_store import Reader
 from fabric.router.clock import Clock
-from fabric.router.shelf import Reader
-from fabric.router.view import View
+from fabric.router.patterns.view import View
+from fabric_protocol.block import Block
+from fabric_protocol.errors import Code, ProtocolError
 
 # What one command does at most: some ten milliseconds.
 STEPS_MAX: Final = 128  # each is a summary of the journal's index, or a block

@@ -11,33 +11,33 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
-from fabric import messages as m
-from fabric.errors import Code, ProtocolError
-from fabric.router.dispatcher import Dispatcher
-from fabric.router.intake import Intake
-from fabric.router.ledger import Ledger
-from fabric.router.members import Subscription
+from fabric.router.groups.dispatcher import Dispatcher
+from fabric.router.groups.subscription import Subscription
+from fabric.router.groups.verdict_rows import Row, merged, require_few, require_light
+from fabric.router.publish.publishing import Publishing
 from fabric.router.ranges import Ranges
-from fabric.router.sessions import Session
-from fabric.router.verdict_rows import Row, merged, require_few, require_light
+from fabric.router.sessions.session import Session
+from fabric.router.turn import TurnBuffer
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code, ProtocolError
 
 _Verdicts = Sequence[Row]
 
 
 class Transactions:
-    def __init__(self, intake: Intake, dispatcher: Dispatcher, ledger: Ledger) -> None:
-        self._intake = intake
+    def __init__(self, publishing: Publishing, dispatcher: Dispatcher, buffer: TurnBuffer) -> None:
+        self._publishing = publishing
         self._dispatcher = dispatcher
-        self._ledger = ledger
+        self._buffer = buffer
 
     def transact(self, session: Session, message: m.Transact, window: tuple[int, int], now: float) -> None:
         """Do all of it, or raise and do nothing. The answer waits for the commit."""
         publish = m.Publish(0, message.pseq, m.Level.JOURNALED, message.block)
-        examined = self._intake.examine(session, publish, window)
+        examined = self._publishing.examine(session, publish, window)
         is_resend = examined[1] is not None
         work = [] if is_resend else self._checked(session, message)
-        self._intake.accept(session, publish, window, examined)
-        _, first, stored, dups, *dup_rows = self._intake.confirmed
+        self._publishing.accept(session, publish, window, examined)
+        _, first, stored, dups, *dup_rows = self._publishing.confirmed
         applied = sum(
             self._dispatcher.apply(sub, _in_safe_order(sub, verdicts), now)["applied"] for sub, verdicts in work
         )
@@ -48,7 +48,7 @@ class Transactions:
             answer: dict[str, Any] = {"first_seq": first, "stored": stored, "dups": dups, "applied": applied}
             if dup_rows:
                 answer["dup_rows"] = dup_rows[0]
-            self._ledger.answer(session.peer, m.Ok(0, message.rid, answer))
+            self._buffer.answer(session.peer, m.Ok(0, message.rid, answer))
 
     def _checked(self, session: Session, message: m.Transact) -> list[tuple[Subscription, _Verdicts]]:
         """The subscriptions and what to apply to them, when every ordinal is open."""
@@ -88,22 +88,22 @@ def _require_open(sub: Subscription, verdicts: _Verdicts) -> None:
 def _stale(sub: Subscription, first: int, last: int) -> Ranges:
     """Ordinals of first..last that were settled or lost before."""
     stale = Ranges([(first, last)])
-    for parcel in sub.parcels_in(first, last):
-        for a, b in parcel.open.within(first, last):
+    for lease in sub.leases_in(first, last):
+        for a, b in lease.open.within(first, last):
             stale.remove(a, b)
     return stale
 
 
 def _in_safe_order(sub: Subscription, verdicts: _Verdicts) -> tuple[Row, ...]:
-    """What settles comes first, what gives back comes last and backwards, one parcel at a time.
+    """What settles comes first, what gives back comes last and backwards, one lease at a time.
 
     In an ordered group giving back a message takes back those after it, and no verdict of ours may meet that.
     """
     settling, back = [], []
     for verdict, first, last, arg in verdicts:
         if verdict in (m.Verdict.RETRY, m.Verdict.RELEASE):
-            parcels = sub.parcels_in(first, last)
-            back += [(verdict, max(first, parcel.first), min(last, parcel.last), arg) for parcel in parcels]
+            leases = sub.leases_in(first, last)
+            back += [(verdict, max(first, lease.first), min(last, lease.last), arg) for lease in leases]
         else:
             settling.append((verdict, first, last, arg))
     return (*settling, *sorted(back, key=itemgetter(1), reverse=True))

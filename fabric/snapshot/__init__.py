@@ -7,13 +7,13 @@ open_shard(file), iterate_blocks(…)    read one
 """
 
 from fabric.snapshot.builder import Pace
-from fabric.snapshot.family import Busy, Snapshot, find, snapshots
-from fabric.snapshot.make import Made, create, create_in
+from fabric.snapshot.check_shard import Finding
+from fabric.snapshot.create import Made, create, create_in
+from fabric.snapshot.folder import Busy, Snapshot, find, snapshots
 from fabric.snapshot.manifest import EventShard, GroupState, Manifest, NotASnapshot, Shard, TopicState, load
 from fabric.snapshot.push import Pushed, push
 from fabric.snapshot.shards import iterate_blocks, iterate_events, open_shard
 from fabric.snapshot.verify import Report, verify
-from fabric.snapshot.walk import Finding
 
 __all__ = [
     "Busy",

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from fabric import __version__
-from fabric.errors import FabricError, SnapshotError
+from fabric.errors import SnapshotError
 from fabric.journal.directory import FILE_MODE
 from fabric.journal.limits import DISK_FLOOR_BYTES, DISK_FLOOR_SHARE
-from fabric.snapshot.family import Snapshot
+from fabric.snapshot.folder import Snapshot
+from fabric.snapshot.journal_view import STEP_BYTES, Moment, Overtaken, Rows, Source
 from fabric.snapshot.manifest import FORMAT, SHARDS_DIR, EventShard, Manifest, Shard, problem_with
+from fabric.snapshot.shard_summary import BlockSummary, EventSummary, Summary, block_end, event_end
 from fabric.snapshot.shards import SHARD_BYTES, ShardWriter, end_heads, open_shard
-from fabric.snapshot.source import STEP_BYTES, Moment, Overtaken, Rows, Source
-from fabric.snapshot.summary import BlockSummary, EventSummary, Summary, block_end, event_end
+from fabric_protocol.errors import FabricError
 
 RESTARTS_MAX: Final = 10  # times that retention may overtake a snapshot
 

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from fabric.errors import SnapshotDamaged, SnapshotError
-from fabric.messages import GroupSettings, TopicSettings
+from fabric.records import GroupSettings, TopicSettings
 
 FORMAT: Final = 1
 MANIFEST_FILE: Final = "manifest.json"

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from fabric.errors import SnapshotDamaged, SnapshotError
 from fabric.journal.directory import DIR_MODE, FILE_MODE, sync_directory
-from fabric.snapshot.family import Busy, find, os_errors
+from fabric.snapshot.folder import Busy, find, os_errors
 from fabric.snapshot.manifest import MANIFEST_FILE, SHARDS_DIR
 
 Progress = Callable[[int, int], None]  # (bytes done, bytes in all)

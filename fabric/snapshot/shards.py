@@ -13,13 +13,14 @@ from typing import Final
 
 import lmdb
 
-from fabric.block import HEAD_BYTES
-from fabric.errors import BlockError, SnapshotDamaged
-from fabric.events import extent_of
+from fabric.errors import SnapshotDamaged
+from fabric.event_block import extent_of
 from fabric.journal.directory import FILE_MODE
 from fabric.journal.environment import Reading, append_row, lmdb_errors, seek
-from fabric.journal.holes import hole_of, span_of
-from fabric.journal.records import SEQ_MAX, key_seq, seq_key
+from fabric.journal.rows import SEQ_MAX, key_seq, seq_key
+from fabric.journal.tables.holes import hole_of, span_of
+from fabric_protocol.block import HEAD_BYTES
+from fabric_protocol.errors import BlockError
 
 BLOCKS: Final = b"blocks"
 EVENTS: Final = b"events"

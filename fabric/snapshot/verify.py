@@ -12,10 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fabric.errors import FabricError, SnapshotError
-from fabric.snapshot.family import find
+from fabric.errors import SnapshotError
+from fabric.snapshot.check_shard import Finding, walk
+from fabric.snapshot.folder import find
 from fabric.snapshot.manifest import MANIFEST_FILE, Manifest, Shard, load
-from fabric.snapshot.walk import Finding, walk
+from fabric_protocol.errors import FabricError
 
 Progress = Callable[[int, int], None]  # (seqs walked, seqs in all)
 

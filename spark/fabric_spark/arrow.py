@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fabric.block import COUNT_MAX, Block, Sections
-from fabric.columns import TEXT_BIT, header_places, items
+from fabric_protocol.block import COUNT_MAX, Block, Sections
+from fabric_protocol.columns import TEXT_BIT, header_places, items
 from fabric_spark.topics import Wanted
 
 BATCH_ROWS: Final = 65_536

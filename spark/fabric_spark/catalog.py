@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from fabric.errors import JournalDamaged
-from fabric.journal.chunks import Chunk
 from fabric.journal.directory import DATA_FILE
 from fabric.journal.environment import Reading, Tables, open_environment, open_tables, seek
-from fabric.journal.records import seq_key
-from fabric.snapshot.family import find
+from fabric.journal.rows import seq_key
+from fabric.journal.tables.chunks import Chunk
+from fabric.snapshot.folder import find
+from fabric.snapshot.journal_view import Source
 from fabric.snapshot.manifest import (
     MANIFEST_FILE,
     EventShard,
@@ -26,7 +27,6 @@ from fabric.snapshot.manifest import (
     decode,
     load,
 )
-from fabric.snapshot.source import Source
 from fabric_spark import remote
 from fabric_spark.errors import SourceError
 from fabric_spark.options import Options

@@ -7,7 +7,7 @@ do about it.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fabric.errors import FabricError
+from fabric_protocol.errors import FabricError
 
 
 class SourceError(FabricError):

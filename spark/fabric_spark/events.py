@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fabric.errors import BlockError
-from fabric.events import Columns, columns, extent_of
-from fabric.messages import Happening
+from fabric.event_block import Columns, columns, extent_of
+from fabric_protocol.errors import BlockError
+from fabric_protocol.messages import Happening
 from fabric_spark.arrow import BATCH_ROWS, Names, Numbers, fixed
 from fabric_spark.catalog import Place
 from fabric_spark.rows import Piece, Rules, event_blocks, lose

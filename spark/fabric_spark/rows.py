@@ -13,12 +13,13 @@ from typing import Final, NamedTuple
 
 import lmdb
 
-from fabric.block import HEAD_BYTES, Block, Stamp
-from fabric.errors import BlockError, JournalDamaged
+from fabric.errors import JournalDamaged
 from fabric.journal.environment import Cursor, lmdb_errors, open_environment, open_tables, seek
-from fabric.journal.holes import span_of
-from fabric.journal.records import META_KEY, decode_meta, key_seq, unseal
+from fabric.journal.rows import META_KEY, decode_meta, key_seq, unseal
+from fabric.journal.tables.holes import span_of
 from fabric.snapshot.shards import BLOCKS, EVENTS, open_shard
+from fabric_protocol.block import HEAD_BYTES, Block, Stamp
+from fabric_protocol.errors import BlockError
 from fabric_spark import remote
 from fabric_spark.errors import SourceError
 

@@ -6,8 +6,8 @@ Wildcards do not match a first word that starts with `$`: those topics are the h
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fabric.errors import ProtocolError
-from fabric.names import canonical, unaliased
+from fabric_protocol.errors import ProtocolError
+from fabric_protocol.names import canonical, unaliased
 from fabric_spark.errors import SourceError
 
 

@@ -20,14 +20,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
 
-from fabric.block import ID_BYTES_MAX, encode
-from fabric.errors import FabricError
 from fabric_client import Client
+from fabric_client.core.outgoing import BLOCK_ROOM, Fit, check_topic, fit
+from fabric_client.core.outgoing import Options as Steering
+from fabric_client.core.receipt import Receipt
+from fabric_client.core.ticket import Ticket
 from fabric_client.options import block_options, default_url
-from fabric_client.outgoing import BLOCK_ROOM, Fit, check_topic, fit
-from fabric_client.outgoing import Options as Steering
-from fabric_client.receipt import Receipt
-from fabric_client.ticket import Ticket
+from fabric_protocol.block import ID_BYTES_MAX, encode
+from fabric_protocol.errors import FabricError
 from fabric_spark.errors import SourceError, explained
 
 TIMEOUT_S: Final = 60.0

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fabric.cli import main
-from fabric.cli_child import HubProcess
+from fabric.cli.support.hub_process import HubProcess
 from tests.patience import PATIENCE_S
 
 Fabric = Callable[..., Result]

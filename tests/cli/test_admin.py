@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 import fabric_client
-from fabric import cli_dlq, cli_group, cli_queue, cli_schedule, cli_session, cli_topic
-from fabric.cli_child import HubProcess
-from fabric.cli_show import Column, readable
+from fabric.cli.commands import dlq as cli_dlq
+from fabric.cli.commands import group as cli_group
+from fabric.cli.commands import queue as cli_queue
+from fabric.cli.commands import schedule as cli_schedule
+from fabric.cli.commands import session as cli_session
+from fabric.cli.commands import topic as cli_topic
+from fabric.cli.support.hub_process import HubProcess
+from fabric.cli.support.tables import Column, readable
 from tests.cli.conftest import Fabric, wait_until
 from tests.patience import PATIENCE_S
 

@@ -11,8 +11,8 @@ import pytest
 from fabric.bench.crew import Line, Task, run
 from fabric.bench.figures import JOURNALED, Figure, median_figure, percentile
 from fabric.bench.report import line
-from fabric.cli_bench import GROWTH, PARTS, SHORT, chosen
-from fabric.errors import FabricError
+from fabric.cli.commands.bench import GROWTH, PARTS, SHORT, chosen
+from fabric_protocol.errors import FabricError
 from tests.cli.conftest import Fabric
 
 

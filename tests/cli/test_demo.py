@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from fabric.demo import Figures, Group, GroupFigures, Verdict
-from fabric.demo_view import LiveView, PlainView, sparkline, summary
+from fabric.demo.run import Figures, Group, GroupFigures, Verdict
+from fabric.demo.view import LiveView, PlainView, sparkline, summary
 from tests.cli.conftest import Fabric
 
 

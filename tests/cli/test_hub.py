@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import fabric_client
-from fabric.cli_child import HubProcess
-from fabric.errors import FabricError
+from fabric.cli.support.hub_process import HubProcess
+from fabric_protocol.errors import FabricError
 from tests.cli.conftest import Fabric
 from tests.patience import PATIENCE_S
 
@@ -134,7 +134,7 @@ def test_a_journal_that_cannot_be_written_ends_it_with_70(start: Start, tmp_path
 
 def test_a_child_hub_dies_with_its_parent(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from fabric.cli_child import HubProcess\n"
+        "import sys, time; from pathlib import Path; from fabric.cli.support.hub_process import HubProcess\n"
         f"hub = HubProcess(Path({str(tmp_path / 'journal')!r})).start()\n"
         "print(hub.pid, flush=True); time.sleep(600)"
     )

@@ -10,8 +10,9 @@ from click.shell_completion import ShellComplete
 from docs.reference import commands
 from fabric import __version__
 from fabric.cli import COMMANDS, exit_code_of, main, run
-from fabric.errors import Code, FabricError, JournalDamaged, JournalError
+from fabric.errors import JournalDamaged, JournalError
 from fabric_client import errors as client
+from fabric_protocol.errors import Code, FabricError
 from tests.cli.conftest import Fabric
 from tests.patience import PATIENCE_S
 

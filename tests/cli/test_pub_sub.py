@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import fabric_client
-from fabric.cli_child import HubProcess
+from fabric.cli.support.hub_process import HubProcess
 from tests.cli.conftest import Fabric, wait_until
 from tests.patience import PATIENCE_S
 
@@ -388,7 +388,7 @@ def test_an_interrupted_publisher_says_what_is_not_confirmed(
         yield b"3"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fabric.cli_pub._lines", lines)
+    monkeypatch.setattr("fabric.cli.commands.pub._lines", lines)
     try:
         result = talk("pub", "a", "--lines")
     finally:
@@ -410,7 +410,7 @@ def test_a_publisher_that_gives_up_says_what_is_stored(
         yield b"2"
         yield b"3"
 
-    monkeypatch.setattr("fabric.cli_pub._lines", lines)
+    monkeypatch.setattr("fabric.cli.commands.pub._lines", lines)
     try:
         result = talk("pub", "a", "--lines", "--timeout", "500ms")
         alone = talk("pub", "a", "x", "--timeout", "500ms", "--connect-timeout", "1s")
@@ -431,8 +431,8 @@ def test_a_stream_gives_up_when_the_hub_does_not_answer_any_more(
         while True:
             yield b"more"
 
-    monkeypatch.setattr("fabric.cli_pub._lines", lines)
-    monkeypatch.setattr("fabric.cli_pub.UNCONFIRMED_MAX", 5_000)
+    monkeypatch.setattr("fabric.cli.commands.pub._lines", lines)
+    monkeypatch.setattr("fabric.cli.commands.pub.UNCONFIRMED_MAX", 5_000)
     try:
         result = talk("pub", "a", "--lines", "--timeout", "300ms")
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import fabric_client
-from fabric.cli_child import HubProcess
+from fabric.cli.support.hub_process import HubProcess
 from tests.cli.conftest import Fabric, wait_until
 from tests.patience import PATIENCE_S
 

@@ -6,21 +6,21 @@ from typing import Any, Final
 import click
 import pytest
 
-from fabric.cli_show import Column, print_table
+from fabric.cli.support.tables import Column, print_table
 from tests.cli.conftest import Fabric
 
 GROUP: Final = "invoices.of.the.whole.company"
 ROWS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    "cli_group": ("group", {"group": GROUP, "patterns": ["orders.*"], "members": 12, "behind": 123_456_789,
+    "group": ("group", {"group": GROUP, "patterns": ["orders.*"], "members": 12, "behind": 123_456_789,
                             "outstanding": 8_192, "redelivering": 3, "dead_letters": 7, "state": "no consumers"}),
-    "cli_queue": ("queue", {"queue": GROUP, "msgs": 1_234_567, "bytes": 9 << 30, "members": 3, "outstanding": 4,
+    "queue": ("queue", {"queue": GROUP, "msgs": 1_234_567, "bytes": 9 << 30, "members": 3, "outstanding": 4,
                             "redelivering": 5, "dead_letters": 6, "max_msgs": 10_000_000}),
-    "cli_topic": ("topic", {"topic": GROUP, "msgs": 1_234_567, "bytes": 9 << 30, "keep": "last_per_key",
+    "topic": ("topic", {"topic": GROUP, "msgs": 1_234_567, "bytes": 9 << 30, "keep": "last_per_key",
                             "max_age_ms": 1, "max_msgs": 7, "max_bytes": 8, "on_full": "drop_old", "dedupe": "slide"}),
-    "cli_session": ("client", {"session": 12, "client": GROUP, "channels": 3, "outstanding": 4}),
-    "cli_schedule": ("topic", {"id": 17, "name": "daily", "due_us": 1, "topic": GROUP, "count": 2, "bytes": 3,
+    "session": ("client", {"session": 12, "client": GROUP, "channels": 3, "outstanding": 4}),
+    "schedule": ("topic", {"id": 17, "name": "daily", "due_us": 1, "topic": GROUP, "count": 2, "bytes": 3,
                                "every_ms": 60_000, "cron": "0 6 * * mon-fri", "ttl_ms": 1000}),
-    "cli_dlq": ("group", {"group": GROUP, "count": 1_234_567, "first_seq": 123_456_789}),
+    "dlq": ("group", {"group": GROUP, "count": 1_234_567, "first_seq": 123_456_789}),
 }  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_a_table_has_its_key_at_any_width(
     module: str, width: int, terminal: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key, row = ROWS[module]
-    columns: tuple[Column, ...] = importlib.import_module(f"fabric.{module}").COLUMNS
+    columns: tuple[Column, ...] = importlib.import_module(f"fabric.cli.commands.{module}").COLUMNS
     terminal(width)
     print_table([row], columns)
     shown, said = map(click.unstyle, capsys.readouterr())
@@ -63,11 +63,11 @@ def test_a_table_has_its_key_at_any_width(
 
 
 def test_the_group_and_how_far_it_is_behind_stay(terminal: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    columns: tuple[Column, ...] = importlib.import_module("fabric.cli_group").COLUMNS
+    columns: tuple[Column, ...] = importlib.import_module("fabric.cli.commands.group").COLUMNS
     titles = {}
     for width in (40, 60, 80, 200):
         terminal(width)
-        print_table([ROWS["cli_group"][1]], columns)
+        print_table([ROWS["group"][1]], columns)
         titles[width] = click.unstyle(capsys.readouterr().out).splitlines()[0].split()
     assert titles[40] == ["GROUP", "BEHIND", "DEAD"]
     assert titles[60] == ["GROUP", "CONSUMERS", "BEHIND", "DEAD", "STATE"]
@@ -76,8 +76,8 @@ def test_the_group_and_how_far_it_is_behind_stay(terminal: Any, capsys: pytest.C
 
 
 def test_nothing_is_folded_or_left_out_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    key, row = ROWS["cli_group"]
-    columns: tuple[Column, ...] = importlib.import_module("fabric.cli_group").COLUMNS
+    key, row = ROWS["group"]
+    columns: tuple[Column, ...] = importlib.import_module("fabric.cli.commands.group").COLUMNS
     print_table([{**row, key: "g" * 500}], columns)
     shown, said = capsys.readouterr()
     assert len(shown.splitlines()) == 2

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import fabric_client
-from fabric.cli_child import HubProcess
-from fabric.demo import Demo
-from fabric_client import pump
+from fabric.cli.support.hub_process import HubProcess
+from fabric.demo.run import Demo
+from fabric_client.sync import driver as pump
 from tests.cli.conftest import Fabric
 from tests.patience import PATIENCE_S
 

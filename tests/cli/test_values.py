@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from fabric.cli_values import (
+from fabric.cli.support.values import (
     header,
     moment,
     position,

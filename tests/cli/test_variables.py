@@ -12,9 +12,9 @@ from click.core import ParameterSource
 
 from docs import reference
 from fabric.cli import main, variables
-from fabric.cli_child import HubProcess
-from fabric.cli_values import Duration, Header, Moment, Position, Seq, Size
-from fabric.cli_variables import OTHERS
+from fabric.cli.support.hub_process import HubProcess
+from fabric.cli.support.values import Duration, Header, Moment, Position, Seq, Size
+from fabric.cli.support.variables import OTHERS
 from tests.cli.conftest import Fabric
 from tests.cli.test_hub import read_until
 from tests.test_house import ROOT

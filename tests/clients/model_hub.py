@@ -12,9 +12,9 @@ from typing import Any
 
 import zmq
 
-from fabric import block, wire
-from fabric import messages as m
-from fabric.errors import Code
+from fabric_protocol import block, wire
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
 
 JOURNAL = b"J" * 16
 TS_US = 1_700_000_000_000_000

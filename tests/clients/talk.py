@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fabric import block
-from fabric import messages as m
-from fabric_client.batch import Batch
-from fabric_client.outgoing import PLAIN, Options, fit
-from fabric_client.publisher import Publisher
-from fabric_client.session import Session
-from fabric_client.subscription import Subscription
-from fabric_client.ticket import Ticket
+from fabric_client.core.batch import Batch
+from fabric_client.core.outgoing import PLAIN, Options, fit
+from fabric_client.core.publisher import Publisher
+from fabric_client.core.session import Session
+from fabric_client.core.subscription import Subscription
+from fabric_client.core.ticket import Ticket
+from fabric_protocol import block
+from fabric_protocol import messages as m
 
 BLOCK_BYTES_MAX = 1 << 20
 

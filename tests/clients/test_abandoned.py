@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 import fabric_client
-from fabric import messages as m
-from fabric.errors import Code
 from fabric.hub import Hub
-from fabric_client import AsyncClient, Client, Message, sync_consume
+from fabric_client import AsyncClient, Client, Message
+from fabric_client.core.session import Session
+from fabric_client.core.subscription import Subscription
+from fabric_client.core.ticket import Ticket
 from fabric_client.errors import ConnectionLost, GroupMismatch
-from fabric_client.session import Session
-from fabric_client.subscription import Subscription
-from fabric_client.ticket import Ticket
+from fabric_client.sync import consume as sync_consume
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
 from tests.clients.real import HubProcess, another, connect, eventually
 from tests.clients.talk import deliver, live_session, said, take, welcome
 from tests.patience import PATIENCE_S

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import fabric_client
-from fabric import messages as m
-from fabric.errors import Code
-from fabric_client import AsyncClient, aconnect, publisher
+from fabric_client import AsyncClient, aconnect
+from fabric_client.core import publisher
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
 from tests.clients.model_hub import Served
 from tests.patience import PATIENCE_S
 

@@ -12,9 +12,10 @@ from functools import partial
 import pytest
 
 import fabric_client
-from fabric import messages as m
-from fabric.errors import Code
-from fabric_client import publisher, sync_consume
+from fabric_client.core import publisher
+from fabric_client.sync import consume as sync_consume
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
 from tests.clients.model_hub import ModelHub, Served
 from tests.patience import PATIENCE_S
 

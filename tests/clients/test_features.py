@@ -124,7 +124,7 @@ def test_a_long_handler_keeps_its_lease(fab: Client, hub: Hub) -> None:
 
     def lease_ends() -> float:
         (member,) = hub._router.groups["g"].members
-        return member.parcels[0].deadline
+        return member.leases[0].deadline
 
     def handle(message: Message) -> None:
         for _ in range(2):

@@ -6,11 +6,11 @@ import signal
 import pytest
 
 import fabric_client
-from fabric import messages as m
-from fabric.errors import Code
 from fabric_client import Client, PublishRefused, Timeout, VerdictsUnconfirmed
+from fabric_client.core.ticket import Ticket
 from fabric_client.errors import ConnectionLost
-from fabric_client.ticket import Ticket
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
 from tests.clients.real import HubProcess, connect, eventually
 from tests.clients.test_settle import Desk
 from tests.patience import PATIENCE_S

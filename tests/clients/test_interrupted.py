@@ -10,7 +10,7 @@ import pytest
 
 import fabric_client
 from fabric_client import Client, VerdictsUnconfirmed
-from fabric_client.ticket import Ticket
+from fabric_client.core.ticket import Ticket
 from tests.clients.real import HubProcess, connect
 from tests.clients.test_settle import Desk
 from tests.patience import PATIENCE_S

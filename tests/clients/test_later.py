@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from fabric import block
-from fabric import messages as m
-from fabric.bounds import HORIZON_MS
-from fabric.errors import Code, FabricError
+from fabric_client.core.outgoing import PLAIN, Options
+from fabric_client.core.receipt import Receipt, Scheduled, total
+from fabric_client.core.requests import request_fields
+from fabric_client.core.schedules import Schedule, check_one_schedule, schedule_choice, schedule_page
+from fabric_client.core.ticket import Ticket
+from fabric_client.core.verdict_exceptions import Retry, retry_argument
 from fabric_client.errors import BadMessage, TopicFull
 from fabric_client.options import block_options, message_of, pack
-from fabric_client.outgoing import PLAIN, Options
-from fabric_client.receipt import Receipt, Scheduled, total
-from fabric_client.requests import request_fields
-from fabric_client.schedules import Schedule, check_one_schedule, schedule_choice, schedule_page
-from fabric_client.ticket import Ticket
-from fabric_client.verdicts import Retry, retry_argument
+from fabric_protocol import block
+from fabric_protocol import messages as m
+from fabric_protocol.bounds import HORIZON_MS
+from fabric_protocol.errors import Code, FabricError
 from tests.clients.talk import Desk, bodies
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)

@@ -8,13 +8,13 @@ import random
 
 import pytest
 
-from fabric import messages as m
-from fabric.errors import Code
-from fabric_client.outgoing import PLAIN, fit
-from fabric_client.session import Session
-from fabric_client.state import State
-from fabric_client.subscription import Subscription
-from fabric_client.ticket import Ticket
+from fabric_client.core.outgoing import PLAIN, fit
+from fabric_client.core.session import Session
+from fabric_client.core.state import State
+from fabric_client.core.subscription import Subscription
+from fabric_client.core.ticket import Ticket
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
 from tests.clients.model_hub import ModelHub
 from tests.clients.talk import take
 

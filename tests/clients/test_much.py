@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 import fabric_client
-from fabric.cli_child import HubProcess
+from fabric.cli.support.hub_process import HubProcess
 from fabric_client import Client, connect
 from tests.patience import PATIENCE_S
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from fabric import block
-from fabric import messages as m
-from fabric.messages import Verdict
-from fabric_client.batch import Batch
-from fabric_client.subscription import Subscription
+from fabric_client.core.batch import Batch
+from fabric_client.core.subscription import Subscription
+from fabric_protocol import block
+from fabric_protocol import messages as m
+from fabric_protocol.messages import Verdict
 
 MESSAGES = 120
 

@@ -5,11 +5,11 @@ import re
 import pytest
 
 from clients import dumps
-from fabric import block as b
-from fabric import columns, meta, wire
-from fabric import messages as m
-from fabric.errors import Code
-from fabric.router.verdict_rows import ROWS_MAX
+from fabric.router.groups.verdict_rows import ROWS_MAX
+from fabric_protocol import block as b
+from fabric_protocol import columns, meta, wire
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
 
 TEXT = dumps.PROTOCOL.read_text(encoding="utf-8")
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from fabric import block
-from fabric.errors import Code
-from fabric.messages import Flow, Level
+from fabric_client.core.outgoing import BLOCK_ROOM, LANE_COUNT_MAX, Options, fit
+from fabric_client.core.receipt import Receipt
 from fabric_client.errors import BadMessage, Fenced, PublishRefused
-from fabric_client.outgoing import BLOCK_ROOM, LANE_COUNT_MAX, Options, fit
-from fabric_client.receipt import Receipt
+from fabric_protocol import block
+from fabric_protocol.errors import Code
+from fabric_protocol.messages import Flow, Level
 from tests.clients.talk import Desk, bodies
 
 

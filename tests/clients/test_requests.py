@@ -4,20 +4,20 @@ from typing import Any
 
 import pytest
 
-from fabric import block
-from fabric import messages as m
-from fabric.errors import Code, FabricError
-from fabric.messages import Verdict
-from fabric_client.batch import Batch
-from fabric_client.calls import Call
+from fabric_client.core.batch import Batch
+from fabric_client.core.calls import Call
+from fabric_client.core.inbox import Mailbox, addressed, inbox
+from fabric_client.core.reading import Reading
+from fabric_client.core.refresh import Refresh
+from fabric_client.core.requests import Responder, next_reply, one, request_fields
+from fabric_client.core.session import Session
+from fabric_client.core.subscription import Subscription
+from fabric_client.core.ticket import Ticket
 from fabric_client.errors import ConnectionLost, NoResponders, NotFound, RemoteError, TimedOut
-from fabric_client.mailbox import Mailbox, addressed, inbox
-from fabric_client.reading import Reading
-from fabric_client.refresh import Refresh
-from fabric_client.requests import Responder, next_reply, one, request_fields
-from fabric_client.session import Session
-from fabric_client.subscription import Subscription
-from fabric_client.ticket import Ticket
+from fabric_protocol import block
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code, FabricError
+from fabric_protocol.messages import Verdict
 from tests.clients.talk import deliver, live_session, said, take, welcome
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 import fabric_client
-from fabric import messages as m
 from fabric.hub import Hub
-from fabric_client import BadMessage, Client, FabricError, PublishRefused, sayable
-from fabric_client.outgoing import Fit
-from fabric_client.ticket import Ticket
+from fabric_client import BadMessage, Client, FabricError, PublishRefused
+from fabric_client.core import sayable
+from fabric_client.core.outgoing import Fit
+from fabric_client.core.ticket import Ticket
+from fabric_protocol import messages as m
 from tests.clients.real import another, eventually
 from tests.clients.talk import Desk, bodies, live_session
 from tests.patience import PATIENCE_S

@@ -2,15 +2,15 @@
 
 import pytest
 
-from fabric import messages as m
-from fabric.errors import Code
-from fabric_client import begun
+from fabric_client.core import begun
+from fabric_client.core.outgoing import PLAIN, fit
+from fabric_client.core.session import Session
+from fabric_client.core.state import State
+from fabric_client.core.subscription import Subscription
+from fabric_client.core.ticket import Ticket
 from fabric_client.errors import Fenced, GroupMismatch, Unconfirmed
-from fabric_client.outgoing import PLAIN, fit
-from fabric_client.session import Session
-from fabric_client.state import State
-from fabric_client.subscription import Subscription
-from fabric_client.ticket import Ticket
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
 from tests.clients.talk import deliver, live_session, said, take, welcome
 
 

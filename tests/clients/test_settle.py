@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 import fabric_client
-from fabric import messages as m
-from fabric.errors import Code, FabricError
 from fabric.hub import Hub
-from fabric.messages import Verdict
 from fabric_client import AsyncClient, Client, Message, Stale, VerdictsUnconfirmed
+from fabric_client.core.session import Session
+from fabric_client.core.settle import settle
+from fabric_client.core.subscription import Subscription
+from fabric_client.core.ticket import Ticket
+from fabric_client.core.verdict_exceptions import Decision, VerdictName, verdict_of
 from fabric_client.errors import HubError
-from fabric_client.session import Session
-from fabric_client.settle import settle
-from fabric_client.subscription import Subscription
-from fabric_client.ticket import Ticket
-from fabric_client.verdicts import Decision, VerdictName, verdict_of
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code, FabricError
+from fabric_protocol.messages import Verdict
 from tests.clients.real import HubProcess, another, connect, eventually
 from tests.clients.talk import deliver, live_session, said, take, welcome
 from tests.patience import PATIENCE_S

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.messages import Verdict
-from fabric_client.ending import retire
+from fabric_client.core.ending import retire
+from fabric_client.core.subscription import PREFETCH_BYTES, Subscription
+from fabric_client.core.verdict_rows import VERDICT_ROWS_MAX
 from fabric_client.errors import Closed
-from fabric_client.rows import VERDICT_ROWS_MAX
-from fabric_client.subscription import PREFETCH_BYTES, Subscription
+from fabric_protocol import messages as m
+from fabric_protocol.messages import Verdict
 from tests.clients.talk import deliver, take
 
 

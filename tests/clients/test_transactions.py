@@ -2,19 +2,19 @@
 
 import pytest
 
-from fabric import block
-from fabric import messages as m
-from fabric.errors import Code
-from fabric.messages import Verdict
-from fabric_client.batch import Batch
+from fabric_client.core.batch import Batch
+from fabric_client.core.message import Message
+from fabric_client.core.session import Session
+from fabric_client.core.settle import settle
+from fabric_client.core.subscription import Subscription
+from fabric_client.core.ticket import Ticket
+from fabric_client.core.transaction import Transaction, send
+from fabric_client.core.verdict_exceptions import Decision, Reject
 from fabric_client.errors import BadMessage, Closed, Fenced, Stale, TopicFull, Unconfirmed
-from fabric_client.message import Message
-from fabric_client.session import Session
-from fabric_client.settle import settle
-from fabric_client.subscription import Subscription
-from fabric_client.ticket import Ticket
-from fabric_client.transaction import Transaction, send
-from fabric_client.verdicts import Decision, Reject
+from fabric_protocol import block
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
+from fabric_protocol.messages import Verdict
 from tests.clients.talk import deliver, live_session, said, take, welcome
 
 

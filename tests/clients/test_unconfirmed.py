@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 import fabric_client
-from fabric.block import Block
-from fabric.errors import Code
 from fabric_client import ConnectionLost, Timeout, Unconfirmed
-from fabric_client.outgoing import Options
+from fabric_client.core.outgoing import Options
+from fabric_protocol.block import Block
+from fabric_protocol.errors import Code
 from tests.clients.real import HubProcess, connect, eventually
 from tests.clients.talk import Desk, bodies
 from tests.patience import PATIENCE_S
@@ -220,7 +220,7 @@ def test_ctrl_c_withdraws_what_never_left(hub_process: HubProcess) -> None:
 def test_a_transaction_that_never_left_is_withdrawn_and_its_message_comes_again(
     hub_process: HubProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fabric_client.pump.COMMIT_S", WAIT_S)
+    monkeypatch.setattr("fabric_client.sync.driver.COMMIT_S", WAIT_S)
     with connect(hub_process) as fab:
         fab.publish("raw", b"1")
         consumer = fab.consume("raw", group="g")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from clients.vectors import make
-from fabric import block as b
-from fabric import messages as m
-from fabric import wire
-from fabric.errors import Code
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol import wire
+from fabric_protocol.errors import Code
 
 BLOCKS: dict[str, Any] = json.loads((make.HERE / "blocks.json").read_text(encoding="utf-8"))
 FRAMES: dict[str, Any] = json.loads((make.HERE / "frames.json").read_text(encoding="utf-8"))

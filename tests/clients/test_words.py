@@ -6,18 +6,19 @@ from typing import Any
 
 import pytest
 
-from fabric import block
-from fabric import messages as m
-from fabric.errors import FabricError
-from fabric.messages import Verdict
-from fabric.wire import REASON_CHARS_MAX
+from fabric.records import GroupSettings
 from fabric_client.admin import Admin
-from fabric_client.batch import Batch
-from fabric_client.message import Message
+from fabric_client.core.batch import Batch
+from fabric_client.core.message import Message
+from fabric_client.core.subscription import Subscription
+from fabric_client.core.verdict_exceptions import Reject, Release, Retry, check_on_error, decision, retry_argument
+from fabric_client.core.work_queue import Bench, caller
 from fabric_client.options import group_fields, position, subscription_maker
-from fabric_client.subscription import Subscription
-from fabric_client.verdicts import Reject, Release, Retry, check_on_error, decision, retry_argument
-from fabric_client.workbench import Bench, caller
+from fabric_protocol import block
+from fabric_protocol import messages as m
+from fabric_protocol.errors import FabricError
+from fabric_protocol.messages import Verdict
+from fabric_protocol.wire import REASON_CHARS_MAX
 
 # Verdicts.
 
@@ -103,7 +104,7 @@ def test_settings_of_a_group_in_the_words_of_the_wire() -> None:
         "backoff_max_ms": 60_000, "jitter_pct": 20, "order": "key", "ack": "auto", "on_expire": "dead",
         "level": "received",
     }  # fmt: skip
-    assert set(group_fields(said)) | {"patterns"} == set(m.GroupSettings._fields), "every setting has a word"
+    assert set(group_fields(said)) | {"patterns"} == set(GroupSettings._fields), "every setting has a word"
     assert group_fields({"lease": None}) == {}
     with pytest.raises(TypeError, match=r"leese.*lease"):
         group_fields({"leese": 5})

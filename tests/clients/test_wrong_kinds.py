@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import fabric_client
-from fabric.errors import FabricError
 from fabric.hub import Hub
 from fabric_client import Client, Message
+from fabric_protocol.errors import FabricError
 
 
 def plain(message: Message) -> None: ...

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from fabric.cli import main
-from fabric.journal.store import Journal
-from fabric.messages import Record
-from fabric.router.core import Router, Turn
-from fabric.router.ledger import Out
+from fabric.journal.journal import Journal
+from fabric.records import Record
+from fabric.router.router import Router, Turn
+from fabric.router.turn import Out
 
 DISK_S: Final = 0.05  # a slow disk, so that a kill is sure to fall between the confirmation and the commit
 

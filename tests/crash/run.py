@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import fabric_client
-from fabric.block import Block
-from fabric.journal.store import Journal
-from fabric.journal.verify import verify_in_child
+from fabric.journal.journal import Journal
+from fabric.journal.tools.verify import verify_in_child
+from fabric_protocol.block import Block
 from tests.crash.checker import Found, Letter, Stored, Totals, Violation, check, totals
 from tests.crash.history import digest, name_of, read_all
 from tests.crash.worker import GAVE_UP

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import fabric_client
 from fabric_client import Batch, Client, FabricError
-from fabric_client.subscription import Subscription
+from fabric_client.core.subscription import Subscription
 from tests.crash.history import Log, body_of, digest, name_of
 from tests.patience import PATIENCE_S
 

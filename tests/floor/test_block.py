@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric import block as b
-from fabric.block import Block
-from fabric.errors import BlockError, Code
+from fabric_protocol import block as b
+from fabric_protocol.block import Block
+from fabric_protocol.errors import BlockError, Code
 from tests.floor import twin as t
 from tests.floor.twin import Twin, checked, decode, encode, parsed
 

@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import pytest
 
-from fabric import events
-from fabric.errors import BlockError
-from fabric.events import Event, Gathering
-from fabric.messages import Happening
+from fabric import event_block as events
+from fabric.event_block import Event, Gathering
+from fabric_protocol.errors import BlockError
+from fabric_protocol.messages import Happening
 from tests.seeds import seeded
 
 SOME = [

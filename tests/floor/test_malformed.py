@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric import block as b
-from fabric.block import HEAD_BYTES, Block
-from fabric.errors import BlockError, Code
+from fabric_protocol import block as b
+from fabric_protocol.block import HEAD_BYTES, Block
+from fabric_protocol.errors import BlockError, Code
 from tests.floor import twin as t
 from tests.floor.twin import Twin, checked, encode, parsed, resealed, with_u32
 from tests.seeds import seeded

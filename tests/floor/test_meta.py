@@ -8,10 +8,10 @@ import msgpack
 import pytest
 
 from clients.vectors import make
-from fabric import messages as m
-from fabric import meta, wire
-from fabric.errors import Code, ProtocolError
-from fabric.wire import Verb
+from fabric_protocol import messages as m
+from fabric_protocol import meta, wire
+from fabric_protocol.errors import Code, ProtocolError
+from fabric_protocol.wire import Verb
 from tests.seeds import seeded
 
 TRACED_BYTES_MAX: Final = 16 << 20

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric import messages as m
-from fabric import wire
-from fabric.bounds import HORIZON_MS
-from fabric.errors import Code, ProtocolError
-from fabric.wire import Verb
+from fabric_protocol import messages as m
+from fabric_protocol import wire
+from fabric_protocol.bounds import HORIZON_MS
+from fabric_protocol.errors import Code, ProtocolError
+from fabric_protocol.wire import Verb
 from tests.floor.twin import checked
 from tests.seeds import seeded
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from fabric import block as b
-from fabric.block import Block
+from fabric_protocol import block as b
+from fabric_protocol.block import Block
 
 HEAD_FIELDS = [
     *("magic", "version", "flags", "priority", "spare1", "count", "n_topics", "spare2"),

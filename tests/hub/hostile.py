@@ -13,11 +13,11 @@ from typing import Any, Final, TypeVar
 import psutil
 import zmq
 
-from fabric import block as b
-from fabric import messages as m
-from fabric import wire
-from fabric.block import Block
-from fabric.errors import Code
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol import wire
+from fabric_protocol.block import Block
+from fabric_protocol.errors import Code
 from tests.patience import PATIENCE_S
 
 ROOT: Final = Path(__file__).parent.parent.parent
@@ -26,7 +26,7 @@ ROOT: Final = Path(__file__).parent.parent.parent
 SCRIPT: Final = """
 import resource, sys
 from fabric.hub.hub import Hub, HubOptions, serve
-from fabric.journal.store import Limits
+from fabric.journal.journal import Limits
 descriptors_max, limits, options = map(eval, sys.argv[2:])
 if descriptors_max:
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors_max, descriptors_max))

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import zmq
 
-from fabric import block as b
-from fabric import messages as m
-from fabric.block import Block
-from fabric.journal.store import Journal
+from fabric.journal.journal import Journal
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block
 from tests.hub.hostile import ROOT, Peer
 from tests.patience import PATIENCE_S
 
@@ -26,7 +26,7 @@ SCRIPT: Final = """
 import resource, sys
 from fabric.hub import log
 from fabric.hub.hub import Hub, HubOptions, serve
-from fabric.journal.store import Limits
+from fabric.journal.journal import Limits
 path, url, options, limits, file_bytes_max = sys.argv[1], sys.argv[2], *map(eval, sys.argv[3:])
 log.set_up("text", "info")
 hub = Hub(path, HubOptions(binds=[url], limits=Limits(**limits), **options))

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import Block
-from fabric.errors import Code
 from fabric.hub import Hub, HubOptions
-from fabric.journal import chunks
+from fabric.journal.tables import chunks
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block
+from fabric_protocol.errors import Code
 from tests.hub.kit import Talker, eventually, talker
 
 

@@ -7,16 +7,16 @@ from typing import Final
 import pytest
 import zmq
 
-from fabric import block as b
-from fabric import messages as m
-from fabric import wire
-from fabric.errors import Code
 from fabric.hub import hub as hub_module
 from fabric.hub.arrivals import BYTES_MAX, DEBT_MAX_S, FRAMES_MAX, SHARE_S, Arrivals
 from fabric.hub.commit_share import BYTES_MIN, COMMIT_S, MEMORY_S, RATE_FIRST, CommitShare, is_publish
 from fabric.hub.hub import TURN_S, Hub, HubOptions
-from fabric.messages import PeerId
-from fabric.router.intake import WINDOW_BYTES
+from fabric.router.publish.publishing import WINDOW_BYTES
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol import wire
+from fabric_protocol.errors import Code
+from fabric_protocol.messages import PeerId
 from tests.hub.kit import talker
 
 MIB: Final = 1 << 20

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import zmq
 
-from fabric import block as b
-from fabric import messages as m
-from fabric.bounds import HORIZON_MS, TABLE, TIME_US_MAX, Bound
-from fabric.errors import Code
-from fabric.journal.store import Journal
+from fabric.journal.journal import Journal
+from fabric.records import CountSchedules, GroupSettings, SaveFailure, SaveGroup, SaveSchedule
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol.bounds import HORIZON_MS, TABLE, TIME_US_MAX, Bound
+from fabric_protocol.errors import Code
 from tests import numbers
 from tests.hub.hostile import Canary
 from tests.hub.kit import Child, Talker, sockets, talker
@@ -56,11 +57,11 @@ def test_a_due_time_of_another_age_does_not_keep_a_journal_closed(child: Child, 
     block = b.encode("t", [b"later"])
     journal.commit(
         [
-            m.SaveGroup("g", m.GroupSettings(("t",)), 2, ((1, 1),)),
-            m.SaveFailure("g", 1, 1, 1, far_us, "?"),
-            m.SaveSchedule(1, 1 << 62, block, cron="0 0 * * *", name="far"),
-            m.SaveSchedule(2, 1_000_000, block, cron="not a calendar", name="unreadable"),
-            m.CountSchedules(2, (("t", 2),)),
+            SaveGroup("g", GroupSettings(("t",)), 2, ((1, 1),)),
+            SaveFailure("g", 1, 1, 1, far_us, "?"),
+            SaveSchedule(1, 1 << 62, block, cron="0 0 * * *", name="far"),
+            SaveSchedule(2, 1_000_000, block, cron="not a calendar", name="unreadable"),
+            CountSchedules(2, (("t", 2),)),
         ]
     )
     journal.close()

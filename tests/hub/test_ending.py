@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import zmq
 
-from fabric import block as b
-from fabric import messages as m
-from fabric.errors import Code
 from fabric.hub.hub import EXIT_STORAGE
-from fabric.journal.store import Journal
-from fabric.router.producers import WINDOW_BLOCKS
+from fabric.journal.journal import Journal
+from fabric.router.publish.producers import WINDOW_BLOCKS
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
 from tests.hub.kit import Child, bodies_on_disk, sockets, talker
 
 LONG_S = 600.0

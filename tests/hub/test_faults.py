@@ -13,16 +13,18 @@ from typing import Any, Final
 import pytest
 
 import fabric_client
-from fabric import messages as m
-from fabric import wire
-from fabric.errors import Code, FabricError
 from fabric.hub import Hub, HubOptions
 from fabric.hub.advisory_log import AdvisoryLog
 from fabric.hub.faults import Faults
-from fabric.journal.store import Journal
-from fabric.router import commands, info
-from fabric.router.core import Router
+from fabric.journal.journal import Journal
+from fabric.records import Append, SaveSetting
+from fabric.router import commands
+from fabric.router.read import info
+from fabric.router.router import Router
 from fabric_client.errors import HubError, PublishRefused, VerdictsUnconfirmed
+from fabric_protocol import messages as m
+from fabric_protocol import wire
+from fabric_protocol.errors import Code, FabricError
 from tests.commands import SAMPLES, Sample, handler_of, handlers
 from tests.hub.kit import Talker, bodies_on_disk, eventually, talker
 from tests.patience import PATIENCE_S
@@ -225,9 +227,9 @@ def test_a_turn_that_cannot_be_encoded_is_not_the_end(
 
     def fails(self: Journal, turn: Any) -> None:
         nonlocal left
-        if left and any(isinstance(record, m.Append) for record in turn):
+        if left and any(isinstance(record, Append) for record in turn):
             left -= 1
-            original(self, [*turn, m.SaveSetting("x", 1 << 70)])
+            original(self, [*turn, SaveSetting("x", 1 << 70)])
         else:
             original(self, turn)
 

@@ -13,12 +13,12 @@ import pytest
 import zmq
 
 from clients.vectors import make
-from fabric import block as b
-from fabric import messages as m
-from fabric import wire
-from fabric.block import Block
-from fabric.errors import Code
-from fabric.wire import Verb
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol import wire
+from fabric_protocol.block import Block
+from fabric_protocol.errors import Code
+from fabric_protocol.wire import Verb
 from tests.floor.twin import resealed
 from tests.hub.hostile import Canary, HubProcess, Peer
 from tests.seeds import seeded

@@ -6,13 +6,13 @@ from typing import Final
 import msgpack
 import pytest
 
-from fabric import block as b
-from fabric import messages as m
-from fabric import wire
-from fabric.block import COUNT_MAX, Block
-from fabric.errors import Code
-from fabric.messages import Verdict
-from fabric.router.intake import LOOKUPS_MAX
+from fabric.router.publish.publishing import LOOKUPS_MAX
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol import wire
+from fabric_protocol.block import COUNT_MAX, Block
+from fabric_protocol.errors import Code
+from fabric_protocol.messages import Verdict
 from tests.hub.hostile import Peer
 from tests.hub.test_hostile import Stage
 from tests.hub.test_hostile import theatre as theatre

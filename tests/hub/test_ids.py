@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import zmq
 
-from fabric import block as b
-from fabric import messages as m
 from fabric.hub import Hub, HubOptions
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
 from tests.hub.kit import Child, Talker, bodies_on_disk, sockets, talker
 from tests.seeds import seeded
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from fabric import block as b
-from fabric import messages as m
 from fabric.hub.hub import EXIT_STORAGE
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
 from tests.hub.kit import Child, Talker, eventually, sockets, talker
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fabric import block as b
-from fabric import messages as m
 from fabric.hub import Hub, HubOptions
-from fabric.messages import Level
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol.messages import Level
 from tests.hub.kit import Talker, eventually, talker
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from fabric.errors import FabricError, JournalError
+from fabric.errors import JournalError
 from fabric.hub import Hub, HubOptions
+from fabric_protocol.errors import FabricError
 from tests.hub.kit import sockets, talker
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from fabric import block as b
-from fabric import messages as m
-from fabric.errors import Code
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
 from tests.hub.kit import Child, Talker, bodies_on_disk, sockets
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import zmq
 
-from fabric import block as b
-from fabric import messages as m
-from fabric.block import Block
-from fabric.errors import Code
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block
+from fabric_protocol.errors import Code
 from tests.hub.hostile import HubProcess, Peer
 
 

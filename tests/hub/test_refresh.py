@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import zmq
 
-from fabric import events
-from fabric import messages as m
-from fabric.journal.store import Journal
-from fabric.messages import Happening
+from fabric import event_block as events
+from fabric.journal.journal import Journal
+from fabric_protocol import messages as m
+from fabric_protocol.messages import Happening
 from tests.hub.kit import Child, Talker, sockets, talker
 
 

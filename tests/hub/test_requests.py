@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import zmq
 
-from fabric import block as b
-from fabric import messages as m
-from fabric.block import Block
-from fabric.errors import Code
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block
+from fabric_protocol.errors import Code
 from tests.hub.hostile import ROOT
 from tests.hub.kit import Child, Talker, sockets, talker
 
@@ -106,7 +106,7 @@ def test_requests_are_shared_and_bounded_by_concurrency(hub: Child, context: "zm
 RESPONDER = """
 import sys, zmq
 from tests.hub.kit import talker
-from fabric import messages as m
+from fabric_protocol import messages as m
 peer = talker(zmq.Context(), sys.argv[1], client="mortal")
 peer.send(m.Subscribe(1, 7, {"respond": True, "patterns": ["oracle"], "concurrency": 2}))
 peer.until(m.Ok, 7)

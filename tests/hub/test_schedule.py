@@ -9,11 +9,11 @@ from typing import Any, Final
 import pytest
 import zmq
 
-from fabric import block as b
-from fabric import messages as m
-from fabric.block import Block
-from fabric.errors import Code
 from fabric.hub import Hub, HubOptions
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block
+from fabric_protocol.errors import Code
 from tests.hub.kit import Child, Talker, bodies_on_disk, eventually, sockets, talker
 
 COUNT: Final = 1500

@@ -7,15 +7,15 @@ from typing import Final
 import pytest
 import zmq
 
-from fabric import block as b
-from fabric import messages as m
-from fabric.block import Block
-from fabric.hub.port import SOCKET_OPTIONS
+from fabric.hub.router_socket import SOCKET_OPTIONS
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block
 from tests.hub.kit import Child, Talker, eventually, sockets, talker
 
 BODY: Final = bytes(32 << 10)
 BLOCKS: Final = 1_500  # 47 MB: more than queues and kernel buffers hold
-GROWTH_MB_MAX: Final = 120.0  # the shelf, the send queue, Python's slack; far below what two readers would need
+GROWTH_MB_MAX: Final = 120.0  # the block store, the send queue, Python's slack; far below what two readers would need
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ import pytest
 import zmq
 
 import fabric_client
-from fabric import block as b
-from fabric import messages as m
-from fabric import wire
 from fabric.hub.hub import Hub, HubOptions
-from fabric.hub.port import seed_routing_ids
+from fabric.hub.router_socket import seed_routing_ids
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol import wire
 from tests.hub.hostile import ROOT, Canary, HubProcess, Peer
 from tests.hub.kit import eventually, sockets
 from tests.hub.test_hostile import GREETING, HANDSHAKE, READY
@@ -204,7 +204,7 @@ def test_connections_that_stay_silent_are_closed(tmp_path: Path) -> None:
         silent.connect(hub.binds[0])
         with Peer(context, hub.binds[0]) as speaking:
             speaking.hello(hb_ms=60_000, ttl_ms=600_000)
-            eventually(lambda: hub._port.connections.kept == 2, "both are connected")
+            eventually(lambda: hub._socket.connections.kept == 2, "both are connected")
             hub._guard.silent_max_s = 0.0
             eventually(lambda: hub.counters["connections_silent"] >= 1, "the silent one was closed")
             speaking.still_served()
@@ -214,11 +214,11 @@ STALLED: Final = """
 import sys, time
 from collections import Counter
 import zmq
-from fabric.hub.port import SOCKET_OPTIONS, Port
+from fabric.hub.router_socket import SOCKET_OPTIONS, RouterSocket
 from tests.hub.test_strangers import flood_and_vanish
 
 context = zmq.Context()
-port = Port(context, Counter(), lambda error, message: None)
+port = RouterSocket(context, Counter(), lambda error, message: None)
 flood_and_vanish(port.bind(sys.argv[1]))
 time.sleep(1.5 * SOCKET_OPTIONS[zmq.HEARTBEAT_IVL] / 1000)  # in which ZeroMQ would send one to it
 while not port.receive(1_000, 1 << 30):

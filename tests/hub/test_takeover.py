@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from fabric import messages as m
 from fabric.hub import Hub, HubOptions
+from fabric_protocol import messages as m
 from tests.hub.kit import Talker, eventually, sockets, talker
 
 # Takes what there is, says so, and is killed.
@@ -91,4 +91,4 @@ def test_the_numbers_of_closed_descriptors_are_used_again(hub: Hub, context: "zm
         watcher.still_served()
         passer._socket.close(linger=0)
     eventually(lambda: suspects(watcher) == [False] + [True] * 50, "all of them, and no other")
-    assert hub._port.connections.open == 1
+    assert hub._socket.connections.open == 1

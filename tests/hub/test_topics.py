@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import zmq
 
-from fabric import block as b
-from fabric import messages as m
-from fabric.block import Block
-from fabric.errors import Code
-from fabric.journal.store import Journal
-from fabric.journal.verify import verify
+from fabric.journal.journal import Journal
+from fabric.journal.tools.verify import verify
+from fabric_protocol import block as b
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block
+from fabric_protocol.errors import Code
 from tests.hub.kit import Child, Talker, eventually, sockets, talker
 
 BODY = bytes(2_000)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import Block
-from fabric.journal import chunks
-from fabric.journal.store import Journal, Limits
-from fabric.journal.verify import verify
-from fabric.router import topic_keeper
+from fabric.journal.journal import Journal, Limits
+from fabric.journal.tables import chunks
+from fabric.journal.tools.verify import verify
+from fabric.records import Record, SaveTopic
+from fabric.router.topics import retention as topic_keeper
+from fabric_protocol.block import Block
 from tests.router import test_topicbook_twin as twin
 from tests.seeds import seeded
 
@@ -55,10 +55,10 @@ class Life(twin.Life):
         restored |= {"groups": state.groups, "producers": state.producers, "failures": state.failures}
         return super()._router(**restored | {"topics": state.topics, "settings": state.settings})
 
-    def write(self, records: Iterable[m.Record]) -> None:
+    def write(self, records: Iterable[Record]) -> None:
         rows = list(records)
         self.journal.commit(rows)
-        self.topic_rows |= {row.name: row for row in rows if isinstance(row, m.SaveTopic)}
+        self.topic_rows |= {row.name: row for row in rows if isinstance(row, SaveTopic)}
 
     def crash(self) -> None:
         self.twin.messages = [row for row in self.twin.messages if row.seq <= self.journal.last_seq]
@@ -77,13 +77,13 @@ class Life(twin.Life):
         if hold < 1 << 60:
             self.twin.floors[topic] = max(self.twin.floors.get(topic, 0), hold)
 
-    def give_way(self) -> None:
+    def request_trim(self) -> None:
         """The journal's own retention, as far as it gets."""
         for _ in range(4):
             self.journal.hold_seq = self.router.topics.hold
             first_seq = self.journal.trim_step(self.wall_us())
             if self.journal.trim_wanted:
-                self.router.topics.give_way(self.journal.trim_wanted)
+                self.router.topics.request_trim(self.journal.trim_wanted)
                 for topic in twin.TOPICS if self.router.topics.tracked else ():
                     if topic in self.twin.settings:
                         self.twin.floors[topic] = max(self.twin.floors.get(topic, 0), self.journal.trim_wanted)
@@ -105,7 +105,7 @@ def test_book_twin_and_disk_agree_whatever_happens(part: int, tmp_path: Path, mo
     monkeypatch.setattr(topic_keeper, "COMPACT_MIN", 3)
     monkeypatch.setattr(chunks, "BLOCKS_MAX", 4)
     rng, trims = seeded(f"topics on disk {part}"), 0
-    events = {getattr(Life, event.__name__): weight for event, weight in twin.EVENTS.items()} | {Life.give_way: 8}
+    events = {getattr(Life, event.__name__): weight for event, weight in twin.EVENTS.items()} | {Life.request_trim: 8}
     for number in range(5):
         seed = rng.getrandbits(48)
         life = Life(Random(seed), tmp_path / f"{number}")

@@ -1,6 +1,6 @@
 import pytest
 
-from fabric.journal import chunks
+from fabric.journal.tables import chunks
 
 
 @pytest.fixture

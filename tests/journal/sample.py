@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fabric.block import Block, encode, stamp
-from fabric.journal.store import Journal
-from fabric.messages import Append
+from fabric.journal.journal import Journal
+from fabric.records import Append
+from fabric_protocol.block import Block, encode, stamp
 
 
 class Pen:
@@ -66,8 +66,9 @@ PROLOGUE = """
 import os, sys
 from pathlib import Path
 from fabric.errors import JournalError
-from fabric.journal.store import Journal, Limits
-from fabric.messages import *
+from fabric.journal.journal import Journal, Limits
+from fabric.records import *
+from fabric_protocol.messages import *
 from tests.journal.sample import *
 path = Path(sys.argv[1])
 """

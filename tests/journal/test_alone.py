@@ -10,9 +10,9 @@ import pytest
 
 from fabric.errors import JournalError
 from fabric.journal.environment import append_row, open_environment, open_tables
-from fabric.journal.records import seq_key
-from fabric.journal.store import Journal, Limits
-from fabric.messages import SaveProducer
+from fabric.journal.journal import Journal, Limits
+from fabric.journal.rows import seq_key
+from fabric.records import SaveProducer
 from tests.journal.sample import Pen, run_python
 
 IN_USE = """

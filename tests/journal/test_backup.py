@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from fabric.errors import JournalDamaged, JournalError
-from fabric.journal import backup as backup_module
-from fabric.journal.backup import REPLACED_FILE, backup, compact, restore
-from fabric.journal.records import seq_key
-from fabric.journal.store import Journal, Limits
-from fabric.journal.verify import verify, verify_in_child
-from fabric.messages import GroupSettings, SaveGroup, SaveProducer
+from fabric.journal.journal import Journal, Limits
+from fabric.journal.rows import seq_key
+from fabric.journal.tools import backup as backup_module
+from fabric.journal.tools.backup import REPLACED_FILE, backup, compact, restore
+from fabric.journal.tools.verify import verify, verify_in_child
+from fabric.records import GroupSettings, SaveGroup, SaveProducer
 from tests.journal.sample import Pen, Row, rows_in, start_python
 
 GROUP = SaveGroup("g", GroupSettings(("a.*",)), 9, ((3, 4),))

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fabric.cli import main
-from fabric.cli_journal import journal as command
-from fabric.journal.records import seq_key
-from fabric.journal.store import Journal
+from fabric.cli.commands.journal import journal as command
+from fabric.journal.journal import Journal
+from fabric.journal.rows import seq_key
 from tests.journal.sample import Pen, rows_in
 
 
@@ -110,5 +110,6 @@ def test_every_command_shows_examples() -> None:
 
 
 def test_help_does_not_load_lmdb() -> None:
-    script = "import sys, fabric.cli_journal; sys.exit(any(m in sys.modules for m in ('lmdb', 'msgpack', 'rich')))"
+    heavy = ("lmdb", "msgpack", "rich")
+    script = f"import sys, fabric.cli.commands.journal; sys.exit(any(m in sys.modules for m in {heavy}))"
     subprocess.run([sys.executable, "-c", script], check=True, env={"PYTHONPATH": ":".join(filter(None, sys.path))})

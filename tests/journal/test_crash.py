@@ -6,7 +6,7 @@ A killed process proves little about power loss, because the page cache outlives
 import signal
 from pathlib import Path
 
-from fabric.journal.store import Journal
+from fabric.journal.journal import Journal
 from tests.journal.sample import Pen, rows_in, run_python, start_python
 from tests.seeds import seeded
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from fabric.block import Block
 from fabric.errors import JournalDamaged, JournalError
-from fabric.journal import records
+from fabric.journal import rows as records
+from fabric.journal.journal import Journal
 from fabric.journal.reader import Damaged
-from fabric.journal.store import Journal
-from fabric.messages import GroupSettings, SaveGroup
+from fabric.records import GroupSettings, SaveGroup
+from fabric_protocol.block import Block
 from tests.journal.sample import Pen, rows_in, start_python
 from tests.seeds import seeded
 

@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 import pytest
 
-from fabric.block import Block
-from fabric.journal import backup as backup_module
-from fabric.journal import verify as verify_module
-from fabric.journal.backup import backup, compact, restore
-from fabric.journal.holes import Hole, hole_of
+from fabric.journal.journal import Journal, Limits
 from fabric.journal.reader import Damaged
-from fabric.journal.records import SEQ_MAX, key_seq, seq_key
-from fabric.journal.store import Journal, Limits
-from fabric.journal.verify import Report, verify
-from fabric.messages import Append, Discard
+from fabric.journal.rows import SEQ_MAX, key_seq, seq_key
+from fabric.journal.tables.holes import Hole, hole_of
+from fabric.journal.tools import backup as backup_module
+from fabric.journal.tools import verify as verify_module
+from fabric.journal.tools.backup import backup, compact, restore
+from fabric.journal.tools.verify import Report, verify
+from fabric.records import Append, Discard
+from fabric_protocol.block import Block
 from tests.journal.sample import Pen, rows_in, rows_of, run_python
 from tests.seeds import seeded
 
@@ -270,7 +270,7 @@ class Message(NamedTuple):
 
 
 def test_the_latest_of_each_key(tmp_path: Path) -> None:
-    from fabric.block import encode, stamp
+    from fabric_protocol.block import encode, stamp
 
     rng, journal, messages, seq = Random(3), Journal.open(tmp_path / "j"), [], 1
     for turn in range(60):

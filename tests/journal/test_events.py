@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from fabric import events
+from fabric import event_block as events
 from fabric.errors import JournalDamaged
-from fabric.events import EVENTS_MAX, Event
-from fabric.journal import backup
-from fabric.journal import events as module
-from fabric.journal.records import seq_key
-from fabric.journal.store import Journal, Limits
-from fabric.journal.verify import verify
-from fabric.messages import Happening, SaveEvents
+from fabric.event_block import EVENTS_MAX, Event
+from fabric.journal.journal import Journal, Limits
+from fabric.journal.rows import seq_key
+from fabric.journal.tables import event_table as module
+from fabric.journal.tools import backup
+from fabric.journal.tools.verify import verify
+from fabric.records import SaveEvents
+from fabric_protocol.messages import Happening
 from tests.journal.sample import Pen
 
 

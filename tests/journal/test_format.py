@@ -12,22 +12,14 @@ from pathlib import Path
 import pytest
 
 from fabric.errors import JournalError
-from fabric.journal.backup import backup, compact, restore
 from fabric.journal.environment import Tables, existing, open_environment, open_tables
-from fabric.journal.records import (
-    FORMAT,
-    FORMAT_KEY,
-    decode_format,
-    decode_group,
-    encode_group,
-    name_key,
-    pack,
-    seal,
-)
-from fabric.journal.stats import Stats, collect
-from fabric.journal.store import Journal
-from fabric.journal.verify import verify, verify_in_child
-from fabric.messages import GroupSettings, Level, SaveGroup, SaveSetting, SaveTopic, TopicSettings
+from fabric.journal.journal import Journal
+from fabric.journal.rows import FORMAT, FORMAT_KEY, decode_format, decode_group, encode_group, name_key, pack, seal
+from fabric.journal.tools.backup import backup, compact, restore
+from fabric.journal.tools.stats import Stats, collect
+from fabric.journal.tools.verify import verify, verify_in_child
+from fabric.records import GroupSettings, SaveGroup, SaveSetting, SaveTopic, TopicSettings
+from fabric_protocol.messages import Level
 from tests.journal.sample import Pen, rows_in
 
 FIXTURE = Path(__file__).parent / "fixtures" / "format-1.mdb.xz"

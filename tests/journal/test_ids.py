@@ -6,14 +6,15 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from fabric.block import Block, encode
-from fabric.journal.records import seq_key
-from fabric.journal.store import Journal
-from fabric.journal.verify import verify
-from fabric.messages import DropIds, SaveIds, TopicSettings
-from fabric.router import id_era, ids
+from fabric.journal.journal import Journal
+from fabric.journal.rows import seq_key
+from fabric.journal.tools.verify import verify
+from fabric.records import DropIds, SaveIds, TopicSettings
 from fabric.router.clock import Clock
-from fabric.router.ids import Ids
+from fabric.router.publish.dedupe import index as ids
+from fabric.router.publish.dedupe import segment as id_era
+from fabric.router.publish.dedupe.index import Ids
+from fabric_protocol.block import Block, encode
 
 NOW_US = 1_700_000_000_000_000
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from fabric.block import Block
 from fabric.errors import JournalError
 from fabric.journal import limits as limits_module
 from fabric.journal import retention
 from fabric.journal.directory import require_local
-from fabric.journal.records import seq_key
-from fabric.journal.store import Journal, Limits
-from fabric.messages import Append, SaveProducer
+from fabric.journal.journal import Journal, Limits
+from fabric.journal.rows import seq_key
+from fabric.records import Append, SaveProducer
+from fabric_protocol.block import Block
 from tests.journal.sample import Pen, rows_in
 
 DAY_US = 24 * 3600 * 1_000_000
@@ -287,7 +287,7 @@ def test_a_forced_network_file_system_is_used(tmp_path: Path, monkeypatch: pytes
     def refuse(path: Path) -> None:
         raise JournalError(f"{path} is far away")
 
-    monkeypatch.setattr("fabric.journal.store.require_local", refuse)
+    monkeypatch.setattr("fabric.journal.journal.require_local", refuse)
     with pytest.raises(JournalError, match="far away"):
         Journal.open(tmp_path / "j")
     journal = Journal.open(tmp_path / "j", allow_network_fs=True)

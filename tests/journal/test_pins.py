@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fabric.errors import JournalError
+from fabric.journal.journal import Journal
 from fabric.journal.limits import Limits
 from fabric.journal.pins import LOOK_US, PINS_DIR, Pins, drop_pin, pinned, set_pin
-from fabric.journal.records import SEQ_MAX
-from fabric.journal.store import Journal
+from fabric.journal.rows import SEQ_MAX
 from tests.spark.sample import T0, Author
 
 DAY_US = 86_400_000_000

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fabric.block import Block
-from fabric.journal.chunks import LISTED_MAX, NAMES_MAX, Chunk, OpenChunk, Wanted
+from fabric.journal.journal import Journal, Limits
 from fabric.journal.reader import Damaged, Reader, blocks_from
-from fabric.journal.records import seq_key
-from fabric.journal.store import Journal, Limits
+from fabric.journal.rows import seq_key
+from fabric.journal.tables.chunks import LISTED_MAX, NAMES_MAX, Chunk, OpenChunk, Wanted
+from fabric_protocol.block import Block
 from tests.journal.sample import Pen, Row, rows_in, rows_of
 from tests.seeds import seeded
 
@@ -198,7 +198,7 @@ def test_one_call_does_a_bounded_share_and_says_where_to_go_on(tmp_path: Path) -
 
 
 def test_many_topics_end_a_call_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fabric.journal import chunks
+    from fabric.journal.tables import chunks
 
     monkeypatch.setattr(chunks, "BLOCKS_MAX", 2)
     journal = Journal.open(tmp_path / "j")

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from fabric.block import encode, stamp
-from fabric.journal import residence
-from fabric.journal.residence import RELEASE_EVERY_BYTES, Residence
-from fabric.journal.store import Journal
-from fabric.messages import Append
+from fabric.journal import page_release as residence
+from fabric.journal.journal import Journal
+from fabric.journal.page_release import RELEASE_EVERY_BYTES, Residence
+from fabric.records import Append
+from fabric_protocol.block import encode, stamp
 
 SMAPS = Path("/proc/self/smaps")
 

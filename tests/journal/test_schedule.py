@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import encode
-from fabric.journal import schedule
-from fabric.journal.store import Journal
+from fabric.journal.journal import Journal
+from fabric.journal.tables import schedule_table as schedule
+from fabric.records import CountSchedules, DropSchedule, Record, SaveSchedule
+from fabric_protocol.block import encode
 from tests.router.schedules import MemorySchedules
 from tests.seeds import seeded
 
@@ -23,14 +23,14 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     journal.close()
 
 
-def save(number: int, due_us: int, **more: object) -> m.SaveSchedule:
-    return m.SaveSchedule(number, due_us, BLOCK, **more)  # type: ignore[arg-type]
+def save(number: int, due_us: int, **more: object) -> SaveSchedule:
+    return SaveSchedule(number, due_us, BLOCK, **more)  # type: ignore[arg-type]
 
 
 def test_a_schedule_is_found_by_time_by_number_and_by_name(journal: Journal) -> None:
     reader = journal.reader().schedules
     row = save(7, 1000, ttl_ms=1, every_ms=200, cron="", name="jöb")
-    journal.commit([row, save(8, 500), m.CountSchedules(8, (("t", 2),))])
+    journal.commit([row, save(8, 500), CountSchedules(8, (("t", 2),))])
     assert reader.due((0, 0), 999, 10) == [(500, 8)]
     assert reader.due((0, 0), 1000, 10) == [(500, 8), (1000, 7)]
     assert reader.due((500, 8), 1000, 10) == [(1000, 7)]
@@ -47,10 +47,10 @@ def test_a_schedule_that_moves_keeps_its_number_and_name(journal: Journal) -> No
     reader = journal.reader().schedules
     journal.commit([save(7, 1000, name="job", every_ms=100)])
     moved = save(7, 1100, name="job", every_ms=100)
-    journal.commit([m.DropSchedule(7, 1000, "job"), moved])
+    journal.commit([DropSchedule(7, 1000, "job"), moved])
     assert reader.due((0, 0), 1 << 62, 9) == [(1100, 7)]
     assert reader.find(7) == reader.find_name("job") == moved
-    journal.commit([m.DropSchedule(7, 1100, "job"), save(8, 1200, name="job"), m.CountSchedules(8, ())])
+    journal.commit([DropSchedule(7, 1100, "job"), save(8, 1200, name="job"), CountSchedules(8, ())])
     assert reader.find(7) is None
     assert reader.find_name("job") == save(8, 1200, name="job")
 
@@ -71,7 +71,7 @@ def test_a_read_stops_when_it_has_enough_bytes(journal: Journal) -> None:
 
 def test_it_survives_a_restart_and_a_backup_counts_too(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path)
-    journal.commit([save(3, 1000, name="job"), m.CountSchedules(5, (("t", 1),))])
+    journal.commit([save(3, 1000, name="job"), CountSchedules(5, (("t", 1),))])
     journal.close()
     journal = Journal.open(tmp_path)
     reader = journal.reader().schedules
@@ -85,7 +85,7 @@ def test_a_row_that_is_damaged_is_told_and_no_more(journal: Journal, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(schedule, "seal", lambda key, value: value + b"oops")
         journal.commit([save(1, 1000)])
-    journal.commit([save(2, 1000), m.CountSchedules(2, (("t", 2),))])
+    journal.commit([save(2, 1000), CountSchedules(2, (("t", 2),))])
     damaged, good = reader.read([(1000, 1), (1000, 2)], 1 << 20)
     assert isinstance(damaged, str)
     assert "checksum" in damaged
@@ -99,9 +99,9 @@ def test_counts_that_are_damaged_do_not_stop_the_hub(journal: Journal, monkeypat
     journal.commit([save(9, 1000)])
     with monkeypatch.context() as patch:
         patch.setattr(schedule, "seal", lambda key, value: value + b"oops")
-        journal.commit([m.CountSchedules(9, (("t", 1),))])
+        journal.commit([CountSchedules(9, (("t", 1),))])
     assert reader.counts(9) == (9, 1, 0, {"t": 0})  # the number is that of the highest row
-    journal.commit([m.DropSchedule(9, 1000), m.CountSchedules(9, (("t", -1),))])
+    journal.commit([DropSchedule(9, 1000), CountSchedules(9, (("t", -1),))])
     assert reader.counts(9) == (9, 0, 0, {})
 
 
@@ -124,17 +124,17 @@ def test_random_turns_read_like_a_dictionary(journal: Journal) -> None:
         assert tuple(reader.counts(2)) == tuple(twin.counts(2))
 
 
-def random_turn(rng: random.Random, twin: MemorySchedules) -> list[m.Record]:
-    turn: list[m.Record] = []
+def random_turn(rng: random.Random, twin: MemorySchedules) -> list[Record]:
+    turn: list[Record] = []
     changes: dict[str, int] = {}
     last_id = twin.last_id
 
-    def write(record: m.SaveSchedule | m.DropSchedule | m.CountSchedules) -> None:
+    def write(record: SaveSchedule | DropSchedule | CountSchedules) -> None:
         twin.write(record)
         turn.append(record)
 
-    def drop(row: m.SaveSchedule) -> None:
-        write(m.DropSchedule(row.id, row.due_us, row.name))
+    def drop(row: SaveSchedule) -> None:
+        write(DropSchedule(row.id, row.due_us, row.name))
         changes[row.cron] = changes.get(row.cron, 0) - 1
 
     for _ in range(rng.randint(1, 6)):
@@ -142,10 +142,10 @@ def random_turn(rng: random.Random, twin: MemorySchedules) -> list[m.Record]:
             drop(rng.choice(list(twin.rows.values())))
             continue
         name, topic = rng.choice(["", "", "a", "b", "c"]), rng.choice(["t", "u", "v.w"])
-        if name and isinstance(old := twin.find_name(name), m.SaveSchedule):
+        if name and isinstance(old := twin.find_name(name), SaveSchedule):
             drop(old)
         last_id += 1
         write(save(last_id, rng.randint(1, 50), name=name, cron=topic))  # the cron field tells the topic, for the twin
         changes[topic] = changes.get(topic, 0) + 1
-    write(m.CountSchedules(last_id, tuple(changes.items())))
+    write(CountSchedules(last_id, tuple(changes.items())))
     return turn

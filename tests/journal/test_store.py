@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from fabric.block import Block, stamp
 from fabric.errors import JournalError
 from fabric.journal.directory import LockFile
-from fabric.journal.store import Journal
-from fabric.journal.verify import verify
-from fabric.messages import Append, DropGroup, GroupSettings, SaveGroup, SaveProducer
+from fabric.journal.journal import Journal
+from fabric.journal.tools.verify import verify
+from fabric.records import Append, DropGroup, GroupSettings, SaveGroup, SaveProducer
+from fabric_protocol.block import Block, stamp
 from tests.journal.sample import Pen, rows_in, run_python
 
 GROUP = SaveGroup("workers", GroupSettings(("a.*", "b.#"), 5_000, 3, 1), 17, ((3, 4), (9, 12)))
@@ -168,7 +168,7 @@ def test_a_journal_that_appears_while_another_is_about_to_be_created_is_kept(
         run_python("journal = Journal.open(path); journal.commit([Pen().block(count=4)]); journal.close()", path)
         return LockFile(path)
 
-    monkeypatch.setattr("fabric.journal.store.LockFile", late)
+    monkeypatch.setattr("fabric.journal.journal.LockFile", late)
     journal = Journal.open(tmp_path / "j")
     assert journal.load().last_seq == 4
     journal.close()

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from fabric.block import stamp
-from fabric.journal.chunks import Chunk, OpenChunk
-from fabric.journal.records import seq_key
-from fabric.journal.store import Journal
-from fabric.journal.verify import Report, verify, verify_in_child
-from fabric.messages import GroupSettings, SaveGroup, SaveProducer
+from fabric.journal.journal import Journal
+from fabric.journal.rows import seq_key
+from fabric.journal.tables.chunks import Chunk, OpenChunk
+from fabric.journal.tools.verify import Report, verify, verify_in_child
+from fabric.records import GroupSettings, SaveGroup, SaveProducer
+from fabric_protocol.block import stamp
 from tests.journal.sample import Pen
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
@@ -116,7 +116,7 @@ def test_a_damaged_row_of_state(journal: Journal, table: str) -> None:
 
 
 def test_the_walk_over_the_tail_looks_at_the_tail_alone(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fabric.journal import verify as module
+    from fabric.journal.tools import verify as module
 
     monkeypatch.setattr(module, "TAIL_BLOCKS", 4)
     change(journal, 41, b"no block at all")

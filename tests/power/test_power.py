@@ -30,8 +30,8 @@ KEEPS = (0.0, 0.2, 0.5, 0.8, 1.0)
 
 WRITER = """
 import sys
-from fabric.journal.store import Journal, Limits
-from fabric.messages import GroupSettings, SaveGroup
+from fabric.journal.journal import Journal, Limits
+from fabric.records import GroupSettings, SaveGroup
 from tests.journal.sample import Pen
 journal, pen = Journal.open(sys.argv[1], Limits(max_messages=400)), Pen()
 for turn in range(60):
@@ -52,7 +52,7 @@ lmdb.open = lambda *args, **options: _open(*args, **{{**options, {setting!r}: Fa
 CHECKER = """
 import os, sys
 from pathlib import Path
-from fabric.journal.store import Journal
+from fabric.journal.journal import Journal
 from tests.journal.sample import Pen, rows_in
 
 def check(path, promised):

@@ -2,12 +2,14 @@
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import Block, encode
-from fabric.router import id_era, id_span, ids
+from fabric.records import DropIds, Record, SaveIds, SaveSetting, TopicSettings
 from fabric.router.clock import Clock
-from fabric.router.id_era import Era
-from fabric.router.ids import Ids
+from fabric.router.publish.dedupe import index as ids
+from fabric.router.publish.dedupe import segment as id_era
+from fabric.router.publish.dedupe import segment_filter as id_span
+from fabric.router.publish.dedupe.index import Ids
+from fabric.router.publish.dedupe.segment import Era
+from fabric_protocol.block import Block, encode
 from tests.router.world import MemoryReader
 
 SMALL = {
@@ -34,10 +36,10 @@ class Disk:
     def __init__(self) -> None:
         self.now_us = 1_000_000_000
         self.reader = MemoryReader()
-        self.settings: dict[str, m.TopicSettings] = {}
+        self.settings: dict[str, TopicSettings] = {}
         self.seq = 1
-        self.saved: dict[str, m.SaveSetting] = {}
-        self.sealed: list[tuple[list[m.Record], int]] = []
+        self.saved: dict[str, SaveSetting] = {}
+        self.sealed: list[tuple[list[Record], int]] = []
         self.on_disk = 0
         self.crash()
 
@@ -49,7 +51,7 @@ class Disk:
         self.ids = Ids(
             self.reader,
             self.clock,
-            lambda topic: self.settings.get(topic, m.TopicSettings()),
+            lambda topic: self.settings.get(topic, TopicSettings()),
             lambda topic, seq: False,
             self.saved.values(),
         )
@@ -79,13 +81,13 @@ class Disk:
         records, self.on_disk = self.sealed.pop(0)
         for record in records:
             match record:
-                case m.SaveIds(number, value):
+                case SaveIds(number, value):
                     self.reader.ids[number] = value
-                case m.DropIds(number):
+                case DropIds(number):
                     self.reader.ids.pop(number, None)
-                case m.SaveSetting(name, None):
+                case SaveSetting(name, None):
                     self.saved.pop(name, None)
-                case m.SaveSetting(name):
+                case SaveSetting(name):
                     self.saved[name] = record
         self.ids.committed()
 

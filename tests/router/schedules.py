@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fabric import messages as m
+from fabric.records import CountSchedules, DropSchedule, SaveSchedule
 
 Key = tuple[int, int]
 
@@ -18,20 +18,20 @@ class Counts(NamedTuple):
 
 class MemorySchedules:
     def __init__(self) -> None:
-        self.rows: dict[Key, m.SaveSchedule] = {}
+        self.rows: dict[Key, SaveSchedule] = {}
         self.last_id = 0
         self.topics: Counter[str] = Counter()
         self.reads = 0  # rows read with their blocks
 
-    def write(self, record: m.SaveSchedule | m.DropSchedule | m.CountSchedules) -> None:
+    def write(self, record: SaveSchedule | DropSchedule | CountSchedules) -> None:
         match record:
-            case m.SaveSchedule(number, due_us):
+            case SaveSchedule(number, due_us):
                 assert self.find(number) is None, "a schedule has one row"
                 assert not record.name or self.find_name(record.name) is None, "a name has one schedule"
                 self.rows[due_us, number] = record
-            case m.DropSchedule(number, due_us, name):
+            case DropSchedule(number, due_us, name):
                 assert self.rows.pop((due_us, number)).name == name
-            case m.CountSchedules(last_id, changes):
+            case CountSchedules(last_id, changes):
                 assert last_id >= self.last_id
                 self.last_id = last_id
                 self.topics.update(dict(changes))
@@ -40,8 +40,8 @@ class MemorySchedules:
     def due(self, after: Key, until_us: int, limit: int) -> list[Key]:
         return sorted(key for key in self.rows if after < key and key[0] <= until_us)[:limit]
 
-    def read(self, keys: Iterable[Key], bytes_max: int) -> list[m.SaveSchedule | str | None]:
-        found: list[m.SaveSchedule | str | None] = []
+    def read(self, keys: Iterable[Key], bytes_max: int) -> list[SaveSchedule | str | None]:
+        found: list[SaveSchedule | str | None] = []
         for key in keys:
             if bytes_max <= 0:
                 break
@@ -51,15 +51,15 @@ class MemorySchedules:
             found.append(row)
         return found
 
-    def find(self, number: int) -> m.SaveSchedule | str | None:
+    def find(self, number: int) -> SaveSchedule | str | None:
         return next((row for row in self.rows.values() if row.id == number), None)
 
-    def find_name(self, name: str) -> m.SaveSchedule | str | None:
+    def find_name(self, name: str) -> SaveSchedule | str | None:
         return next((row for row in self.rows.values() if row.name == name), None)
 
-    def page(self, after: Key, limit: int, bytes_max: int) -> tuple[list[m.SaveSchedule], Key | None]:
+    def page(self, after: Key, limit: int, bytes_max: int) -> tuple[list[SaveSchedule], Key | None]:
         keys = sorted(key for key in self.rows if after < key)
-        rows: list[m.SaveSchedule] = []
+        rows: list[SaveSchedule] = []
         for key in keys[:limit]:
             if bytes_max <= 0:
                 break

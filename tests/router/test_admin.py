@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import encode
-from fabric.errors import Code
-from fabric.router import info as info_module
-from fabric.router import letters, reading, settings
-from fabric.router.admin import OPERATIONS
-from fabric.router.info import QUESTIONS
+from fabric.records import GroupSettings
+from fabric.router.admin import hub_settings as settings
+from fabric.router.admin.operations import OPERATIONS
+from fabric.router.dead_letters import blocks as letters
+from fabric.router.read import get as reading
+from fabric.router.read import info as info_module
+from fabric.router.read.info import QUESTIONS
+from fabric_protocol import messages as m
+from fabric_protocol.block import encode
+from fabric_protocol.errors import Code
 from tests.router.world import World
 
 P, C, A = b"P", b"C", b"A"
@@ -232,7 +235,7 @@ def test_settings_of_the_hub_last() -> None:
     w.restart()
     w.hello(A)
     assert info(w, "settings") == {**before, "advisories": False}
-    assert not w.router.advice.enabled
+    assert not w.router.advisories.enabled
     admin(w, "hub.update", advisories=True, events=True)
     assert w.router.events is not None
     w.restart()
@@ -368,7 +371,7 @@ def test_letters_on_their_way_to_the_disk_do_not_count_yet() -> None:
 
 def test_a_session_does_not_show_its_secret() -> None:
     w = world()
-    ids = set(w.router.reception.sessions)
+    ids = set(w.router.session_table.sessions)
     shown = str(info(w, "sessions"))
     assert not any(str(secret) in shown for secret in ids)
 
@@ -385,7 +388,7 @@ def test_the_protocol_names_every_operation_and_its_fields() -> None:
     text = protocol("16.3") + protocol("16.4")
     for op, (_, fields) in OPERATIONS.items():
         assert op in text, op
-        named = set(fields) - {"*", *m.GroupSettings._fields}
+        named = set(fields) - {"*", *GroupSettings._fields}
         assert all(field in text for field in named), op
 
 

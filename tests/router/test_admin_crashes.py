@@ -4,8 +4,8 @@ places, and a command that was answered has been done."""
 import random
 from typing import Any
 
-from fabric import messages as m
-from fabric.block import Block, encode
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block, encode
 from tests.router.world import World
 from tests.seeds import seeded
 

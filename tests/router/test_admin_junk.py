@@ -3,11 +3,12 @@
 import random
 from typing import Any
 
-from fabric import messages as m
-from fabric import wire
-from fabric.router.admin import _OF_TOPICS, OPERATIONS
-from fabric.router.info import QUESTIONS
-from fabric.router.reading import _FIELDS
+from fabric.records import GroupSettings, TopicSettings
+from fabric.router.admin.operations import _OF_TOPICS, OPERATIONS
+from fabric.router.read.get import _FIELDS
+from fabric.router.read.info import QUESTIONS
+from fabric_protocol import messages as m
+from fabric_protocol import wire
 from tests.router.world import World
 from tests.seeds import seeded
 
@@ -82,7 +83,7 @@ def junk(chance: random.Random, names: list[str]) -> dict[str, Any]:
 
 def test_junk_is_answered_and_does_no_harm() -> None:
     chance, w = seeded("junk"), world()
-    settings = [*m.GroupSettings._fields, "events", "advisories"]
+    settings = [*GroupSettings._fields, "events", "advisories"]
     for round_ in range(4000):
         if round_ % 25 == 0:
             w = world()
@@ -97,7 +98,7 @@ def test_junk_is_answered_and_does_no_harm() -> None:
             op: Any = chance.choice([*OPERATIONS, *_OF_TOPICS, "", None, 5, []])
             allowed = OPERATIONS[op][1] if isinstance(op, str) and op in OPERATIONS else ()
             names = [*allowed, "group"] if chance.random() < 0.8 else [*NAMES, *settings]
-            names += ["topic", "queue", *m.TopicSettings._fields] if op in _OF_TOPICS else []
+            names += ["topic", "queue", *TopicSettings._fields] if op in _OF_TOPICS else []
             fields = {"op": op, **junk(chance, sorted(set(names)))}
             message = m.Admin(3, {**fields, "group": "g"} if chance.random() < 0.7 and "group" in names else fields)
         wire.encode(message)  # it can be said
@@ -111,5 +112,5 @@ def test_junk_is_answered_and_does_no_harm() -> None:
         for answer in [*answers, *(said for _, said in turn.sends)]:
             assert len(wire.encode(answer)[0]) < m.META_BYTES_MAX
         w.router.committed(w.now, [])
-        if A not in w.router.reception._by_peer:  # it has kicked itself
+        if A not in w.router.session_table._by_peer:  # it has kicked itself
             w = world()

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import BLOCK_BYTES_MAX, Block, encode
-from fabric.errors import Code
-from fabric.router import admin_letters
-from fabric.router.intake import Refusal
+from fabric.router.admin import dead_letters as admin_letters
+from fabric.router.publish.publishing import Refusal
+from fabric_protocol import messages as m
+from fabric_protocol.block import BLOCK_BYTES_MAX, Block, encode
+from fabric_protocol.errors import Code
 from tests.router.world import World
 
 P, C, A = b"P", b"C", b"A"
@@ -319,7 +319,7 @@ def test_letters_of_a_purged_topic_are_gone() -> None:
 def test_info_changes_nothing() -> None:
     w = world()
     seqs = die(w, "1", "2", "3")
-    w.router.shelf.removed["$dlq.g"] = seqs[2]
+    w.router.block_store.removed["$dlq.g"] = seqs[2]
     for _ in range(2):
         w.say(A, m.Info(4, {"what": "dlq", "group": "g"}), commit=False)
     out: list[tuple[bytes, m.ToClient]] = []

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from fabric import messages as m
-from fabric.block import Block
-from fabric.router import advice
+from fabric.router import advisories as advisories
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block
 from tests.router.world import BIG, World
 
 P, C, A, L = b"P", b"C", b"A", b"L"
@@ -163,8 +163,8 @@ def test_who_has_no_credit_misses_them_and_that_is_counted() -> None:
 
 def test_nothing_is_made_when_nobody_listens() -> None:
     w = world("a")
-    w.router.advice.say("$sys.group.created", group="g")
-    assert not w.router.advice
+    w.router.advisories.say("$sys.group.created", group="g")
+    assert not w.router.advisories
     admin(w, "group.create", group="g", patterns=["x"])
     assert w.router.counters["advisories"] == 0
 
@@ -180,8 +180,8 @@ def test_they_can_be_switched_off() -> None:
 
 def test_a_storm_of_news_is_bounded() -> None:
     w = world("$sys.#", credit=1 << 30)
-    for i in range(advice.PENDING_MAX + 5):
-        w.router.advice.say("$sys.gap", first=i)
+    for i in range(advisories.PENDING_MAX + 5):
+        w.router.advisories.say("$sys.gap", first=i)
     w.pass_time(0.1)
-    assert w.router.counters["advisories"] == advice.PENDING_MAX
+    assert w.router.counters["advisories"] == advisories.PENDING_MAX
     assert w.router.counters["advisories_dropped"] == 5

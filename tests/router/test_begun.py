@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import encode
-from fabric.messages import Verdict
-from fabric.router.sessions import GRACE_S
+from fabric.router.sessions.session import GRACE_S
+from fabric_protocol import messages as m
+from fabric_protocol.block import encode
+from fabric_protocol.messages import Verdict
 from tests.router.world import BIG, World
 
 P, A, B = b"\0p", b"\0a", b"\0b"

@@ -8,11 +8,11 @@ import msgpack
 import pytest
 
 import fabric
-from fabric import messages as m
-from fabric import wire
-from fabric.bounds import TABLE, Bound
-from fabric.errors import ProtocolError
-from fabric.journal.store import Journal
+from fabric.journal.journal import Journal
+from fabric_protocol import messages as m
+from fabric_protocol import wire
+from fabric_protocol.bounds import TABLE, Bound
+from fabric_protocol.errors import ProtocolError
 from tests import numbers
 from tests.commands import SAMPLES, handler_of
 from tests.router.world import World
@@ -80,13 +80,13 @@ def test_every_number_that_the_hub_reads_is_in_the_table() -> None:
     """Positional fields in the decoder; fields of maps where the router asks for them by name."""
     named = {bound.field.rpartition(".")[2].rpartition(": ")[2] for bound in TABLE}
     found = set()
-    for path in sorted(Path(fabric.__file__).parent.glob("router/*.py")):
+    for path in sorted(Path(fabric.__file__).parent.glob("router/**/*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
                 case ast.Call(ast.Name("bounded" | "_optional"), [_, ast.Constant(field), *_]):
                     found.add(field)
     assert len(found) > 20
-    assert found <= named, "a number without a row in fabric/bounds.py"
+    assert found <= named, "a number without a row in fabric_protocol/bounds.py"
 
 
 def test_every_positional_number_is_in_the_table() -> None:
@@ -98,7 +98,7 @@ def test_every_positional_number_is_in_the_table() -> None:
         verb = VERBS.get(kind.__name__, kind.__name__.upper())
         for field, of_type in kind.__annotations__.items():
             if of_type is int and field not in ("chan", "rid"):
-                assert (verb, field) in listed, f"{verb} {field} has no row in fabric/bounds.py"
+                assert (verb, field) in listed, f"{verb} {field} has no row in fabric_protocol/bounds.py"
                 found += 1
     assert found >= 8
 
@@ -113,5 +113,5 @@ def test_what_is_no_number_is_refused_as_well(world: Table, junk: Any) -> None:
             assert not isinstance(message, m.Welcome) or junk is None
             if isinstance(message, m.Err):
                 msgpack.packb(message)
-        world.router.reception._by_peer.pop(b"new", None)
+        world.router.session_table._by_peer.pop(b"new", None)
     assert world.say(A, m.Ping(7)) == [m.Pong(7)]

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import BLOCK_BYTES_MAX, Block, encode
-from fabric.errors import Code
-from fabric.messages import Verdict
 from fabric.router.timers import TIMERS_MIN
+from fabric_protocol import messages as m
+from fabric_protocol.block import BLOCK_BYTES_MAX, Block, encode
+from fabric_protocol.errors import Code
+from fabric_protocol.messages import Verdict
 from tests.router.world import BIG, World
 
 P, A, B = b"\0p", b"\0a", b"\0b"

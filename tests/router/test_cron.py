@@ -7,8 +7,8 @@ from typing import Final
 import pytest
 from cronsim import CronSim, CronSimError
 
-from fabric.errors import Code, ProtocolError
-from fabric.router.cron import SEARCH_YEARS, Cron, civil_from_days, days_from_civil, days_in_month
+from fabric.router.schedules.cron import SEARCH_YEARS, Cron, civil_from_days, days_from_civil, days_in_month
+from fabric_protocol.errors import Code, ProtocolError
 from tests.seeds import seeded
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -1,12 +1,13 @@
 """Delivery events in the core: noted in passing, written with the turn, numbered on."""
 
-from fabric import events
-from fabric import messages as m
-from fabric.events import EVENTS_MAX
-from fabric.messages import Happening
+from fabric import event_block as events
+from fabric.event_block import EVENTS_MAX
+from fabric.records import SaveEvents, SaveGroup
 from fabric.router.clock import Clock
-from fabric.router.events import WAIT_S, Events
+from fabric.router.event_recorder import WAIT_S, Events
 from fabric.router.timers import NEVER
+from fabric_protocol import messages as m
+from fabric_protocol.messages import Happening
 from tests.router.world import World
 
 ACK, RETRY, RELEASE, REJECT, TOUCH = m.Verdict
@@ -44,7 +45,7 @@ def test_nothing_is_noted_unless_it_is_switched_on() -> None:
     world.pub(b"c", "a", "1")
     world.settle(b"c", 1, ACK, 1, 1)
     assert world.router.events is None
-    assert world.router.commons.events is None
+    assert world.router.shared.events is None
     assert not world.reader.events
 
 
@@ -83,7 +84,7 @@ def test_retried_lapsed_and_dead() -> None:
 def test_a_lost_session_is_noted() -> None:
     witness = Witness()
     witness.pub(b"p", "a", "1")
-    (session,) = [s for s in witness.router.reception.sessions.values() if s.client == "consumer"]
+    (session,) = [s for s in witness.router.session_table.sessions.values() if s.client == "consumer"]
     session.ttl_s = 1.0
     witness.pass_time(2)
     assert ("LOST", 1, 1, 1) in witness.noted()
@@ -95,9 +96,9 @@ def test_events_are_written_with_the_turn_of_what_they_speak_of() -> None:
     out: list[tuple[bytes, m.ToClient]] = []
     witness.router.step(m.Settle(1, 7, ((ACK, 1, 1, None),)), b"c", witness.now, out)
     turn = witness.router.seal(5_000, witness.now, out)
-    (record,) = [record for record in turn.records if isinstance(record, m.SaveEvents)]
+    (record,) = [record for record in turn.records if isinstance(record, SaveEvents)]
     assert [Happening(event.kind) for event in events.rows(record.value)] == [Happening.DELIVER, Happening.ACK]
-    assert any(isinstance(record, m.SaveGroup) for record in turn.records)
+    assert any(isinstance(record, SaveGroup) for record in turn.records)
 
 
 def test_switched_off_what_was_noted_is_still_written() -> None:
@@ -133,7 +134,7 @@ def test_what_was_noted_waits_a_second_for_company() -> None:
     noted.settle_down(10.5)
     assert noted.commit_deadline() == 10.0 + WAIT_S
     (record,) = noted.take()
-    assert isinstance(record, m.SaveEvents)
+    assert isinstance(record, SaveEvents)
     assert (record.first, record.count) == (1, 1)
     assert noted.commit_deadline() == NEVER
     assert noted.take() == []
@@ -146,7 +147,7 @@ def test_a_full_block_asks_for_a_commit_and_the_next_is_begun() -> None:
     assert len(noted) == EVENTS_MAX + 1
     assert noted.commit_deadline() == 0.0
     records = noted.take()
-    assert [(record.first, record.count) for record in records if isinstance(record, m.SaveEvents)] == [
+    assert [(record.first, record.count) for record in records if isinstance(record, SaveEvents)] == [
         (1, EVENTS_MAX),
         (EVENTS_MAX + 1, 1),
     ]

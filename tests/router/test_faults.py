@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import encode
-from fabric.errors import Code
 from fabric.router.change import Change
-from fabric.router.core import Router
+from fabric.router.router import Router
+from fabric_protocol import messages as m
+from fabric_protocol.block import encode
+from fabric_protocol.errors import Code
 from tests.commands import READ_ONLY, SAMPLES, SECRET, Sample, handler_of, handlers
 from tests.router.world import World
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.messages import Verdict
-from fabric.router.groups import UNTOLD_MAX
+from fabric.router.groups.group import UNTOLD_MAX
+from fabric_protocol import messages as m
+from fabric_protocol.messages import Verdict
 from tests.router.world import World
 
 P, A, B = b"\0prod", b"\0aaaa", b"\0bbbb"

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from fabric import messages as m
-from fabric.block import Block, encode
-from fabric.errors import Code
+from fabric.records import Append, SaveGroup, SaveSetting
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block, encode
+from fabric_protocol.errors import Code
 from tests.router.world import World
 
 P, A, B, C, D = b"\0p", b"\0a", b"\0b", b"\0c", b"\0d"
@@ -188,8 +189,8 @@ def test_rejected_message_becomes_a_dead_letter_in_the_same_turn() -> None:
     w.say(A, m.Settle(1, 0, ((m.Verdict.REJECT, 1, 1, "bad currency"),)), commit=False)
     turn = w.router.seal(0, w.now, [])
     kinds = [type(record) for record in turn.records]
-    assert kinds == [m.Append, m.SaveGroup, m.SaveSetting]
-    assert isinstance(turn.records[0], m.Append)
+    assert kinds == [Append, SaveGroup, SaveSetting]
+    assert isinstance(turn.records[0], Append)
     letter = Block(turn.records[0].block)
     assert letter.topics == ("$dlq.g",)
     assert letter.payloads() == [b"1"]

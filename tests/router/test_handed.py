@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import encode
-from fabric.messages import Verdict
-from fabric.router.handed import STEP_MAX, STEP_MIN, HandedOut
-from fabric.router.intake import Refusal
+from fabric.router.groups.handed_out import STEP_MAX, STEP_MIN, HandedOut
+from fabric.router.publish.publishing import Refusal
+from fabric_protocol import messages as m
+from fabric_protocol.block import encode
+from fabric_protocol.messages import Verdict
 from tests.router.world import World
 
 P, A, B = b"\0prod", b"\0aaaa", b"\0bbbb"

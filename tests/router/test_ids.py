@@ -4,29 +4,30 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import Block, encode
-from fabric.errors import Code
-from fabric.router.intake import LOOKUPS_MAX
-from fabric.router.producers import RECENT_MAX
+from fabric.records import TopicSettings
+from fabric.router.publish.producers import RECENT_MAX
+from fabric.router.publish.publishing import LOOKUPS_MAX
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block, encode
+from fabric_protocol.errors import Code
 from tests.router.world import World
 
 P = b"producer"
-WINDOW_S = m.TopicSettings().dedupe_ms / 1000
+WINDOW_S = TopicSettings().dedupe_ms / 1000
 
 
 class IdWorld(World):
     """A world in which topics have settings that a test writes down."""
 
     def __init__(self) -> None:
-        self.topic_settings: dict[str, m.TopicSettings] = {}
+        self.topic_settings: dict[str, TopicSettings] = {}
         self.settled: set[tuple[str, int]] = set()
         super().__init__()
         self.hello(P, producer={"name": "p"})
 
     def _router(self, **restored: Any) -> Any:
         router = super()._router(**restored)
-        router.ids._settings_of = lambda topic: self.topic_settings.get(topic, m.TopicSettings())
+        router.ids._settings_of = lambda topic: self.topic_settings.get(topic, TopicSettings())
         router.ids._is_over = lambda topic, seq: (topic, seq) in self.settled
         return router
 
@@ -157,7 +158,7 @@ def test_a_duplicate_does_not_prolong_a_plain_window(world: IdWorld) -> None:
 
 @pytest.mark.parametrize("crash", [False, True])
 def test_a_duplicate_starts_a_sliding_window_anew(world: IdWorld, crash: bool) -> None:
-    world.topic_settings["s"] = m.TopicSettings(dedupe="slide", dedupe_ms=10_000)
+    world.topic_settings["s"] = TopicSettings(dedupe="slide", dedupe_ms=10_000)
     assert world.row("s", "x") == (1, 1, 0)
     for _ in range(5):
         world.now += 9.9
@@ -169,7 +170,7 @@ def test_a_duplicate_starts_a_sliding_window_anew(world: IdWorld, crash: bool) -
 
 
 def test_a_sliding_duplicate_is_written_down_though_nobody_wants_an_answer(world: IdWorld) -> None:
-    world.topic_settings["s"] = m.TopicSettings(dedupe="slide", dedupe_ms=10_000)
+    world.topic_settings["s"] = TopicSettings(dedupe="slide", dedupe_ms=10_000)
     world.put("s", "x")
     world.now += 9
     world.put("s", "x", rid=0, commit=False)
@@ -182,7 +183,7 @@ def test_a_sliding_duplicate_is_written_down_though_nobody_wants_an_answer(world
 
 
 def test_until_ack_ends_with_the_last_ack(world: IdWorld) -> None:
-    world.topic_settings["q"] = m.TopicSettings(dedupe="until_ack", dedupe_ms=60_000)
+    world.topic_settings["q"] = TopicSettings(dedupe="until_ack", dedupe_ms=60_000)
     assert world.row("q", "x") == (1, 1, 0)
     assert world.row("q", "x") == (1, 0, 1, ((0, 1),))
     world.settled.add(("q", 1))
@@ -252,7 +253,7 @@ def test_what_was_forgotten_is_forgotten_when_its_eras_are_gone() -> None:
 
 
 def test_no_window_means_for_ever(world: IdWorld) -> None:
-    world.topic_settings["f"] = m.TopicSettings(dedupe_ms=0)
+    world.topic_settings["f"] = TopicSettings(dedupe_ms=0)
     world.put("f", "x")
     world.now += 1e9
     world.pass_time(1)
@@ -320,12 +321,12 @@ def test_the_window_of_the_session_is_free_again(world: IdWorld) -> None:
     world.put("a", "x")
     for _ in range(200):
         assert world.row("a", "x") == (1, 0, 1, ((0, 1),))
-    session = world.router.reception.session_of(P)
-    assert (session.inflight_blocks, session.inflight_bytes, world.router.intake.pending_bytes) == (0, 0, 0)
+    session = world.router.session_table.session_of(P)
+    assert (session.inflight_blocks, session.inflight_bytes, world.router.publishing.pending_bytes) == (0, 0, 0)
 
 
 def test_very_many_duplicates_are_confirmed_in_several_frames(world: IdWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fabric.router.intake.REPEATS_MAX", 5)
+    monkeypatch.setattr("fabric.router.publish.publishing.REPEATS_MAX", 5)
     ids = [str(i) for i in range(7)]
     world.put("a", *ids)
     heard = len(world.said[P])
@@ -349,7 +350,7 @@ def test_a_refused_publish_leaves_no_key(world: IdWorld) -> None:
 
 def test_blocks_of_the_hub_itself_are_not_looked_at(world: IdWorld) -> None:
     world.put("a", "x")
-    world.router.intake.append(Block(encode("a", [b"1"], ids=[b"x"])))
+    world.router.publishing.append(Block(encode("a", [b"1"], ids=[b"x"])))
     world.commit()
     assert len(world.stored()) == 2
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fabric.router import id_era
-from fabric.router.id_era import BUCKET, BUCKETS, HASH_BYTES, Era, Places
+from fabric.router.publish.dedupe import segment as id_era
+from fabric.router.publish.dedupe.segment import BUCKET, BUCKETS, HASH_BYTES, Era, Places
 from tests.seeds import seeded
 
 

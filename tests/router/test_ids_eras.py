@@ -5,11 +5,12 @@ from array import array
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import Block, encode
-from fabric.errors import ProtocolError
-from fabric.router import id_era, ids
-from fabric.router.id_era import Era, Places
+from fabric.records import TopicSettings
+from fabric.router.publish.dedupe import index as ids
+from fabric.router.publish.dedupe import segment as id_era
+from fabric.router.publish.dedupe.segment import Era, Places
+from fabric_protocol.block import Block, encode
+from fabric_protocol.errors import ProtocolError
 from tests.router.ids_disk import HOUR_MS, Disk, make_small
 
 
@@ -139,7 +140,7 @@ def test_restarts_do_not_make_eras(disk: Disk) -> None:
 
 
 def test_few_long_windows_do_not_keep_the_short_ones(disk: Disk) -> None:
-    disk.settings["long"] = m.TopicSettings(dedupe_ms=100 * HOUR_MS)
+    disk.settings["long"] = TopicSettings(dedupe_ms=100 * HOUR_MS)
     for i in range(0, 200, 2):
         disk.put(f"k{i}", f"k{i + 1}")
         if i % 20 == 0:
@@ -156,7 +157,7 @@ def test_few_long_windows_do_not_keep_the_short_ones(disk: Disk) -> None:
 
 
 def test_a_block_of_short_and_long_windows(disk: Disk) -> None:
-    disk.settings["long"] = m.TopicSettings(dedupe_ms=100 * HOUR_MS)
+    disk.settings["long"] = TopicSettings(dedupe_ms=100 * HOUR_MS)
     raw = [b"1", b"2", b"3"]
     block = Block(encode(["t", "long", "t"], raw, ids=raw))
     disk.ids.remember(disk.ids.check(block), 1)
@@ -165,7 +166,7 @@ def test_a_block_of_short_and_long_windows(disk: Disk) -> None:
 
 
 def test_the_latest_entry_counts_wherever_it_is(disk: Disk) -> None:
-    disk.settings["s"] = m.TopicSettings(dedupe="slide", dedupe_ms=10_000)
+    disk.settings["s"] = TopicSettings(dedupe="slide", dedupe_ms=10_000)
     assert disk.put("x", topic="s") == {"x": 1}
     for i in range(100):
         disk.wait(9_999_999)
@@ -178,10 +179,10 @@ def test_the_latest_entry_counts_wherever_it_is(disk: Disk) -> None:
 
 def test_the_latest_entry_counts_when_windows_are_changed(disk: Disk) -> None:
     disk.put("first")
-    disk.settings["c"] = m.TopicSettings(dedupe_ms=2 * HOUR_MS)
+    disk.settings["c"] = TopicSettings(dedupe_ms=2 * HOUR_MS)
     assert disk.put("x", topic="c") == {"x": 2}
     disk.wait(2 * HOUR_MS * 1000)
-    disk.settings["c"] = m.TopicSettings(dedupe_ms=1000)
+    disk.settings["c"] = TopicSettings(dedupe_ms=1000)
     assert disk.put("x", topic="c") == {"x": 3}  # in an older era than the entry before
     assert [era.count for era in disk.eras] == [2, 1]
     assert disk.put("x", topic="c") == {"x": 3}

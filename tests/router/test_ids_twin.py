@@ -2,8 +2,8 @@
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import Block, encode
+from fabric.records import TopicSettings
+from fabric_protocol.block import Block, encode
 from tests.router.ids_disk import HOUR_MS, Disk, make_small
 from tests.seeds import seeded
 
@@ -15,11 +15,11 @@ def test_as_a_dictionary_would(monkeypatch: pytest.MonkeyPatch, run: int) -> Non
     disk = Disk()
     settled: set[int] = set()
     disk.settings = {
-        "slide": m.TopicSettings(dedupe="slide", dedupe_ms=7_000),
-        "acked": m.TopicSettings(dedupe="until_ack", dedupe_ms=30_000),
-        "long": m.TopicSettings(dedupe_ms=3 * HOUR_MS),
-        "ever": m.TopicSettings(dedupe_ms=0),
-        "plain": m.TopicSettings(dedupe_ms=20_000),
+        "slide": TopicSettings(dedupe="slide", dedupe_ms=7_000),
+        "acked": TopicSettings(dedupe="until_ack", dedupe_ms=30_000),
+        "long": TopicSettings(dedupe_ms=3 * HOUR_MS),
+        "ever": TopicSettings(dedupe_ms=0),
+        "plain": TopicSettings(dedupe_ms=20_000),
     }
     twin = Twin(disk, settled)
     for _ in range(rng.choice((60, 400))):

@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import BLOCK_BYTES_MAX, SPARSE, Block, encode, pick
-from fabric.router import deadletters, letters
-from fabric.router.deadletters import Box, DeadLetters
+from fabric.records import SaveSetting
+from fabric.router.dead_letters import blocks as letters
+from fabric.router.dead_letters import index as deadletters
+from fabric.router.dead_letters.index import Box, DeadLetters
+from fabric_protocol.block import BLOCK_BYTES_MAX, SPARSE, Block, encode, pick
 from tests.seeds import seeded
 
 
@@ -24,7 +25,7 @@ def stamped(raw: bytes, seq: int, ts_us: int = 77) -> Block:
     return Block(raw).stamped(seq, ts_us)
 
 
-def letter_of(block: Block, death: Death, group: str = "g") -> Block:
+def payload_for(block: Block, death: Death, group: str = "g") -> Block:
     (raw,) = letters.letters(group, death, block, death.first, death.last)  # type: ignore[arg-type]
     letter = Block(raw)
     letter.verify()
@@ -38,7 +39,7 @@ def test_a_letter_keeps_the_message_and_says_what_happened() -> None:
     block = stamped(
         encode(["a.x", "a.y"], [b"1", b"2"], keys=[b"k", b"l"], ids=[b"i", b"j"], headers=[{"h": "v"}, None]), 10
     )
-    letter = letter_of(block, Death(10, 11, 3, "rejected", "no such account"))
+    letter = payload_for(block, Death(10, 11, 3, "rejected", "no such account"))
     assert letter.topics == ("$dlq.g",)
     assert letter.payloads() == [b"1", b"2"]
     assert letter.keys() == [b"k", b"l"]
@@ -59,12 +60,12 @@ def test_a_letter_keeps_the_message_and_says_what_happened() -> None:
 
 
 def test_a_letter_without_an_error_has_no_header_for_one() -> None:
-    assert "fabric-error" not in letter_of(stamped(encode("a", [b"1"]), 1), Death(1, 1)).headers()[0]
+    assert "fabric-error" not in payload_for(stamped(encode("a", [b"1"]), 1), Death(1, 1)).headers()[0]
 
 
 def test_a_letter_does_not_expire() -> None:
-    assert letter_of(stamped(encode("a", [b"1"], expires_us=5, priority=7), 1), Death(1, 1)).expires_us == 0
-    assert letter_of(stamped(encode("a", [b"1"], expires_us=5, priority=7), 1), Death(1, 1)).priority == 7
+    assert payload_for(stamped(encode("a", [b"1"], expires_us=5, priority=7), 1), Death(1, 1)).expires_us == 0
+    assert payload_for(stamped(encode("a", [b"1"], expires_us=5, priority=7), 1), Death(1, 1)).priority == 7
 
 
 def test_many_letters_are_several_blocks() -> None:
@@ -94,7 +95,7 @@ def test_a_letter_costs_the_same_whatever_else_is_in_its_block(monkeypatch: pyte
 
     for name in ("topic_names", "headers", "payloads", "keys", "ids"):
         monkeypatch.setattr(Block, name, counted(getattr(Block, name)))
-    made = [letter_of(block, Death(seq, seq)) for seq in range(1, count + 1, 100)]
+    made = [payload_for(block, Death(seq, seq)) for seq in range(1, count + 1, 100)]
     assert decoded == 5 * len(made)
     for letter, at in zip(made, range(0, count, 100), strict=True):
         assert letter.payloads() == letter.keys() == letter.ids() == [numbers[at]]
@@ -104,7 +105,7 @@ def test_a_letter_costs_the_same_whatever_else_is_in_its_block(monkeypatch: pyte
 
 def test_a_message_that_fills_a_block_becomes_a_letter_without_a_body() -> None:
     block = stamped(encode("a", [bytes(BLOCK_BYTES_MAX - 100)], keys=[b"k"]), 1)
-    letter = letter_of(block, Death(1, 1))
+    letter = payload_for(block, Death(1, 1))
     assert letter.payloads() == [b""]
     assert letter.keys() == [b"k"]
     assert "fabric-omitted" in letter.headers()[0]
@@ -117,7 +118,7 @@ def redriven(letter: Block, *places: int) -> Block:
 
 def test_a_letter_is_redriven_and_revived() -> None:
     source = encode(["a.x", "a.y"], [b"1", b"2"], keys=[b"k", b"l"], ids=[b"i", b"j"], headers=[{"h": "v"}, None])
-    letter = letter_of(stamped(source, 10), Death(10, 11, 3, "rejected", "why")).stamped(20, 88)
+    letter = payload_for(stamped(source, 10), Death(10, 11, 3, "rejected", "why")).stamped(20, 88)
     again = redriven(letter).stamped(30, 99)
     assert again.topics == ("$redrive.g",)
     alive = Block(letters.revived(again.raw))
@@ -130,7 +131,7 @@ def test_a_letter_is_redriven_and_revived() -> None:
 
 
 def test_only_redriven_messages_of_a_block_are_revived_and_picked_ones_stay_picked() -> None:
-    letter = letter_of(stamped(encode("a.x", [b"1"], headers=[{"h": "v"}]), 10), Death(10, 10))
+    letter = payload_for(stamped(encode("a.x", [b"1"], headers=[{"h": "v"}]), 10), Death(10, 10))
     hidden = letters.redriven("g", letter.stamped(20, 1), [0], letter.headers())
     mixed = encode(
         ["b", "$redrive.g", "c", "$redrive.g"],
@@ -155,7 +156,7 @@ def test_a_block_without_redriven_messages_is_passed_on_as_it_is() -> None:
 def test_a_redriven_message_that_dies_again_is_still_the_one_that_was_published() -> None:
     block, hops = stamped(encode("a.x", [b"1"], headers=[{"h": "v"}]), 10, 5), []
     for seq in (20, 30, 40):
-        letter = letter_of(block, Death(block.base_seq, block.base_seq, 5, "retries spent")).stamped(seq, seq)
+        letter = payload_for(block, Death(block.base_seq, block.base_seq, 5, "retries spent")).stamped(seq, seq)
         (headers,) = letter.headers()
         assert (headers["fabric-topic"], headers["fabric-seq"], headers["fabric-time"]) == ("a.x", "10", "5")
         hops.append(headers["fabric-hops"])
@@ -199,12 +200,12 @@ def test_a_box_against_a_set() -> None:
                 twin = {s for s in twin if s >= floor}
             if chance.random() < 0.3:
                 for row in box.take_rows():
-                    assert isinstance(row, m.SaveSetting)
+                    assert isinstance(row, SaveSetting)
                     rows[row.name] = row.value
         for row in box.take_rows():
-            assert isinstance(row, m.SaveSetting)
+            assert isinstance(row, SaveSetting)
             rows[row.name] = row.value
-        saved = [m.SaveSetting(name, value) for name, value in rows.items() if value is not None]
+        saved = [SaveSetting(name, value) for name, value in rows.items() if value is not None]
         restored = DeadLetters(saved, 1, silent).boxes.get("g", Box("g"))
         assert all(len(s.firsts) <= 2 * deadletters.RUNS_PER_SEGMENT for s in box._segments)
         for one in (box, restored):
@@ -238,7 +239,7 @@ def test_a_death_rewrites_one_short_row_however_many_letters_there_are() -> None
     list(box.take_rows())
     box.add(50_000, 1)
     (row,) = box.take_rows()
-    assert isinstance(row, m.SaveSetting)
+    assert isinstance(row, SaveSetting)
     assert len(row.value) <= 16 * deadletters.RUNS_PER_SEGMENT
 
 
@@ -247,7 +248,7 @@ def test_letters_of_several_groups_are_told_apart_whatever_their_names() -> None
     for at, group in enumerate(("a", "a:1", "a.b")):
         dead.appended(Block(encode(f"$dlq.{group}", [b"x"])), 10 + at)
     dead.appended(Block(encode("$redrive.a", [b"x"])), 20)
-    saved = [row for row in dead.take_rows() if isinstance(row, m.SaveSetting)]
+    saved = [row for row in dead.take_rows() if isinstance(row, SaveSetting)]
     again = DeadLetters(saved, 1, silent)
     assert {name: seqs(box, 0, 99) for name, box in again.boxes.items()} == {"a": [10], "a:1": [11], "a.b": [12]}
     assert again.holds("$dlq.a:1", 11)
@@ -258,5 +259,5 @@ def test_letters_of_several_groups_are_told_apart_whatever_their_names() -> None
 def test_what_retention_took_is_not_restored() -> None:
     dead = DeadLetters((), 1, silent)
     dead.appended(Block(encode("$dlq.g", [b"x"] * 10)), 10)
-    saved = [row for row in dead.take_rows() if isinstance(row, m.SaveSetting)]
+    saved = [row for row in dead.take_rows() if isinstance(row, SaveSetting)]
     assert seqs(DeadLetters(saved, 15, silent).boxes["g"], 0, 99) == [15, 16, 17, 18, 19]

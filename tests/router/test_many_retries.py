@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import encode
-from fabric.messages import Verdict
-from fabric.router.delivery import Parcel
+from fabric.router.groups.lease import Lease
+from fabric_protocol import messages as m
+from fabric_protocol.block import encode
+from fabric_protocol.messages import Verdict
 from tests.router.world import World
 
 COUNT = 2_000
@@ -23,7 +23,7 @@ def test_many_retries_look_once_at_what_is_held(order: str, monkeypatch: pytest.
         world.say(b"w", m.Publish(9, 0, 0, block))
     assert len(world.delivered(b"w")) == COUNT
     looked = 0
-    each, after = Parcel.each, Parcel.open_after
+    each, after = Lease.each, Lease.open_after
 
     def counted(method: Any) -> Any:
         def call(*args: Any) -> Any:
@@ -33,8 +33,8 @@ def test_many_retries_look_once_at_what_is_held(order: str, monkeypatch: pytest.
 
         return call
 
-    monkeypatch.setattr(Parcel, "each", counted(each))
-    monkeypatch.setattr(Parcel, "open_after", counted(after))
+    monkeypatch.setattr(Lease, "each", counted(each))
+    monkeypatch.setattr(Lease, "open_after", counted(after))
     rows = tuple((Verdict.RETRY, n, n, 60_000 + n) for n in range(COUNT, 0, -1))
     (answer,) = [said for said in world.say(b"w", m.Settle(1, 7, rows)) if isinstance(said, m.Ok)]
     assert answer.fields == {"applied": COUNT, "stale": []}

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import encode
-from fabric.errors import Code
-from fabric.messages import Verdict
+from fabric_protocol import messages as m
+from fabric_protocol.block import encode
+from fabric_protocol.errors import Code
+from fabric_protocol.messages import Verdict
 from tests.router.world import World
 
 P, A = b"\0prod", b"\0aaaa"

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import encode
-from fabric.errors import Code
-from fabric.router.producers import RECENT_MAX, Producer
+from fabric.records import SaveProducer
+from fabric.router.publish.producers import RECENT_MAX, Producer
+from fabric_protocol import messages as m
+from fabric_protocol.block import encode
+from fabric_protocol.errors import Code
 from tests.router.world import World
 
 A, B, C = b"\0a", b"\0b", b"\0c"
@@ -63,7 +64,7 @@ def test_a_claim_is_on_disk_before_it_is_told() -> None:
     assert w.router.wants_commit(w.now), "it does not wait for something else to be written"
     turn = w.router.seal(0, w.now, [])
     (row,) = turn.records
-    assert isinstance(row, m.SaveProducer)
+    assert isinstance(row, SaveProducer)
     ((peer, welcome),) = turn.sends
     assert isinstance(welcome, m.Welcome)
     assert (peer, welcome.fields["producer"]["epoch"]) == (A, row.epoch)
@@ -89,7 +90,7 @@ def test_a_publish_that_comes_just_before_the_claim_is_counted_in_its_welcome() 
     w = World()
     claimed(w, A)
     say_later(w, A, publish(1, "1"))
-    assert claimed(w, B) == {"epoch": w.router.intake.producers["p"].epoch, "last_pseq": 1, "last_seq": 1}
+    assert claimed(w, B) == {"epoch": w.router.publishing.producers["p"].epoch, "last_pseq": 1, "last_seq": 1}
     assert isinstance(w.said[A][-1], m.PubOk)
 
 
@@ -100,7 +101,7 @@ def test_a_publish_sent_together_with_the_claim_is_written_with_it() -> None:
     w.commit()
     assert [type(said) for said in w.said[A]] == [m.Welcome, m.PubOk]
     row = w.producers["p"]
-    assert (row.last_pseq, row.epoch) == (1, w.router.intake.producers["p"].epoch)
+    assert (row.last_pseq, row.epoch) == (1, w.router.publishing.producers["p"].epoch)
     w.restart()
     assert claimed(w, A, row.epoch)["last_pseq"] == 1
     assert w.pub(A, "a", "1", pseq=1) == [m.PubOk(0, ((9, 1, 0, 1),))]
@@ -214,7 +215,7 @@ def test_as_many_blocks_are_remembered_as_can_be_unconfirmed() -> None:
 
 
 def test_rows_of_older_programs_are_compared_by_number() -> None:
-    producer = Producer.restore(m.SaveProducer("p", 5, 3, (3, 10), 0))
+    producer = Producer.restore(SaveProducer("p", 5, 3, (3, 10), 0))
     assert producer.duplicate_of(2, 2, 1234) == 11
     producer.stored(4, 2, 77, 13)
     assert producer.duplicate_of(1, 1, 1234) == 10

@@ -6,14 +6,14 @@ from typing import Any, Final
 
 import pytest
 
-from fabric import events
-from fabric import messages as m
-from fabric.block import Block, encode
-from fabric.errors import Code
-from fabric.messages import Happening
-from fabric.router import requests as requests_module
-from fabric.router import services as services_module
-from fabric.router.refresh import Phase
+from fabric import event_block as events
+from fabric.router.groups.refresh import Phase
+from fabric.router.requests import requests as requests_module
+from fabric.router.requests import services as services_module
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block, encode
+from fabric_protocol.errors import Code
+from fabric_protocol.messages import Happening
 from tests.router.world import World
 from tests.seeds import seeded
 
@@ -193,7 +193,7 @@ class Mill(World):
 
     def rows(self, peer: bytes) -> tuple[tuple[int, int, int, Any], ...]:
         """Verdicts on some of the ordinals that the peer was ever given, without overlap."""
-        sub = self.router.reception.session_of(peer).channels[1]
+        sub = self.router.session_table.session_of(peer).channels[1]
         rows: list[tuple[int, int, int, Any]] = []
         at = max(sub.sent - 12, 0)
         while at < sub.sent and len(rows) < 4:
@@ -208,8 +208,8 @@ class Mill(World):
 
     def transact(self, peer: bytes) -> None:
         rows = self.rows(peer)
-        sub = self.router.reception.session_of(peer).channels[1]
-        spans = [span for parcel in sub.parcels for span in parcel.open]
+        sub = self.router.session_table.session_of(peer).channels[1]
+        spans = [span for lease in sub.leases for span in lease.open]
         ordinals = [ordinal for _, first, last, _ in rows for ordinal in range(first, last + 1)]
         is_open = all(any(a <= ordinal <= b for a, b in spans) for ordinal in ordinals)
         before = self.state()
@@ -234,8 +234,8 @@ class Mill(World):
     def state(self) -> object:
         """All that a transaction could change."""
         group = self.router.groups["g"]
-        held = [[(p.first, list(p.open)) for p in sub.parcels] for sub in group.members]
-        return list(group.open), held, self.router.intake.next_seq, self.router.intake.producers["c"].last_pseq
+        held = [[(p.first, list(p.open)) for p in sub.leases] for sub in group.members]
+        return list(group.open), held, self.router.publishing.next_seq, self.router.publishing.producers["c"].last_pseq
 
 
 @pytest.mark.parametrize("order", ["none", "key", "strict"])
@@ -324,8 +324,8 @@ class Library(World):
 
     def judge(self, *verdicts: m.Verdict) -> bool:
         """A verdict on some of what is held; false when nothing is."""
-        sub = self.router.reception.session_of(b"c").channels[1]
-        spans = [span for parcel in sub.parcels for span in parcel.open]
+        sub = self.router.session_table.session_of(b"c").channels[1]
+        spans = [span for lease in sub.leases for span in lease.open]
         if spans:
             first, last = self.chance.choice(spans)
             last = min(last, first + self.chance.randrange(20))

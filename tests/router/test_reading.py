@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import Block, encode
-from fabric.errors import Code
-from fabric.names import canonical
-from fabric.router import reading
-from fabric.router.topics import Trie
-from fabric.router.view import View
+from fabric.router.patterns.trie import Trie
+from fabric.router.patterns.view import View
+from fabric.router.read import get as reading
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block, encode
+from fabric_protocol.errors import Code
+from fabric_protocol.names import canonical
 from tests.router.world import World
 from tests.seeds import seeded
 
@@ -187,9 +187,9 @@ def test_what_was_removed_from_a_topic_or_superseded_is_not_read() -> None:
     w = world()
     put(w, ["a", "b"], "1", "2")
     put(w, ["a", "b", "a"], "3", "4", "5")
-    w.router.shelf.removed["a"] = 4
+    w.router.block_store.removed["a"] = 4
     assert [body for _, body in get(w, n=9)[0]] == ["2", "4", "5"]
-    w.router.shelf.superseded = lambda block, at: block.base_seq + at == 4
+    w.router.block_store.superseded = lambda block, at: block.base_seq + at == 4
     assert [body for _, body in get(w, n=9)[0]] == ["2", "5"]
 
 

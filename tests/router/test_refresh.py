@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import encode
-from fabric.errors import Code
-from fabric.router.refresh import Phase
+from fabric.router.groups.refresh import Phase
+from fabric_protocol import messages as m
+from fabric_protocol.block import encode
+from fabric_protocol.errors import Code
 from tests.router.world import World
 
 ACK = m.Verdict.ACK
@@ -44,8 +44,8 @@ class Mirror(World):
 
     def ack_all(self, member: bytes) -> None:
         """Settle all that the member holds."""
-        (sub,) = self.router.reception.session_of(member).channels.values()
-        spans = [span for parcel in sub.parcels for span in parcel.open]
+        (sub,) = self.router.session_table.session_of(member).channels.values()
+        spans = [span for lease in sub.leases for span in lease.open]
         for first, last in spans:
             self.settle(member, 1, ACK, first, last)
 
@@ -366,7 +366,7 @@ def test_it_is_seen_in_the_description_of_the_group() -> None:
 
 
 def test_many_at_once_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fabric.router.refresh.FEW", 2)
+    monkeypatch.setattr("fabric.router.groups.refresh.FEW", 2)
     mirror = Mirror(b"c")
     for i in range(5):
         mirror.sub(b"c", 2 + i, "a", group=f"g{i}")
@@ -375,7 +375,7 @@ def test_many_at_once_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch
         assert isinstance(mirror.admin("group.refresh", group=f"g{i}"), m.Ok)
     for i in range(5):
         (sub,) = mirror.router.groups[f"g{i}"].members
-        for first, last in [span for parcel in sub.parcels for span in parcel.open]:
+        for first, last in [span for lease in sub.leases for span in lease.open]:
             mirror.settle(b"c", sub.chan, ACK, first, last)
     mirror.pass_time(0.25)
     assert [phase for _, phase, _ in mirror.resets(b"c")].count("end") == 5

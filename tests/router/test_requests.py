@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import Block, encode
-from fabric.errors import Code
-from fabric.router import requests, services
-from fabric.router.intake import Refusal
+from fabric.router.publish.publishing import Refusal
+from fabric.router.requests import requests, services
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block, encode
+from fabric_protocol.errors import Code
 from tests.router.world import World
 
 
@@ -22,7 +22,7 @@ class Office(World):
 
     def respond(self, name: str, *patterns: str, chan: int = 1, **fields: Any) -> m.ToClient:
         peer = name.encode()
-        if self.router.reception.find(peer) is None:
+        if self.router.session_table.find(peer) is None:
             self.hello(peer, client=name)
         body = {"respond": True, **fields}
         if patterns:

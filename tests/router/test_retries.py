@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.messages import GroupSettings, Verdict
-from fabric.router.backoff import wait_ms
+from fabric.records import GroupSettings
+from fabric.router.groups.backoff import wait_ms
+from fabric_protocol import messages as m
+from fabric_protocol.messages import Verdict
 from tests.router.world import World
 
 P, A, B = b"\0prod", b"\0aaaa", b"\0bbbb"
@@ -226,8 +227,8 @@ def test_a_gap_is_told_to_who_comes_next() -> None:
     w.pub(P, "job.x", "2")
     out: list[Any] = []
     w.reader.blocks.pop(0)
-    w.router.shelf._blocks.clear()
-    w.router.shelf._bases.clear()
+    w.router.block_store._blocks.clear()
+    w.router.block_store._bases.clear()
     w.router.trimmed(2, out)
     w.hello(B)
     answers = w.sub(B, 1, group="g")

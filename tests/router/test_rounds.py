@@ -5,11 +5,12 @@ from typing import cast
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import Block, encode
-from fabric.router import commands, members
-from fabric.router.groups import Group
+from fabric.router import commands
+from fabric.router.groups import subscription as members
+from fabric.router.groups.group import Group
 from fabric.router.rounds import AGAIN_WORK, GROUP_WORK, SEARCH_WORK, TURN_WORK, Rounds
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block, encode
 from tests.router.world import BIG, World
 
 A, B = b"a", b"b"
@@ -77,7 +78,7 @@ def groups(count: int) -> list[Group]:
 def test_groups_without_room_are_served_in_the_next_turns_in_order() -> None:
     rounds, names, served = Rounds(), groups(10), list[Group]()
     for name in names:
-        rounds.stir(name)
+        rounds.mark_runnable(name)
     while rounds:
         rounds.begin_turn()
         for group in rounds:
@@ -93,7 +94,7 @@ def test_groups_that_are_served_again_have_a_part_of_each_turn() -> None:
     for _ in range(10):
         rounds.begin_turn()
         for group in others:
-            rounds.stir(group)
+            rounds.mark_runnable(group)
         for group in rounds:
             served[group] += 1
             rounds.spent += TURN_WORK
@@ -124,13 +125,13 @@ def test_a_consumer_holds_so_many_deliveries_at_most(monkeypatch: pytest.MonkeyP
     for n in range(20):
         w.pub(A, "t", str(n))
     sub = next(iter(w.router.groups["g"].members))
-    assert (len(sub.parcels), sub.sent) == (8, 8)
+    assert (len(sub.leases), sub.sent) == (8, 8)
     w.settle(A, 1, m.Verdict.ACK, 1, 8)
-    assert (len(sub.parcels), sub.sent) == (8, 16)
+    assert (len(sub.leases), sub.sent) == (8, 16)
     w.settle(A, 1, m.Verdict.ACK, 9, 16)
-    assert (len(sub.parcels), sub.sent) == (4, 20)
+    assert (len(sub.leases), sub.sent) == (4, 20)
     w.settle(A, 1, m.Verdict.ACK, 17, 20)
-    assert w.router.commons.held == 0
+    assert w.router.shared.held == 0
 
 
 def test_who_holds_few_gets_more_though_all_together_hold_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +143,7 @@ def test_who_holds_few_gets_more_though_all_together_hold_too_many(monkeypatch: 
         w.sub(peer, 1, "t", group=peer.decode())
     for n in range(20):
         w.pub(A, "t", str(n))
-    held = {name: len(group.members[0].parcels) for name, group in w.router.groups.items()}
+    held = {name: len(group.members[0].leases) for name, group in w.router.groups.items()}
     assert held == {"a": 3, "b": 3}
 
 

@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import Block, encode
-from fabric.bounds import EVERY_MS, HORIZON_MS, SCHEDULES_N
-from fabric.errors import Code, ProtocolError
-from fabric.router import schedule, upcoming
-from fabric.router.cron import Cron
-from fabric.router.intake import Refusal
-from fabric.router.timing import EXPIRY_GRAIN_US, NAME_CHARS_MAX
+from fabric.records import CountSchedules, SaveSchedule
+from fabric.router.publish.publishing import Refusal
+from fabric.router.schedules import due_queue as upcoming
+from fabric.router.schedules import schedules as schedule
+from fabric.router.schedules.cron import Cron
+from fabric.router.schedules.options import EXPIRY_GRAIN_US, NAME_CHARS_MAX
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block, encode
+from fabric_protocol.bounds import EVERY_MS, HORIZON_MS, SCHEDULES_N
+from fabric_protocol.errors import Code, ProtocolError
 from tests.router.world import World
 
 A, B = b"a", b"b"
@@ -451,10 +453,10 @@ def test_a_full_topic_refuses_what_is_for_later_and_takes_what_is_due(world: Lat
         raise ProtocolError(Code.TOPIC_FULL, "topic 't' is full")
 
     world.schedule("late", delay_ms=1000)
-    world.router.intake.tracked.add("t")
-    world.router.intake.require_room = full
+    world.router.publishing.tracked.add("t")
+    world.router.publishing.require_room = full
     assert world.later("x", delay_ms=1).code == Code.TOPIC_FULL
-    world.router.intake.tracked.clear()  # whoever counts is not asked here
+    world.router.publishing.tracked.clear()  # whoever counts is not asked here
     world.pass_time(2.0)
     assert world.stored() == ["late"]
 
@@ -488,7 +490,7 @@ def test_too_many_ids_make_them_wait(world: Later, monkeypatch: pytest.MonkeyPat
     raw = encode("t", [b"with id"], ids=[b"id-1"])
     world.say(A, m.Publish(7, 0, m.Level.JOURNALED, raw, {"delay_ms": 1000}))
     with monkeypatch.context() as patch:
-        patch.setattr(world.router.intake.ids, "check", busy)
+        patch.setattr(world.router.publishing.ids, "check", busy)
         world.pass_time(2.0)
         assert world.stored() == []
         assert world.router.schedules.deadline == pytest.approx(world.now + schedule.HOLD_S)
@@ -542,11 +544,11 @@ def test_welcome_tells_the_last_seq_and_not_a_schedule(world: Later) -> None:
 def test_the_window_is_given_back(world: Later) -> None:
     for i in range(3):
         world.later(str(i), delay_ms=1000, commit=False)
-    session = world.router.reception.session_of(A)
+    session = world.router.session_table.session_of(A)
     assert session.inflight_blocks == 3
-    assert world.router.intake.pending_bytes > 0
+    assert world.router.publishing.pending_bytes > 0
     world.commit()
-    assert (session.inflight_blocks, session.inflight_bytes, world.router.intake.pending_bytes) == (0, 0, 0)
+    assert (session.inflight_blocks, session.inflight_bytes, world.router.publishing.pending_bytes) == (0, 0, 0)
 
 
 # Listing.
@@ -676,8 +678,8 @@ def test_a_calendar_without_a_later_day_ends(world: Later, monkeypatch: pytest.M
 
 def test_a_calendar_that_cannot_be_read_fires_once(world: Later) -> None:
     """It is found out before the message is appended: otherwise it would be appended again with every look."""
-    world.reader.schedules.write(m.SaveSchedule(1, 1, encode("t", [b"odd"]), cron="every full moon"))
-    world.reader.schedules.write(m.CountSchedules(1, (("t", 1),)))
+    world.reader.schedules.write(SaveSchedule(1, 1, encode("t", [b"odd"]), cron="every full moon"))
+    world.reader.schedules.write(CountSchedules(1, (("t", 1),)))
     world.restart()
     for _ in range(3):
         world.pass_time(1.0)

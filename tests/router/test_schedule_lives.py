@@ -10,12 +10,14 @@ from typing import Any, Final
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import Block, encode
-from fabric.errors import Code
-from fabric.router import schedule, upcoming
-from fabric.router.core import Turn
-from fabric.router.timing import next_due
+from fabric.records import SaveSchedule
+from fabric.router.router import Turn
+from fabric.router.schedules import due_queue as upcoming
+from fabric.router.schedules import schedules as schedule
+from fabric.router.schedules.options import next_due
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block, encode
+from fabric_protocol.errors import Code
 from tests.router.world import World
 from tests.seeds import seeded
 
@@ -39,10 +41,10 @@ class Life(World):
         self.ahead_us = 1_700_000_000_000_000
         super().__init__()
         self.tell_time()
-        self.rows: dict[int, m.SaveSchedule] = {}  # by id
+        self.rows: dict[int, SaveSchedule] = {}  # by id
         self.fired: list[str] = []  # bodies, in the order in which they were appended
-        self.turns: deque[tuple[Turn, dict[int, m.SaveSchedule], list[str], int]] = deque()
-        self.disk: tuple[dict[int, m.SaveSchedule], list[str], int] = ({}, [], 0)
+        self.turns: deque[tuple[Turn, dict[int, SaveSchedule], list[str], int]] = deque()
+        self.disk: tuple[dict[int, SaveSchedule], list[str], int] = ({}, [], 0)
         self.last_id = 0
         self.rid = 0
         self.wanted: dict[int, m.ToClient | None] = {}  # answers to come, by rid
@@ -69,11 +71,11 @@ class Life(World):
     def tick(self) -> None:
         self.tell_time()
         for _ in range(100):
-            before = self.router.intake.next_seq
+            before = self.router.publishing.next_seq
             self.router.tick(self.now, [])
-            if self.router.intake.next_seq == before:
+            if self.router.publishing.next_seq == before:
                 break
-        self.fire_twin(self.router.intake.next_seq - 1)
+        self.fire_twin(self.router.publishing.next_seq - 1)
 
     def fire_twin(self, last_seq: int) -> None:
         """The router has appended some: they must be the earliest that are due."""
@@ -116,7 +118,7 @@ class Life(World):
             del self.rows[replaced]
         self.last_id += 1
         found = self.router.schedules._unwritten.find(self.last_id)
-        assert isinstance(found, m.SaveSchedule)
+        assert isinstance(found, SaveSchedule)
         assert found.block == block
         self.rows[self.last_id] = found
         fields = {"schedule": self.last_id, "due_us": found.due_us}
@@ -240,7 +242,7 @@ class Life(World):
         assert not self.wanted, "all were answered"
 
 
-def body_of(row: m.SaveSchedule) -> str:
+def body_of(row: SaveSchedule) -> str:
     return Block(row.block).payloads()[0].decode()
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 import fabric_client
-from fabric import messages as m
-from fabric.block import encode
-from fabric.errors import Code
 from fabric.hub import Hub, HubOptions
+from fabric.records import SaveGroup
 from fabric.router import searches
+from fabric_protocol import messages as m
+from fabric_protocol.block import encode
+from fabric_protocol.errors import Code
 from tests.router.world import World
 from tests.seeds import seeded
 
@@ -34,7 +35,7 @@ def publish(w: World, rng: random.Random, twin: list[tuple[str, bytes]]) -> None
     twin += rows
 
 
-def position(w: World, wish: str, pattern: str, meanwhile: random.Random, twin: list[tuple[str, bytes]]) -> m.SaveGroup:
+def position(w: World, wish: str, pattern: str, meanwhile: random.Random, twin: list[tuple[str, bytes]]) -> SaveGroup:
     """Where a group begins that is made at a position; the command is sent again while the hub is BUSY."""
     for _ in range(1_000):
         answer = w.say(A, m.Admin(7, {"op": "group.create", "group": "g", "patterns": [pattern], "start": wish}))[-1]

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import BLOCK_BYTES_MAX, encode
-from fabric.bounds import EPOCH_MAX
-from fabric.errors import Code
-from fabric.messages import Level, Verdict
-from fabric.router.intake import PENDING_BYTES_MAX, Refusal
-from fabric.router.producers import WINDOW_BLOCKS
-from fabric.router.sessions import CHANNELS_MAX
+from fabric.router.publish.producers import WINDOW_BLOCKS
+from fabric.router.publish.publishing import PENDING_BYTES_MAX, Refusal
+from fabric.router.sessions.session import CHANNELS_MAX
+from fabric_protocol import messages as m
+from fabric_protocol.block import BLOCK_BYTES_MAX, encode
+from fabric_protocol.bounds import EPOCH_MAX
+from fabric_protocol.errors import Code
+from fabric_protocol.messages import Level, Verdict
 from tests.router.world import World
 
 P, Q, A, B = b"\0p", b"\0q", b"\0a", b"\0b"
@@ -67,7 +67,7 @@ def test_wrong_hello_is_refused_and_leaves_no_session(fields: dict[str, Any], co
     answer = w.say(A, m.Hello(1, {"proto": 1, **fields}))
     assert error(answer).code == code
     assert error(w.say(A, m.Ping(2))).code == Code.NO_SESSION
-    assert w.router.reception.sessions == {}
+    assert w.router.session_table.sessions == {}
     welcome(w.hello(A))
 
 
@@ -366,9 +366,9 @@ def test_hub_takes_so_many_bytes_from_all_and_then_is_busy() -> None:
     errors = [a for a in answers if isinstance(a, m.Err)]
     assert {a.code for a in errors} == {Code.BUSY}
     assert all(a.fields["retry_ms"] > 0 for a in errors)
-    assert w.router.intake.pending_bytes <= PENDING_BYTES_MAX
+    assert w.router.publishing.pending_bytes <= PENDING_BYTES_MAX
     w.commit()
-    assert w.router.intake.pending_bytes == 0
+    assert w.router.publishing.pending_bytes == 0
     w.hello(P)
     assert isinstance(w.pub(P, "a", "x")[0], m.PubOk)
 

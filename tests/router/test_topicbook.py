@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import encode
-from fabric.errors import Code
-from fabric.router.latest import LATEST_KEYS_MAX
-from fabric.router.topic_settings import CHOICES, NUMBERS, SETTINGS
+from fabric.records import TopicSettings
+from fabric.router.topics.compaction import LATEST_KEYS_MAX
+from fabric.router.topics.settings import CHOICES, NUMBERS, SETTINGS
+from fabric_protocol import messages as m
+from fabric_protocol.block import encode
+from fabric_protocol.errors import Code
 from tests.router.world import World
 
 P, C, D = b"producer", b"consumer", b"other"
@@ -69,7 +70,7 @@ def on_disk(world: World) -> list[int]:
 def test_the_protocol_names_every_setting_with_its_default_and_what_is_allowed() -> None:
     text = (Path(__file__).parents[2] / "clients/PROTOCOL.md").read_text(encoding="utf-8").split("\n### 16.6 ")[1]
     for name in SETTINGS:
-        default = getattr(m.TopicSettings(), name)
+        default = getattr(TopicSettings(), name)
         assert f"| `{name}` | " + (f'"{default}" |' if isinstance(default, str) else f"{default:,} |") in text
         assert name not in NUMBERS or f"0..{NUMBERS[name]:,} |" in text or NUMBERS[name] == 1 << 53
     for values in CHOICES.values():
@@ -84,10 +85,10 @@ def test_the_protocol_names_every_setting_with_its_default_and_what_is_allowed()
 
 
 def test_a_topic_has_defaults_until_it_gets_settings(world: World) -> None:
-    assert world.router.topics.settings_of("a") == m.TopicSettings()
+    assert world.router.topics.settings_of("a") == TopicSettings()
     answer = admin(world, "topic.create", topic="a", max_msgs=3, on_full="drop_old")
     assert (answer["created"], answer["settings"]["max_msgs"], answer["msgs"]) == (True, 3, 0)
-    assert world.router.topics.settings_of("a") == m.TopicSettings(max_msgs=3, on_full="drop_old")
+    assert world.router.topics.settings_of("a") == TopicSettings(max_msgs=3, on_full="drop_old")
     assert topic(world, "a")["configured"] is True
     assert topic(world, "b")["configured"] is False
 
@@ -315,7 +316,7 @@ def test_the_index_is_made_again_after_a_restart(world: World) -> None:
 
 
 def test_blocks_of_superseded_messages_go_from_disk(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fabric.router import topic_keeper
+    from fabric.router.topics import retention as topic_keeper
 
     monkeypatch.setattr(topic_keeper, "COMPACT_MIN", 4)
     admin(world, "topic.create", topic="a", keep="last_per_key")
@@ -331,7 +332,7 @@ def test_blocks_of_superseded_messages_go_from_disk(world: World, monkeypatch: p
 
 
 def test_with_too_many_keys_everything_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fabric.router import latest
+    from fabric.router.topics import compaction as latest
 
     monkeypatch.setattr(latest, "LATEST_KEYS_MAX", 3)
     admin(world, "topic.create", topic="a", keep="last_per_key")
@@ -508,7 +509,7 @@ def test_the_journal_waits_until_the_book_has_given_way(world: World) -> None:
         world.pub(P, ["a", "b"], f"{n}", "b")
     book = world.router.topics
     assert book.hold == 1
-    book.give_way(6)
+    book.request_trim(6)
     assert book.hold == 1
     world.pass_time(0.01)
     assert book.hold == 6
@@ -523,9 +524,9 @@ def test_the_journal_waits_until_the_book_has_given_way(world: World) -> None:
 def test_floors_of_topics_that_are_gone_are_forgotten_when_memory_has_nothing_below(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fabric.router import shelf
+    from fabric.router import block_store as block_store
 
-    monkeypatch.setattr(shelf, "SHELF_BYTES_MAX", 1000)
+    monkeypatch.setattr(block_store, "SHELF_BYTES_MAX", 1000)
     for n in range(20):
         world.pub(P, f"t.{n}", "x")
         admin(world, "topic.purge", topic=f"t.{n}")
@@ -533,7 +534,7 @@ def test_floors_of_topics_that_are_gone_are_forgotten_when_memory_has_nothing_be
     world.pub(P, "other", "x" * 2000)
     for _ in range(4):
         world.pass_time(0.5)
-    assert (world.topic_rows, world.router.shelf.removed) == ({}, {})
+    assert (world.topic_rows, world.router.block_store.removed) == ({}, {})
     assert on_disk(world) == [21]
 
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import Block, encode
-from fabric.router import topic_keeper
+from fabric.router.topics import retention as topic_keeper
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block, encode
 from tests.router.world import BIG, World
 from tests.seeds import seeded
 
@@ -109,7 +109,7 @@ class Life(World):
             self.configure(self.rng.choice(missing))
 
     def publish(self) -> None:
-        rng, first = self.rng, self.router.intake.next_seq
+        rng, first = self.rng, self.router.publishing.next_seq
         count = rng.randint(1, 6)
         topics = rng.choices(TOPICS, k=count) if rng.random() < 0.6 else [rng.choice(TOPICS)] * count
         keys = [rng.choice((b"", b"a", b"b", b"c", b"d", b"e")) for _ in range(count)]
@@ -118,7 +118,7 @@ class Life(World):
         fits = all(self.fits(topic, rows) for topic in self.twin.settings)
         block = encode(topics if len(set(topics)) > 1 else topics[0], bodies, keys=keys)
         self.say(P, m.Publish(9, 0, m.Level.JOURNALED, block), commit=rng.random() < 0.7)
-        assert (self.router.intake.next_seq > first) == fits, f"{rows} should {'fit' if fits else 'not fit'}"
+        assert (self.router.publishing.next_seq > first) == fits, f"{rows} should {'fit' if fits else 'not fit'}"
         if fits:
             self.twin.messages += rows
 
@@ -143,13 +143,13 @@ class Life(World):
     def purge(self) -> None:
         topic = self.rng.choice(TOPICS)
         self.do("topic.purge", topic=topic)
-        self.twin.floors[topic] = self.router.intake.next_seq
+        self.twin.floors[topic] = self.router.publishing.next_seq
 
     def delete(self) -> None:
         if self.twin.settings and self.rng.random() < 0.5:
             topic = self.rng.choice(list(self.twin.settings))
             self.do("topic.delete", topic=topic)
-            self.twin.floors[topic] = self.router.intake.next_seq
+            self.twin.floors[topic] = self.router.publishing.next_seq
             del self.twin.settings[topic]
 
     def update(self) -> None:
@@ -165,12 +165,12 @@ class Life(World):
             for peer in (P, C, D):
                 self.say(peer, m.Ping(1))
 
-    def give_way(self) -> None:
+    def request_trim(self) -> None:
         """The retention of the whole journal removes the first blocks."""
         if len(self.reader.blocks) < 4:
             return
         seq = self.reader.blocks[self.rng.randint(1, 3)].base_seq
-        self.router.topics.give_way(seq)
+        self.router.topics.request_trim(seq)
         self.finish()
         if self.router.topics.tracked:
             assert self.router.topics.hold >= seq
@@ -200,7 +200,11 @@ class Life(World):
         self.twin.messages = [row._replace(ts_us=stamps.get(row.seq, row.ts_us)) for row in self.twin.messages]
         owners = [group for group in self.router.groups.values() if group.durable]
         self.twin.settle(self.wall_us(), min(group.floor for group in owners))
-        book, removed, superseded = self.router.topics, self.router.shelf.removed, self.router.shelf.superseded
+        book, removed, superseded = (
+            self.router.topics,
+            self.router.block_store.removed,
+            self.router.block_store.superseded,
+        )
         for topic in self.twin.settings:
             row, live = book.find(topic), self.twin.live(topic)
             assert row.counting is None
@@ -238,7 +242,7 @@ EVENTS = {
     Life.delete: 3,
     Life.create: 4,
     Life.update: 2,
-    Life.give_way: 3,
+    Life.request_trim: 3,
     Life.crash: 4,
 }
 

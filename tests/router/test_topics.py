@@ -9,11 +9,11 @@ from typing import Final
 
 import pytest
 
-from fabric.block import TOPIC_BYTES_MAX
-from fabric.errors import Code, ProtocolError
-from fabric.names import WORDS_MAX, canonical, check_topic
-from fabric.router import topics
-from fabric.router.topics import Trie
+from fabric.router.patterns import trie as topics
+from fabric.router.patterns.trie import Trie
+from fabric_protocol.block import TOPIC_BYTES_MAX
+from fabric_protocol.errors import Code, ProtocolError
+from fabric_protocol.names import WORDS_MAX, canonical, check_topic
 from tests.router.brute import matches
 from tests.seeds import seeded
 

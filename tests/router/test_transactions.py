@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import encode
-from fabric.errors import Code
+from fabric.records import Append, SaveGroup, SaveProducer
+from fabric_protocol import messages as m
+from fabric_protocol.block import encode
+from fabric_protocol.errors import Code
 from tests.router.world import World
 
 ACK, RETRY, RELEASE, REJECT, TOUCH = m.Verdict
@@ -53,7 +54,7 @@ def test_verdicts_and_publish_are_one_turn() -> None:
     )
     assert not out, "nothing is said before it is on disk"
     turn = factory.router.seal(1_000, factory.now, out)
-    assert [type(record) for record in turn.records] == [m.Append, m.SaveProducer, m.SaveGroup]
+    assert [type(record) for record in turn.records] == [Append, SaveProducer, SaveGroup]
     assert not turn.records[2].open  # type: ignore[union-attr]
     answer = m.Ok(0, 9, {"first_seq": 3, "stored": 1, "dups": 0, "applied": 2})
     assert turn.sends == [(b"worker", answer)]
@@ -131,7 +132,7 @@ def test_whatever_is_wrong_nothing_is_done(change: dict[str, Any], code: Code) -
     assert answer.code == code
     assert factory.journal() == [("raw", "1"), ("raw", "2")]
     assert factory.router.outstanding() == 2
-    assert factory.router.intake.producers["worker"].last_pseq == 0
+    assert factory.router.publishing.producers["worker"].last_pseq == 0
 
 
 def test_all_channels_or_none() -> None:
@@ -185,7 +186,7 @@ def test_without_a_number_a_resend_is_stale() -> None:
 
 def test_it_counts_for_the_window_until_it_is_on_disk() -> None:
     factory = Factory()
-    (session,) = [s for s in factory.router.reception.sessions.values() if s.client == "worker"]
+    (session,) = [s for s in factory.router.session_table.sessions.values() if s.client == "worker"]
     factory.say(b"worker", m.Transact(9, 1, (), encode("done", [b"made"])), commit=False)
     assert session.inflight_blocks == 1
     factory.commit()

@@ -5,12 +5,13 @@ from typing import Any, Final
 
 import pytest
 
-from fabric import messages as m
-from fabric.block import encode
-from fabric.errors import Code
-from fabric.messages import Verdict
-from fabric.router import settling, verdict_rows
-from fabric.router.verdict_rows import ROWS_MAX, Row, merged
+from fabric.router.groups import verdict_rows
+from fabric.router.groups import verdicts as settling
+from fabric.router.groups.verdict_rows import ROWS_MAX, Row, merged
+from fabric_protocol import messages as m
+from fabric_protocol.block import encode
+from fabric_protocol.errors import Code
+from fabric_protocol.messages import Verdict
 from tests.router.world import World
 from tests.seeds import seeded
 

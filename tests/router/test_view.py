@@ -2,12 +2,12 @@
 
 import random
 
-from fabric import messages as m
-from fabric.names import canonical
-from fabric.router.reading import TOPICS_MAX
-from fabric.router.shelf import SCAN_TOPICS_MAX
-from fabric.router.topics import Trie
-from fabric.router.view import View
+from fabric.router.block_store import SCAN_TOPICS_MAX
+from fabric.router.patterns.trie import Trie
+from fabric.router.patterns.view import View
+from fabric.router.read.get import TOPICS_MAX
+from fabric_protocol import messages as m
+from fabric_protocol.names import canonical
 from tests.router.world import World
 from tests.seeds import seeded
 

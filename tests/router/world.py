@@ -3,9 +3,28 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from fabric import messages as m
-from fabric.block import Block, encode
-from fabric.router.core import Router
+from fabric.records import (
+    Append,
+    CountSchedules,
+    Discard,
+    DropFailure,
+    DropGroup,
+    DropIds,
+    DropSchedule,
+    DropTopic,
+    Record,
+    SaveEvents,
+    SaveFailure,
+    SaveGroup,
+    SaveIds,
+    SaveProducer,
+    SaveSchedule,
+    SaveSetting,
+    SaveTopic,
+)
+from fabric.router.router import Router
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block, encode
 from tests.router.schedules import MemorySchedules
 
 BIG = 1 << 40
@@ -17,7 +36,7 @@ class MemoryReader:
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self.begins_at = 1  # set by tests in which the router hears of retention later
-        self.events: list[m.SaveEvents] = []
+        self.events: list[SaveEvents] = []
         self.schedules = MemorySchedules()
         self.ids: dict[int, bytes] = {}
 
@@ -81,11 +100,11 @@ class World:
     def __init__(self, **restored: Any) -> None:
         self.now = 1000.0
         self.reader = MemoryReader()
-        self.groups: dict[str, m.SaveGroup] = {}
-        self.failures: dict[tuple[str, int], m.SaveFailure] = {}
-        self.producers: dict[str, m.SaveProducer] = {}
-        self.settings: dict[str, m.SaveSetting] = {}
-        self.topic_rows: dict[str, m.SaveTopic] = {}
+        self.groups: dict[str, SaveGroup] = {}
+        self.failures: dict[tuple[str, int], SaveFailure] = {}
+        self.producers: dict[str, SaveProducer] = {}
+        self.settings: dict[str, SaveSetting] = {}
+        self.topic_rows: dict[str, SaveTopic] = {}
         self.said: dict[bytes, list[m.ToClient]] = {}
         self._tokens = 0
         self.router = self._router(**restored)
@@ -147,44 +166,44 @@ class World:
             self.router.tick(self.now, out)
         self._hear(out)
 
-    def write(self, records: Iterable[m.Record]) -> None:
+    def write(self, records: Iterable[Record]) -> None:
         for record in records:
             match record:
-                case m.Append(raw):
+                case Append(raw):
                     block = Block(raw)
                     assert block.base_seq == (self.reader.blocks[-1].last_seq if self.reader.blocks else 0) + 1
                     self.reader.blocks.append(block)
-                case m.SaveEvents(first):
+                case SaveEvents(first):
                     assert first == self.reader.next_event()
                     self.reader.events.append(record)
-                case m.SaveSchedule() | m.DropSchedule() | m.CountSchedules():
+                case SaveSchedule() | DropSchedule() | CountSchedules():
                     self.reader.schedules.write(record)
-                case m.SaveIds(number, value):
+                case SaveIds(number, value):
                     self.reader.ids[number] = value
-                case m.DropIds(number):
+                case DropIds(number):
                     self.reader.ids.pop(number, None)
-                case m.SaveTopic(name):
+                case SaveTopic(name):
                     self.topic_rows[name] = record
-                case m.DropTopic(name):
+                case DropTopic(name):
                     self.topic_rows.pop(name, None)
-                case m.Discard(bases):
+                case Discard(bases):
                     last = self.reader.blocks[-1].base_seq
                     assert last not in bases, "the last block stays"
                     self.reader.blocks = [b for b in self.reader.blocks if b.base_seq not in bases]
-                case m.SaveGroup(name):
+                case SaveGroup(name):
                     self.groups[name] = record
-                case m.DropGroup(name):
+                case DropGroup(name):
                     del self.groups[name]
                     self.failures = {key: row for key, row in self.failures.items() if key[0] != name}
-                case m.SaveFailure(group, first):
+                case SaveFailure(group, first):
                     self.failures[group, first] = record
-                case m.DropFailure(group, first):
+                case DropFailure(group, first):
                     self.failures.pop((group, first), None)
-                case m.SaveSetting(name, None):
+                case SaveSetting(name, None):
                     self.settings.pop(name, None)
-                case m.SaveSetting(name):
+                case SaveSetting(name):
                     self.settings[name] = record
-                case m.SaveProducer(name):
+                case SaveProducer(name):
                     self.producers[name] = record
 
     def pass_time(self, seconds: float) -> None:

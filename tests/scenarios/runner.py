@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import zmq
 
-from fabric import messages as m
-from fabric import wire
-from fabric.block import Block, encode
-from fabric.errors import Code
 from fabric.hub.hub import Hub, HubOptions
-from fabric.messages import Verdict
+from fabric_protocol import messages as m
+from fabric_protocol import wire
+from fabric_protocol.block import Block, encode
+from fabric_protocol.errors import Code
+from fabric_protocol.messages import Verdict
 from tests.patience import PATIENCE_S
 from tests.router.world import BIG, World
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from fabric import messages as m
+from fabric_protocol import messages as m
 from tests.simulation.connection_acts import ready
 from tests.simulation.people import Client, Taken
 from tests.simulation.plan import PATTERNS

@@ -1,7 +1,8 @@
 """The observer's knowledge of ADMIN: what an operation changes, and what it does not."""
 
-from fabric import messages as m
-from fabric.errors import Code
+from fabric.records import GroupSettings
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
 from tests.simulation.asking import Asking
 from tests.simulation.blocks import IDENTS
 from tests.simulation.ledgers import GroupBook, Session, wanted_topics
@@ -9,7 +10,7 @@ from tests.simulation.publisher import ANY
 
 
 class Administration(Asking):
-    _update: tuple[GroupBook, m.GroupSettings] | None = None  # of the command at hand
+    _update: tuple[GroupBook, GroupSettings] | None = None  # of the command at hand
 
     def admin(self, session: Session, message: m.Admin) -> int:
         fields = message.fields

@@ -10,9 +10,10 @@ Q5  a request does not wait while a handler is free, and requests that wait go i
 from collections import Counter
 from collections.abc import Iterable
 
-from fabric import messages as m
-from fabric.errors import Code
-from fabric.router.sessions import SILENT_BEATS
+from fabric.records import TopicSettings
+from fabric.router.sessions.session import SILENT_BEATS
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
 from tests.router.brute import matches
 from tests.simulation.blocks import IDENTS, idents_of
 from tests.simulation.ledgers import Asked, Service, Serving, Session
@@ -20,7 +21,7 @@ from tests.simulation.reads import Reads
 
 
 class Asking(Reads):
-    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, m.TopicSettings]]) -> None:
+    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, TopicSettings]]) -> None:
         super().__init__(counts, settings)
         self.services: dict[str, Service] = {}
         self.asked: list[Asked] = []  # that are open

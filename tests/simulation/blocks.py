@@ -7,7 +7,7 @@ A body is found again by the bytes of its block, and only blocks that were cut o
 import random
 from typing import Final, NamedTuple
 
-from fabric.block import HEAD_BYTES, Block, encode
+from fabric_protocol.block import HEAD_BYTES, Block, encode
 
 TOPICS: Final = ("a", "a.b", "a.c", "b", "b.c", "b.c.d")
 KEYS: Final = (b"", b"k1", b"k2", b"k3")

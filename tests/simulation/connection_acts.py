@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from fabric import messages as m
+from fabric_protocol import messages as m
 from tests.simulation.people import Client, Wire
 from tests.simulation.world import HEAL, World
 

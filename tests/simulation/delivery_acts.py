@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
-from fabric import messages as m
-from fabric.bounds import HORIZON_MS
-from fabric.messages import Verdict
+from fabric_protocol import messages as m
+from fabric_protocol.bounds import HORIZON_MS
+from fabric_protocol.messages import Verdict
 from tests.simulation.connection_acts import ready
 from tests.simulation.people import Client, Lie, Taken
 from tests.simulation.plan import BIG, PATTERNS

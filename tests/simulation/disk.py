@@ -5,8 +5,27 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from fabric import messages as m
-from fabric.block import Block
+from fabric.records import (
+    Append,
+    CountSchedules,
+    Discard,
+    DropFailure,
+    DropGroup,
+    DropIds,
+    DropSchedule,
+    DropTopic,
+    Record,
+    SaveEvents,
+    SaveFailure,
+    SaveGroup,
+    SaveIds,
+    SaveProducer,
+    SaveSchedule,
+    SaveSetting,
+    SaveTopic,
+    TopicSettings,
+)
+from fabric_protocol.block import Block
 
 Key = tuple[int, int]  # (due_us, id)
 _STAMP: Final = struct.Struct("<8xI4xQq")  # count, base_seq, ts_us
@@ -29,11 +48,11 @@ class StoredSchedules:
     """The table of schedules, as a sorted list of keys."""
 
     def __init__(self) -> None:
-        self._rows: dict[Key, m.SaveSchedule] = {}
+        self._rows: dict[Key, SaveSchedule] = {}
         self._keys: list[Key] = []
         self.last_id = 0
 
-    def save(self, row: m.SaveSchedule) -> None:
+    def save(self, row: SaveSchedule) -> None:
         key = (row.due_us, row.id)
         if key not in self._rows:
             insort(self._keys, key)
@@ -48,16 +67,16 @@ class StoredSchedules:
         at = bisect_right(self._keys, after)
         return [key for key in self._keys[at : at + limit] if key[0] <= until_us]
 
-    def read(self, keys: Iterable[Key], bytes_max: int) -> list[m.SaveSchedule | str | None]:
+    def read(self, keys: Iterable[Key], bytes_max: int) -> list[SaveSchedule | str | None]:
         return [self._rows.get(key) for key in keys]
 
-    def find(self, number: int) -> m.SaveSchedule | str | None:
+    def find(self, number: int) -> SaveSchedule | str | None:
         return next((row for row in self._rows.values() if row.id == number), None)
 
-    def find_name(self, name: str) -> m.SaveSchedule | str | None:
+    def find_name(self, name: str) -> SaveSchedule | str | None:
         return next((row for row in self._rows.values() if row.name == name), None)
 
-    def page(self, after: Key, limit: int, bytes_max: int) -> tuple[list[m.SaveSchedule], Key | None]:
+    def page(self, after: Key, limit: int, bytes_max: int) -> tuple[list[SaveSchedule], Key | None]:
         at = bisect_right(self._keys, after)
         keys = self._keys[at : at + limit]
         return [self._rows[key] for key in keys], keys[-1] if len(self._keys) > at + limit else None
@@ -67,72 +86,72 @@ class StoredSchedules:
 
 
 class Disk:
-    def __init__(self, settings: Iterable[tuple[str, m.TopicSettings]] = ()) -> None:
+    def __init__(self, settings: Iterable[tuple[str, TopicSettings]] = ()) -> None:
         self.bases: list[int] = []
         self.raws: list[bytes | Block] = []  # opened when someone reads them
         self.first_seq = 1
         self.last_seq = 0
         self.last_ts_us = 0
-        self.groups: dict[str, m.SaveGroup] = {}
-        self.producers: dict[str, m.SaveProducer] = {}
-        self.failures: dict[tuple[str, int], m.SaveFailure] = {}
-        self.topics = {name: m.SaveTopic(name, one, 1, 0, 0) for name, one in settings}
-        self.settings: dict[str, m.SaveSetting] = {}
+        self.groups: dict[str, SaveGroup] = {}
+        self.producers: dict[str, SaveProducer] = {}
+        self.failures: dict[tuple[str, int], SaveFailure] = {}
+        self.topics = {name: SaveTopic(name, one, 1, 0, 0) for name, one in settings}
+        self.settings: dict[str, SaveSetting] = {}
         self.schedules = StoredSchedules()
         self._ids: dict[int, bytes] = {}
         self._id_numbers: list[int] = []
         self._next_event = 1
 
-    def write(self, records: list[m.Record]) -> None:
+    def write(self, records: list[Record]) -> None:
         """One transaction."""
         for record in records:
             match record:
-                case m.Append(raw):
+                case Append(raw):
                     first, last, ts_us = stamp_of(raw)
                     assert first == self.last_seq + 1, "J1: seqs have no gap"
                     assert ts_us >= self.last_ts_us, "J1: the journal's time never goes back"
                     self.last_seq, self.last_ts_us = last, ts_us
                     self.bases.append(first)
                     self.raws.append(raw)
-                case m.SaveGroup(name):
+                case SaveGroup(name):
                     self.groups[name] = record
-                case m.SaveProducer(name):
+                case SaveProducer(name):
                     self.producers[name] = record
-                case m.SaveFailure(group, first):
+                case SaveFailure(group, first):
                     self.failures[group, first] = record
-                case m.DropFailure(group, first):
+                case DropFailure(group, first):
                     self.failures.pop((group, first), None)
-                case m.DropGroup(name):
+                case DropGroup(name):
                     self.groups.pop(name, None)
                     for key in [key for key in self.failures if key[0] == name]:
                         del self.failures[key]
-                case m.SaveTopic(name):
+                case SaveTopic(name):
                     self.topics[name] = record
-                case m.Discard(bases):
+                case Discard(bases):
                     for base in bases:
                         at = bisect_left(self.bases, base)
                         if self.bases[at : at + 1] == [base]:
                             del self.bases[at], self.raws[at]
-                case m.DropTopic(name):
+                case DropTopic(name):
                     self.topics.pop(name, None)
-                case m.SaveSetting(name, None):
+                case SaveSetting(name, None):
                     self.settings.pop(name, None)
-                case m.SaveSetting(name):
+                case SaveSetting(name):
                     self.settings[name] = record
-                case m.SaveSchedule():
+                case SaveSchedule():
                     self.schedules.save(record)
-                case m.CountSchedules(last_id):
+                case CountSchedules(last_id):
                     self.schedules.last_id = last_id
-                case m.DropSchedule(number, due_us):
+                case DropSchedule(number, due_us):
                     self.schedules.drop((due_us, number))
-                case m.SaveIds(key, value):
+                case SaveIds(key, value):
                     if key not in self._ids:
                         insort(self._id_numbers, key)
                     self._ids[key] = value
-                case m.DropIds(key):
+                case DropIds(key):
                     if self._ids.pop(key, None) is not None:
                         self._id_numbers.remove(key)
-                case m.SaveEvents(first, count):
+                case SaveEvents(first, count):
                     assert first == self._next_event
                     self._next_event += count
 

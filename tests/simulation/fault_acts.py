@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from fabric import messages as m
+from fabric_protocol import messages as m
 from tests.simulation.people import Client
 from tests.simulation.plan import TICKS_S
 from tests.simulation.world import World

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from fabric import messages as m
-from fabric.errors import ProtocolError
 from fabric.router.change import Change
-from fabric.wire import decode_command, encode
+from fabric_protocol import messages as m
+from fabric_protocol.errors import ProtocolError
+from fabric_protocol.wire import decode_command, encode
 from tests.simulation.people import Lie, Wire
 
 if TYPE_CHECKING:

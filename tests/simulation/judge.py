@@ -6,10 +6,11 @@ is the router's choice; here it is only checked that the choice was allowed.
 
 from typing import Any, Final
 
-from fabric import messages as m
-from fabric.errors import Code
-from fabric.messages import Verdict
-from fabric.router.dispatcher import FETCH_GRACE_S
+from fabric.records import GroupSettings
+from fabric.router.groups.dispatcher import FETCH_GRACE_S
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
+from fabric_protocol.messages import Verdict
 from tests.simulation.blocks import IDENTS
 from tests.simulation.ledgers import GroupBook, Held, Session, Sub, settings_of
 from tests.simulation.order import Order, is_suspect
@@ -100,7 +101,7 @@ class Judge(Order):
                 batch = held if sub.batches and order != "key" else None
         return found
 
-    def create(self, name: str | None, settings: m.GroupSettings) -> GroupBook:
+    def create(self, name: str | None, settings: GroupSettings) -> GroupBook:
         if name is None:
             self._ephemerals += 1
         group = GroupBook(name or f"$sub.{self._ephemerals}", settings, durable=name is not None)
@@ -301,7 +302,7 @@ class Judge(Order):
         if verdict == Verdict.ACK:
             self.settled(group, seq)
         elif verdict == Verdict.REJECT:
-            self.bury(group, seq)
+            self.write_dead_letters(group, seq)
         elif verdict == Verdict.RELEASE:
             group.handed.discard(seq)  # its consumer says that it was not begun
         elif verdict == Verdict.RETRY:
@@ -330,7 +331,7 @@ class Judge(Order):
             self.undo.append((group.settled.discard, seq))
             self.changed()
 
-    def bury(self, group: GroupBook, seq: int) -> None:
+    def write_dead_letters(self, group: GroupBook, seq: int) -> None:
         if seq in group.settled or seq < self.first_seq:
             return  # retention has taken it
         if not self.topics[seq - 1].startswith("$dlq."):  # letters have no letters of their own
@@ -347,7 +348,7 @@ class Judge(Order):
         limit = group.settings.attempts_max
         is_last = limit and failures + 1 >= limit and not shared
         if is_last and not self.topics[seq - 1].startswith("$dlq."):  # letters are tried for ever
-            self.bury(group, seq)
+            self.write_dead_letters(group, seq)
         else:
             if type(delay_ms) is int and delay_ms > FAR_MS:
                 group.optional.add(seq)  # nobody waits for it here

@@ -2,10 +2,11 @@
 
 from typing import Any, Final
 
-from fabric import messages as m
-from fabric.block import Block
-from fabric.messages import Level
-from fabric.router.sessions import SILENT_BEATS
+from fabric.records import GroupSettings
+from fabric.router.sessions.session import SILENT_BEATS
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block
+from fabric_protocol.messages import Level
 from tests.router.brute import matches
 from tests.simulation.blocks import TOPICS
 
@@ -22,13 +23,13 @@ def wanted_topics(patterns: tuple[str, ...], name: str = "") -> frozenset[str]:
     return found
 
 
-def settings_of(fields: Any) -> m.GroupSettings:
+def settings_of(fields: Any) -> GroupSettings:
     """The settings that a SUB asks for, all of them named."""
-    values = {name: fields[name] for name in m.GroupSettings._fields}
-    return m.GroupSettings(**{**values, "patterns": tuple(fields["patterns"]), "level": Level[fields["level"].upper()]})
+    values = {name: fields[name] for name in GroupSettings._fields}
+    return GroupSettings(**{**values, "patterns": tuple(fields["patterns"]), "level": Level[fields["level"].upper()]})
 
 
-def fields_of(settings: m.GroupSettings) -> dict[str, Any]:
+def fields_of(settings: GroupSettings) -> dict[str, Any]:
     fields = settings._asdict()
     return {**fields, "patterns": list(settings.patterns), "level": Level(settings.level).name.lower()}
 
@@ -299,7 +300,7 @@ class Sub:
 class GroupBook:
     """What became of each message in one group."""
 
-    def __init__(self, name: str, settings: m.GroupSettings, *, durable: bool) -> None:
+    def __init__(self, name: str, settings: GroupSettings, *, durable: bool) -> None:
         self.name = name
         self.durable = durable
         self.start = 1
@@ -330,14 +331,14 @@ class GroupBook:
         self.starved = 0  # messages sent in a row while a lower priority waited
         self.use(settings)
 
-    def use(self, settings: m.GroupSettings) -> None:
+    def use(self, settings: GroupSettings) -> None:
         self.settings = settings
         self.wanted = wanted_topics(settings.patterns, self.name if self.durable else "")
         self.lease_s = settings.lease_ms / 1000
         self.received = settings.level == Level.RECEIVED
         self.leases = self.durable and settings.ack == "explicit"
 
-    def change(self, settings: m.GroupSettings) -> None:
+    def change(self, settings: GroupSettings) -> None:
         self.use(settings)
         self.lined, self.lines = 0, {}
 

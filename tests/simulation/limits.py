@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 
-from fabric.messages import TopicSettings
+from fabric.records import TopicSettings
 from tests.simulation.blocks import IDENTS
 from tests.simulation.facts import Facts
 from tests.simulation.ledgers import GroupBook

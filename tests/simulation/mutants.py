@@ -2,46 +2,40 @@
 
 from typing import Any, Final, NamedTuple
 
-from fabric import messages as m
-from fabric.block import pick
-from fabric.router import (
-    admin_groups,
-    commands,
-    core,
-    dispatcher,
-    intake,
-    keys,
-    lanes,
-    letters,
-    pattern_change,
-    pending,
-    refresh,
-    settling,
-    transactions,
-)
-from fabric.router.core import Router
-from fabric.router.cron import Cron
-from fabric.router.deadletters import DeadLetters
-from fabric.router.failures import Failures
-from fabric.router.groups import Group
-from fabric.router.ids import Ids
-from fabric.router.latest import Latest
-from fabric.router.members import Subscription
-from fabric.router.pending import Pending
-from fabric.router.producers import Producer
+from fabric.records import DropGroup, SaveIds, SaveProducer, SaveSchedule
+from fabric.router import commands, transactions
+from fabric.router import router as core
+from fabric.router.admin import groups as admin_groups
+from fabric.router.block_store import BlockStore
+from fabric.router.dead_letters import blocks as letters
+from fabric.router.dead_letters.index import DeadLetters
+from fabric.router.groups import dispatcher, lanes, pattern_change, refresh
+from fabric.router.groups import key_locks as keys
+from fabric.router.groups import redelivery as pending
+from fabric.router.groups import verdicts as settling
+from fabric.router.groups.failures import Failures
+from fabric.router.groups.group import Group
+from fabric.router.groups.redelivery import Pending
+from fabric.router.groups.subscription import Subscription
+from fabric.router.publish import publishing as publishing
+from fabric.router.publish.dedupe.index import Ids
+from fabric.router.publish.producers import Producer
 from fabric.router.ranges import Ranges
-from fabric.router.reading import Reading
-from fabric.router.requests import Requests
+from fabric.router.read.get import Reading
+from fabric.router.requests.requests import Requests
+from fabric.router.requests.services import Responder
 from fabric.router.rounds import Rounds
-from fabric.router.schedule import Schedules
-from fabric.router.services import Responder
-from fabric.router.sessions import Session
-from fabric.router.shelf import Shelf
-from fabric.router.topic_keeper import Keeper
-from fabric.router.topic_state import Topic
-from fabric.router.topicbook import TopicBook
+from fabric.router.router import Router
+from fabric.router.schedules.cron import Cron
+from fabric.router.schedules.due_queue import Upcoming
+from fabric.router.schedules.schedules import Schedules
+from fabric.router.sessions.session import Session
+from fabric.router.topics.compaction import Latest
+from fabric.router.topics.retention import TopicRetention
+from fabric.router.topics.table import TopicTable
+from fabric.router.topics.topic import Topic
 from fabric.router.transactions import Transactions
-from fabric.router.upcoming import Upcoming
+from fabric_protocol.block import pick
 from tests.simulation import faults
 from tests.simulation.blocks import TOPICS
 from tests.simulation.mutations import (
@@ -190,12 +184,12 @@ MUTANTS: Final = {
     "open seqs are forgotten": Mutant(Group, "record", record_with(open=lambda row: ())),
     "settled groups are not saved": Mutant(Group, "close", close_without_a_row, CRASHES),
     "settling does nothing": Mutant(Group, "close", nothing),
-    "producers are not saved": Mutant(Router, "seal", without(m.SaveProducer)(Router.seal), CRASHES),
+    "producers are not saved": Mutant(Router, "seal", without(SaveProducer)(Router.seal), CRASHES),
     "a resend is stored again": Mutant(Producer, "duplicate_of", nothing),
     "pseqs are forgotten on restart": Mutant(Producer, "restore", classmethod(restore_producer_anew), CRASHES),
     "epochs are forgotten on restart": Mutant(Producer, "record", producer_without_epoch(Producer.record), CRASHES),
     "a claim is told before the disk": Mutant(commands, "hello", welcome_at_once(commands.hello), CLAIMING),
-    "a claim is not saved": Mutant(intake.Intake, "save", nothing, CLAIMING),
+    "a claim is not saved": Mutant(publishing.Publishing, "save", nothing, CLAIMING),
     "any block is a resend": Mutant(Producer, "_is_stored", always(True), CLAIMING),
     "a claim keeps the numbers": Mutant(Producer, "claim", claim_and_keep, CLAIMING),
     "producers are not fenced": Mutant(Session, "fenced", False, Bias(swarm={"shared_producer": True})),
@@ -233,10 +227,10 @@ MUTANTS: Final = {
         Schedules, "_drop", lambda self, schedule: self._unwritten.dropped(drop_of(schedule)), LATER
     ),
     "schedules fire too early": Mutant(Upcoming, "take", take_early(Upcoming.take), LATER),
-    "schedules are lost on restart": Mutant(Router, "seal", without(m.SaveSchedule)(Router.seal), LATER),
+    "schedules are lost on restart": Mutant(Router, "seal", without(SaveSchedule)(Router.seal), LATER),
     "a cancelled schedule fires": Mutant(Schedules, "_end", nothing, LATER),
     "ids are forgotten on restart": Mutant(Ids, "_restore", nothing, WITH_IDS),
-    "ids are not saved": Mutant(Router, "seal", without(m.SaveIds)(Router.seal), WITH_IDS),
+    "ids are not saved": Mutant(Router, "seal", without(SaveIds)(Router.seal), WITH_IDS),
     "every id is new": Mutant(Ids, "_counts", always(False), WITH_IDS),
     "a TXN is done by halves": Mutant(transactions, "_require_open", nothing, TRANSACTING),
     "a TXN forgets its verdicts": Mutant(Transactions, "_checked", empty, TRANSACTING),
@@ -247,7 +241,7 @@ MUTANTS: Final = {
     "a seek does not move": Mutant(Group, "move", nothing, ADMINISTERED),
     "a paused group delivers": Mutant(dispatcher.Dispatcher, "pause", nothing, ADMINISTERED),
     "a pause ends with a restart": Mutant(Group, "restore", restore_without_pause(Group.restore), ADMINISTERED),
-    "a deleted group comes back": Mutant(Router, "seal", without(m.DropGroup)(Router.seal), ADMINISTERED),
+    "a deleted group comes back": Mutant(Router, "seal", without(DropGroup)(Router.seal), ADMINISTERED),
     "letters are redriven to everybody": Mutant(letters, "REDRIVE", "b.", ADMINISTERED),
     "letters are redriven for ever": Mutant(DeadLetters, "remove", nothing, ADMINISTERED),
     "groups are not woken": Mutant(Group, "wake", nothing),
@@ -259,13 +253,13 @@ MUTANTS: Final = {
         Group, "record", record_with(untold=lambda row: ()), Bias(weights={Act.TRIM: 10, Act.CRASH: 8, Act.GOODBYE: 6})
     ),
     "what is removed is passed over before the news": Mutant(
-        Shelf, "awaits_news", always(False), Bias(weights={Act.TRIM: 12, Act.CRASH: 6})
+        BlockStore, "awaits_news", always(False), Bias(weights={Act.TRIM: 12, Act.CRASH: 6})
     ),
     "gaps are told by halves": Mutant(Group, "tell_gaps", forget_gaps, Bias(weights={Act.TRIM: 10, Act.GOODBYE: 6})),
     "messages are removed before they are settled": Mutant(
-        Keeper,
+        TopicRetention,
         "_settled_below",
-        lambda self, topic: self._commons.committed_seq + 1,
+        lambda self, topic: self._shared.committed_seq + 1,
         Bias(swarm={"topics": UNTIL_ACKED, "ephemeral_pct": 0, "credits": (0, 1, 2)}, weights={Act.TRIM: 0}),
     ),
     "lanes move only when there is credit": Mutant(dispatcher, "advance", always(False), QUEUED),
@@ -276,7 +270,7 @@ MUTANTS: Final = {
     "an id does not count while its job is not done": Mutant(
         Router, "_is_over", always(True), Bias(swarm={"topics": JOBS, "templates": (False, False, True)})
     ),
-    "full topics take more": Mutant(TopicBook, "require_room", nothing, Bias(swarm={"topics": FULL})),
+    "full topics take more": Mutant(TopicTable, "require_room", nothing, Bias(swarm={"topics": FULL})),
     "a topic drops one too many": Mutant(
         Topic, "uncount", one_too_many(Topic.uncount), Bias(swarm={"topics": DROPPING, "credits": (1, 2)})
     ),
@@ -307,7 +301,7 @@ MUTANTS: Final = {
         Subscription, "kept", lambda self: self._oldest(self.concurrency - len(self.stuck)), UNSURE
     ),
     "nothing with a key counts as begun": Mutant(
-        Subscription, "_oldest_of_keys", lambda self, parcel, names, keys, count, found: 0, ORDERED_AND_LOST
+        Subscription, "_oldest_of_keys", lambda self, lease, names, keys, count, found: 0, ORDERED_AND_LOST
     ),
     "nothing is passed on": Mutant(settling, "detach", nothing, TAKEOVER),
     "a grace never ends": Mutant(core, "GRACE_S", 1e6, TAKEOVER),
@@ -325,7 +319,7 @@ MUTANTS: Final = {
     "rows are applied in another order": Mutant(dispatcher, "merged", lambda rows: rows[::-1], VERBOSE),
     "a FETCH is never closed": Mutant(dispatcher.Dispatcher, "_end_fetch", nothing, Bias(weights={Act.FETCH: 10})),
     "a group that is made again loses its row": Mutant(
-        Router, "seal", last_of_all(lambda record: type(record) is m.DropGroup)(Router.seal), REFRESHING
+        Router, "seal", last_of_all(lambda record: type(record) is DropGroup)(Router.seal), REFRESHING
     ),
     "the start of a refresh goes with that of the one before": Mutant(
         Router, "seal", last_of_all(is_emptied_setting)(Router.seal), REFRESHING
@@ -344,5 +338,5 @@ MUTANTS: Final = {
     ),
     "a request ends twice": Mutant(Requests, "_close", nothing, ASKING),
     "ranges take too much": Mutant(Ranges, "remove", take_too_much(Ranges.remove)),
-    "blocks are joined in the wrong order": Mutant(intake, "join", lambda blocks: pick(blocks[-1], [(0, 1)])),
+    "blocks are joined in the wrong order": Mutant(publishing, "join", lambda blocks: pick(blocks[-1], [(0, 1)])),
 }

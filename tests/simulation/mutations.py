@@ -3,23 +3,25 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from fabric import messages as m
-from fabric.messages import SaveGroup
-from fabric.router import handing, lanes, settling
-from fabric.router.core import Router, Turn
-from fabric.router.delivery import Backlog, Parcel
-from fabric.router.dispatcher import Dispatcher
-from fabric.router.groups import Group
-from fabric.router.ledger import Out
-from fabric.router.members import Subscription
-from fabric.router.pending import Pending
-from fabric.router.producers import Producer
+from fabric.records import DropSchedule, Record, SaveGroup, SaveProducer, SaveSchedule, SaveSetting
+from fabric.router.groups import deliver as handing
+from fabric.router.groups import lanes
+from fabric.router.groups import verdicts as settling
+from fabric.router.groups.dispatcher import Dispatcher
+from fabric.router.groups.group import Group
+from fabric.router.groups.lease import Lease, Redelivery
+from fabric.router.groups.redelivery import Pending
+from fabric.router.groups.subscription import Subscription
+from fabric.router.groups.verdict_rows import merged
+from fabric.router.publish.producers import Producer
 from fabric.router.ranges import Ranges
-from fabric.router.requests import Inquiry, Requests
+from fabric.router.requests.requests import Inquiry, Requests
 from fabric.router.rounds import Rounds
-from fabric.router.topic_state import Topic
-from fabric.router.upcoming import Key
-from fabric.router.verdict_rows import merged
+from fabric.router.router import Router, Turn
+from fabric.router.schedules.due_queue import Key
+from fabric.router.topics.topic import Topic
+from fabric.router.turn import Out
+from fabric_protocol import messages as m
 
 _groups: Final = Rounds.__iter__  # as it is without a planted bug
 
@@ -51,10 +53,10 @@ def confirm_before_the_disk(seal: Callable[..., Turn]) -> Callable[..., Turn]:
 def deliver_before_the_disk(seal: Callable[..., Turn]) -> Callable[..., Turn]:
     def sealed(self: Router, wall_us: int, now: float, out: Out) -> Turn:
         turn = seal(self, wall_us, now, out)
-        self.commons.committed_seq = self.commons.appended_seq
+        self.shared.committed_seq = self.shared.appended_seq
         for group in self.groups.values():
             group.base.live = False
-            self.dispatcher.stir(group)
+            self.dispatcher.mark_runnable(group)
         return turn
 
     return sealed
@@ -82,18 +84,18 @@ def without_starts(seal: Callable[..., Turn]) -> Callable[..., Turn]:
             records=[
                 record
                 for record in turn.records
-                if type(record) is not m.SaveSetting or not record.name.startswith("refresh:")
+                if type(record) is not SaveSetting or not record.name.startswith("refresh:")
             ]
         )
 
     return sealed
 
 
-def is_emptied_setting(record: m.Record) -> bool:
-    return type(record) is m.SaveSetting and record.value is None
+def is_emptied_setting(record: Record) -> bool:
+    return type(record) is SaveSetting and record.value is None
 
 
-def last_of_all(is_last: Callable[[m.Record], bool]) -> Callable[[Callable[..., Turn]], Callable[..., Turn]]:
+def last_of_all(is_last: Callable[[Record], bool]) -> Callable[[Callable[..., Turn]], Callable[..., Turn]]:
     """Some records of a turn are written behind all others."""
 
     def mutate(seal: Callable[..., Turn]) -> Callable[..., Turn]:
@@ -121,20 +123,20 @@ def close_without_a_row(self: Group, first: int, last: int) -> None:
         self.open.remove(first, last)
 
 
-def restore_producer_anew(cls: type[Producer], saved: m.SaveProducer) -> Producer:
+def restore_producer_anew(cls: type[Producer], saved: SaveProducer) -> Producer:
     return Producer(saved.name, saved.epoch)
 
 
-def producer_without_epoch(original: Callable[..., m.SaveProducer]) -> Callable[..., m.SaveProducer]:
+def producer_without_epoch(original: Callable[..., SaveProducer]) -> Callable[..., SaveProducer]:
     return lambda self, now_us: original(self, now_us)._replace(epoch=0)
 
 
 def welcome_at_once(original: Callable[..., None]) -> Callable[..., None]:
     def hello(router: Router, message: m.Hello, peer: bytes, now: float, out: Out) -> None:
-        waiting = len(router.ledger._sends)
+        waiting = len(router.buffer._sends)
         original(router, message, peer, now, out)
-        out += router.ledger._sends[waiting:]
-        del router.ledger._sends[waiting:]
+        out += router.buffer._sends[waiting:]
+        del router.buffer._sends[waiting:]
 
     return hello
 
@@ -158,9 +160,9 @@ def letters_a_turn_later(original: Callable[..., Any]) -> Callable[..., Any]:
 # Leases and verdicts.
 
 
-def lapse_without_revoking(group: Group, parcel: Parcel, now: float) -> None:
-    for a, b in parcel.open_seqs():
-        group.pending.put(Backlog(parcel.rank, a, b, parcel.attempt + 1, parcel.failures))
+def lapse_without_revoking(group: Group, lease: Lease, now: float) -> None:
+    for a, b in lease.open_seqs():
+        group.pending.put(Redelivery(lease.rank, a, b, lease.attempt + 1, lease.failures))
 
 
 def leave_and_take_along(group: Group, sub: Subscription, now: float, *, lost: bool) -> None:
@@ -178,37 +180,37 @@ def ignore_stale(original: Callable[..., Ranges]) -> Callable[..., Ranges]:
 def touch_for_ever(original: Callable[..., Ranges]) -> Callable[..., Ranges]:
     def settle(group: Group, sub: Subscription, verdict: int, first: int, last: int, *more: Any) -> Ranges:
         stale = original(group, sub, verdict, first, last, *more)
-        for parcel in sub.parcels_in(first, last) if verdict == m.Verdict.TOUCH else ():
-            parcel.deadline += 1000
+        for lease in sub.leases_in(first, last) if verdict == m.Verdict.TOUCH else ():
+            lease.deadline += 1000
         return stale
 
     return settle
 
 
 def count_twice(original: Callable[..., None]) -> Callable[..., None]:
-    def fail(group: Group, parcel: Parcel, ordinals: Any, why: Any, now: float) -> None:
-        parcel.failures += 1
-        original(group, parcel, ordinals, why, now)
+    def fail(group: Group, lease: Lease, ordinals: Any, why: Any, now: float) -> None:
+        lease.failures += 1
+        original(group, lease, ordinals, why, now)
 
     return fail
 
 
 def count_nothing(original: Callable[..., None]) -> Callable[..., None]:
-    def fail(group: Group, parcel: Parcel, ordinals: Any, why: Any, now: float) -> None:
-        parcel.failures -= 1
-        original(group, parcel, ordinals, why, now)
+    def fail(group: Group, lease: Lease, ordinals: Any, why: Any, now: float) -> None:
+        lease.failures -= 1
+        original(group, lease, ordinals, why, now)
 
     return fail
 
 
-def put_at_once(self: Pending, backlog: Backlog, due: float = 0.0) -> None:
-    _put(self, backlog)
+def put_at_once(self: Pending, redelivery: Redelivery, due: float = 0.0) -> None:
+    _put(self, redelivery)
 
 
 _put: Final = Pending.put
 
 
-def forget_what_waits(self: Pending, now: float) -> list[Backlog]:
+def forget_what_waits(self: Pending, now: float) -> list[Redelivery]:
     self.waiting.clear()
     return []
 
@@ -317,8 +319,8 @@ def resend_nothing(self: Dispatcher, sub: Subscription, seen: int, room: int, ou
 
 
 def resend_everything(self: Dispatcher, sub: Subscription, seen: int, room: int, out: Out) -> int:
-    for parcel in sub.parcels:
-        out += handing.send_again(sub.group, parcel)
+    for lease in sub.leases:
+        out += handing.send_again(sub.group, lease)
     return room
 
 
@@ -371,8 +373,8 @@ def a_minute_late(after: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, wall_us: after(self, wall_us) + 60_000_000
 
 
-def drop_of(schedule: m.SaveSchedule) -> m.DropSchedule:
-    return m.DropSchedule(schedule.id, schedule.due_us, schedule.name)
+def drop_of(schedule: SaveSchedule) -> DropSchedule:
+    return DropSchedule(schedule.id, schedule.due_us, schedule.name)
 
 
 def take_early(take: Callable[..., list[Key]]) -> Callable[..., list[Key]]:

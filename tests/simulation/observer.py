@@ -20,10 +20,11 @@ from heapq import heappop
 from math import inf
 from typing import Any, Final
 
-from fabric import messages as m
-from fabric.block import verify_stamp
-from fabric.errors import Code
-from fabric.router.sessions import GRACE_S, SILENT_BEATS
+from fabric.records import TopicSettings
+from fabric.router.sessions.session import GRACE_S, SILENT_BEATS
+from fabric_protocol import messages as m
+from fabric_protocol.block import verify_stamp
+from fabric_protocol.errors import Code
 from tests.simulation.administration import Administration
 from tests.simulation.blocks import idents_of
 from tests.simulation.disk import Disk, stamp_of
@@ -37,7 +38,7 @@ INSTANT_S: Final = 1 / 1024
 
 
 class Observer(Administration):
-    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, m.TopicSettings]] = ()) -> None:
+    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, TopicSettings]] = ()) -> None:
         super().__init__(counts, settings)
         self.sessions: dict[bytes, Session] = {}  # by peer
         self.secrets: dict[bytes, Session] = {}

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fabric import messages as m
-from fabric.errors import Code
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
 from tests.simulation.blocks import Template
 from tests.simulation.disk import stamp_of
 from tests.simulation.plan import Swarm

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from enum import IntEnum, auto
 from typing import Any, Final, NamedTuple
 
-from fabric.messages import GroupSettings, Level, TopicSettings
+from fabric.records import GroupSettings, TopicSettings
+from fabric_protocol.messages import Level
 from tests.simulation.ledgers import fields_of
 
 # Acts of a life, of which one is drawn: long lives find what needs much to come together, short ones cost little.

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fabric import messages as m
-from fabric.messages import Level, Verdict
+from fabric_protocol import messages as m
+from fabric_protocol.messages import Level, Verdict
 from tests.simulation.blocks import LATER
 from tests.simulation.connection_acts import ready
 from tests.simulation.people import Client

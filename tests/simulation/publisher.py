@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
-from fabric import messages as m
-from fabric.errors import Code
-from fabric.messages import Level
+from fabric.records import TopicSettings
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
+from fabric_protocol.messages import Level
 from tests.simulation.blocks import IDENTS, idents_of
 from tests.simulation.facts import Unclear
 from tests.simulation.ledgers import Producer, Published, Scheduled, Session, Sub
@@ -25,7 +26,7 @@ def is_used_up(producer: Producer | None, pseq: int) -> bool:
 
 
 class Publishing(Refreshing):
-    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, m.TopicSettings]]) -> None:
+    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, TopicSettings]]) -> None:
         super().__init__(counts, settings)
         self.landed_turns = 0
         self.schedules: list[Scheduled] = []

@@ -1,7 +1,7 @@
 """The observer's knowledge of GET: what is read is what is stored, all of it and in order."""
 
-from fabric import messages as m
-from fabric.errors import Code
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
 from tests.simulation.blocks import idents_of
 from tests.simulation.disk import stamp_of
 from tests.simulation.ledgers import Read, Session

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fabric import messages as m
-from fabric.errors import Code
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
 from tests.simulation.judge import Judge
 from tests.simulation.ledgers import GroupBook, Session, Sub
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from fabric import messages as m
+from fabric_protocol import messages as m
 from tests.simulation.blocks import IDENTS, QUESTIONS
 from tests.simulation.connection_acts import ready
 from tests.simulation.people import Client

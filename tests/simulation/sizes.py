@@ -5,18 +5,15 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Final
 
-from fabric.router import (
-    dispatcher,
-    handed,
-    handing,
-    id_era,
-    id_span,
-    ids,
-    lanes,
-    members,
-    rounds,
-    shelf,
-)
+from fabric.router import block_store as block_store
+from fabric.router import rounds
+from fabric.router.groups import deliver as handing
+from fabric.router.groups import dispatcher, lanes
+from fabric.router.groups import handed_out as handed
+from fabric.router.groups import subscription as members
+from fabric.router.publish.dedupe import index as ids
+from fabric.router.publish.dedupe import segment as id_era
+from fabric.router.publish.dedupe import segment_filter as id_span
 
 BUCKETS: Final = 4
 WORDS: Final = 64
@@ -40,13 +37,13 @@ SMALL: Final[dict[ModuleType, dict[str, int]]] = {
         "SPAN_WORDS": SPAN_ERAS * WORDS,
         "_SLOT": SPAN_ERAS * WORDS - 1,
     },
-    shelf: {"GONE_MAX": 1, "SCAN_BLOCKS_MAX": 4, "SHELF_BYTES_MAX": 400},  # some three blocks
+    block_store: {"GONE_MAX": 1, "SCAN_BLOCKS_MAX": 4, "SHELF_BYTES_MAX": 400},  # some three blocks
     handed: {"STEP_MIN": 2, "STEP_MAX": 1024, "GROWTH": 2},
     lanes: {"SCAN_BLOCKS_MAX": 4},
     # A turn hands out some ten blocks, and a consumer holds twelve.
     rounds: {"TURN_WORK": 2_000, "AGAIN_WORK": 500, "GO_WORK_MIN": 200, "GROUP_WORK": 10, "SEARCH_WORK": 200},
-    handing: {"PARCEL_WORK": 50, "TOPIC_WORK": 10},
-    dispatcher: {"PARCEL_WORK": 50, "SEARCH_WORK": 200},
+    handing: {"LEASE_WORK": 50, "TOPIC_WORK": 10},
+    dispatcher: {"LEASE_WORK": 50, "SEARCH_WORK": 200},
     members: {"HELD_MAX": 12, "HELD_MIN": 3, "ALL_HELD_MAX": 24},
     ids: {"BUCKETS": BUCKETS, "ERA_KEYS": ERA_KEYS, "KEPT_ROWS": 3, "STEP_BUCKETS": 1, "STEP_ROWS": 3},
 }

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from fabric import messages as m
-from fabric.block import verify_stamp
-from fabric.router.core import Turn
+from fabric.records import Append, SaveFailure, SaveGroup, SaveSchedule, TopicSettings
+from fabric.router.router import Turn
+from fabric_protocol.block import verify_stamp
 from tests.simulation.blocks import IDENTS, idents_of
 from tests.simulation.disk import Disk, stamp_of
 from tests.simulation.facts import Undo
@@ -14,7 +14,7 @@ from tests.simulation.publisher import Publishing
 
 
 class Stored(Publishing):
-    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, m.TopicSettings]]) -> None:
+    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, TopicSettings]]) -> None:
         super().__init__(counts, settings)
         self.producers: dict[str, Producer] = {}
         self.clock_was_set = False
@@ -30,7 +30,7 @@ class Stored(Publishing):
         own: list[tuple[str, int]] = []
         new: list[int] = []  # seqs of what clients published
         for record in turn.records:
-            if type(record) is m.Append:
+            if type(record) is Append:
                 first, last, ts_us = stamp_of(record.block)
                 verify_stamp(record.block)
                 assert first == len(self.log) + 1, "J1: seqs have no gap"
@@ -65,9 +65,9 @@ class Stored(Publishing):
         self.counts["dead letters"] += len(own)
         self.redriving.clear()
         for record in turn.records:
-            if type(record) is m.SaveGroup:
+            if type(record) is SaveGroup:
                 self._row(record)
-            elif type(record) is m.SaveFailure or type(record) is m.SaveSchedule:
+            elif type(record) is SaveFailure or type(record) is SaveSchedule:
                 assert 0 <= record.due_us < 1 << 63, f"J8: {record} does not fit its row"
         self.undo.append((self._cut, before))
         self._undos.append((self.undo, len(self.log)))
@@ -108,7 +108,7 @@ class Stored(Publishing):
     def _return_letter(self, letter: tuple[str, int]) -> None:
         self.letters[letter] += 1
 
-    def _row(self, row: m.SaveGroup) -> None:
+    def _row(self, row: SaveGroup) -> None:
         """A group's position: nothing below its floor may be unsettled."""
         group = self.groups[row.name]
         floor = min(row.cursor, *[cursor for _, cursor in row.lanes], row.open[0][0] if row.open else row.cursor) - 1

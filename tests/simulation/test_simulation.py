@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from fabric.messages import Verdict
-from fabric.router.members import Subscription
+from fabric.router.groups.subscription import Subscription
+from fabric_protocol.messages import Verdict
 from tests.simulation.plan import Act, draw
 from tests.simulation.run import chunk, explain, play, verdict_on
 from tests.simulation.shrink import shrink

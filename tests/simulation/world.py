@@ -14,12 +14,12 @@ from heapq import heappop, heappush
 from math import ceil, inf
 from typing import Any, Final
 
-from fabric import messages as m
-from fabric.errors import Code
-from fabric.messages import Verdict
-from fabric.router.core import Router, Turn
-from fabric.router.intake import Refusal
-from fabric.router.sessions import SILENT_BEATS
+from fabric.router.publish.publishing import Refusal
+from fabric.router.router import Router, Turn
+from fabric.router.sessions.session import SILENT_BEATS
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code
+from fabric_protocol.messages import Verdict
 from tests.simulation.blocks import TEMPLATES
 from tests.simulation.disk import Disk
 from tests.simulation.faults import falters, understands

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import lmdb
 
-from fabric.block import Block
-from fabric.events import Event, rows
-from fabric.journal.records import seq_key
-from fabric.journal.store import Journal
-from fabric.messages import SaveGroup
+from fabric.event_block import Event, rows
+from fabric.journal.journal import Journal
+from fabric.journal.rows import seq_key
+from fabric.records import SaveGroup
 from fabric.snapshot import Manifest, iterate_blocks, iterate_events, load, open_shard
+from fabric_protocol.block import Block
 from tests.journal.sample import Pen, Row, rows_in, rows_of
 
 SHARD: Final = 1 << 16  # the smallest there may be: eight blocks of `pen_blocks`

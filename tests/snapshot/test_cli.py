@@ -14,12 +14,12 @@ from click.testing import CliRunner, Result
 
 import fabric_client
 from fabric.cli import main
-from fabric.cli_child import HubProcess
-from fabric.cli_snapshot import snapshot as command
-from fabric.journal.records import seq_key
-from fabric.journal.store import Journal
+from fabric.cli.commands.snapshot import snapshot as command
+from fabric.cli.support.hub_process import HubProcess
+from fabric.journal.journal import Journal
+from fabric.journal.rows import seq_key
 from fabric.snapshot import load
-from fabric.snapshot.family import claim
+from fabric.snapshot.folder import claim
 from tests.journal.sample import Pen
 from tests.snapshot.sample import content, damage_block, fill
 from tests.test_house import FENCE, ROOT
@@ -223,7 +223,8 @@ def test_every_command_shows_examples() -> None:
 
 
 def test_help_does_not_load_lmdb() -> None:
-    script = "import sys, fabric.cli_snapshot; sys.exit(any(m in sys.modules for m in ('lmdb', 'msgpack', 'rich')))"
+    heavy = ("lmdb", "msgpack", "rich")
+    script = f"import sys, fabric.cli.commands.snapshot; sys.exit(any(m in sys.modules for m in {heavy}))"
     subprocess.run([sys.executable, "-c", script], check=True, env={"PYTHONPATH": ":".join(filter(None, sys.path))})
 
 

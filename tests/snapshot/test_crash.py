@@ -9,15 +9,16 @@ import pytest
 from fabric.errors import SnapshotError
 from fabric.snapshot import Busy, create_in, find, snapshots, verify
 from fabric.snapshot.builder import Pace
-from fabric.snapshot.family import claim, remove, scan, superseded
+from fabric.snapshot.folder import claim, remove, scan, superseded
 from tests.journal.sample import Pen, start_python
 from tests.snapshot.sample import SHARD, content, fill
 
 PACE = Pace(shard_bytes=SHARD)
 # Takes a snapshot, and stops for ever at a call of some function, after so many.
 STOPPING = """
-    import time
-    from fabric.snapshot import Pace, create_in, family, make, builder, shards
+    import importlib, time
+    from fabric.snapshot import Pace, builder, create_in, folder, shards
+    create = importlib.import_module('fabric.snapshot.create')
     where, name, calls = {where}, {name!r}, {calls}
     real, seen = getattr(where, name), []
     def stop(*args, **options):
@@ -41,9 +42,9 @@ def visible(folder: Path) -> list[str]:
         ("shards.ShardWriter", "finish", 0),
         ("shards.ShardWriter", "finish", 3),
         ("builder.os", "replace", 2),
-        ("make", "_write_durably", 0),
-        ("make", "settle", 0),
-        ("family.os", "rename", 0),
+        ("create", "_write_durably", 0),
+        ("create", "settle", 0),
+        ("folder.os", "rename", 0),
     ],
 )
 def test_killed_in_the_middle(tmp_path: Path, where: str, name: str, calls: int) -> None:

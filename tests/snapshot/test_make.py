@@ -7,25 +7,18 @@ from typing import Any
 
 import pytest
 
-from fabric import events as ev
-from fabric.errors import FabricError, JournalError, SnapshotError
-from fabric.journal.backup import backup, restore
-from fabric.journal.records import seq_key
-from fabric.journal.store import Journal, Limits
-from fabric.messages import (
-    Discard,
-    GroupSettings,
-    Happening,
-    SaveEvents,
-    SaveFailure,
-    SaveGroup,
-    SaveTopic,
-    TopicSettings,
-)
+from fabric import event_block as ev
+from fabric.errors import JournalError, SnapshotError
+from fabric.journal.journal import Journal, Limits
+from fabric.journal.rows import seq_key
+from fabric.journal.tools.backup import backup, restore
+from fabric.records import Discard, GroupSettings, SaveEvents, SaveFailure, SaveGroup, SaveTopic, TopicSettings
 from fabric.snapshot import Pace, create, create_in, find, load, snapshots, verify
-from fabric.snapshot import source as source_module
-from fabric.snapshot.family import superseded
+from fabric.snapshot import journal_view as source_module
+from fabric.snapshot.folder import superseded
 from fabric.snapshot.manifest import TOPICS_MAX
+from fabric_protocol.errors import FabricError
+from fabric_protocol.messages import Happening
 from tests.journal.sample import Pen, rows_in, start_python
 from tests.journal.test_format import FIXTURE
 from tests.snapshot.sample import SHARD, commit, content, events_in, fill, groups_of, inodes, pen_blocks
@@ -406,7 +399,7 @@ def test_damage_is_copied_and_told(tmp_path: Path) -> None:
 
 
 def test_too_many_topics_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fabric.snapshot.summary.TOPICS_MAX", 3)
+    monkeypatch.setattr("fabric.snapshot.shard_summary.TOPICS_MAX", 3)
     pen = Pen()
     commit(tmp_path / "j", *[pen.block(f"t.{i}") for i in range(4)])
     assert create(tmp_path / "j", tmp_path / "s").shards[0].topics is None

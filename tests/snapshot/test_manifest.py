@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from fabric.errors import FabricError, SnapshotDamaged, SnapshotError
-from fabric.messages import GroupSettings, SaveFailure, SaveGroup, SaveTopic, TopicSettings
+from fabric.errors import SnapshotDamaged, SnapshotError
+from fabric.records import GroupSettings, SaveFailure, SaveGroup, SaveTopic, TopicSettings
 from fabric.snapshot import NotASnapshot, create, find, load
 from fabric.snapshot.manifest import decode, encode
+from fabric_protocol.errors import FabricError
 from tests.journal.sample import Pen
 from tests.snapshot.sample import SHARD, fill, rewrite
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fabric import events as ev
-from fabric.messages import Happening, SaveEvents
+from fabric import event_block as ev
+from fabric.records import SaveEvents
 from fabric.snapshot import Manifest, create, verify
+from fabric_protocol.messages import Happening
 from tests.journal.sample import Pen
 from tests.snapshot.sample import SHARD, damage_block, delete_row, fill, rewrite
 

@@ -4,10 +4,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fabric import block, events
+from fabric import event_block as events
+from fabric.journal.journal import Journal
 from fabric.journal.limits import Limits
-from fabric.journal.store import Journal
-from fabric.messages import Append, Happening, Record, SaveEvents
+from fabric.records import Append, Record, SaveEvents
+from fabric_protocol import block
+from fabric_protocol.messages import Happening
 
 T0: Final = 1_700_000_000_000_000  # 2023-11-14 22:13:20 UTC
 SECOND: Final = 1_000_000

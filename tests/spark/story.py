@@ -14,10 +14,12 @@ seq   topic    time  key    billing (acks)                          audit (settl
 from pathlib import Path
 from typing import Final
 
-from fabric import block, events
-from fabric.journal.store import Journal
-from fabric.messages import Append, GroupSettings, Happening, Record, SaveEvents, SaveGroup
+from fabric import event_block as events
+from fabric.journal.journal import Journal
+from fabric.records import Append, GroupSettings, Record, SaveEvents, SaveGroup
 from fabric.snapshot import create
+from fabric_protocol import block
+from fabric_protocol.messages import Happening
 
 T0: Final = 1_700_000_000_000_000
 SECOND: Final = 1_000_000

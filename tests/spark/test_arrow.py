@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric.block import Block, encode, stamp
+from fabric_protocol.block import Block, encode, stamp
 from fabric_spark.arrow import Cut, record_batch
 from fabric_spark.columns import TABLES, arrow_schema, spark_schema
 from fabric_spark.options import parse

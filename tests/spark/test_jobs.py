@@ -202,7 +202,7 @@ def test_a_lake_goes_on_after_a_crash(spark: "SparkSession", tmp_path: Path) -> 
 
 
 def test_a_lake_grows_with_the_next_snapshot(spark: "SparkSession", tmp_path: Path) -> None:
-    from fabric.journal.store import Journal
+    from fabric.journal.journal import Journal
     from fabric.snapshot import create
 
     lake = tmp_path / "lake"

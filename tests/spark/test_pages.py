@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'fa
 
 import fabric_client
 from fabric.cli import main
-from fabric.cli_child import HubProcess
+from fabric.cli.support.hub_process import HubProcess
 from tests import pages
 from tests.test_house import ROOT
 

@@ -23,9 +23,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from fabric.journal.journal import Journal
 from fabric.journal.limits import Limits
-from fabric.journal.store import Journal
-from fabric.messages import Discard, SaveTopic, TopicSettings
+from fabric.records import Discard, SaveTopic, TopicSettings
 from fabric.snapshot import create, create_in, load, push
 from fabric_spark import catalog, remote
 from fabric_spark.batch import PushingReader, Scan

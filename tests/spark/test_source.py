@@ -9,10 +9,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'fabricmq[spark]'")
 
-from fabric.events import Event
-from fabric.journal.store import Journal
-from fabric.messages import GroupSettings, Happening, SaveFailure, SaveGroup
+from fabric.event_block import Event
+from fabric.journal.journal import Journal
+from fabric.records import GroupSettings, SaveFailure, SaveGroup
 from fabric.snapshot import create
+from fabric_protocol.messages import Happening
 from fabric_spark import SourceError
 from tests.spark.sample import SECOND, T0, Author, Sent, damage, select, write_events
 

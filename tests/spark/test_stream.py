@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'fabricmq[spark]'")
 
+from fabric.journal.journal import Journal
 from fabric.journal.limits import Limits
 from fabric.journal.pins import pinned
-from fabric.journal.records import SEQ_MAX
-from fabric.journal.store import Journal
+from fabric.journal.rows import SEQ_MAX
 from fabric.snapshot import create
 from tests.spark.sample import T0, Author
 

@@ -11,11 +11,16 @@
 `connect` gives the blocking `Client`, `aconnect` its asyncio twin, with the same words.
 """
 
-from fabric.errors import FabricError
-from fabric_client.aio import AsyncClient, aconnect
-from fabric_client.async_consumer import AsyncConsumer
-from fabric_client.batch import Batch
-from fabric_client.consumer import Consumer
+from fabric_client.aio.client import AsyncClient, aconnect
+from fabric_client.aio.consumer import AsyncConsumer
+from fabric_client.core.batch import Batch
+from fabric_client.core.message import Message
+from fabric_client.core.receipt import Receipt, Scheduled
+from fabric_client.core.refresh import Refresh
+from fabric_client.core.requests import Reply, Request
+from fabric_client.core.schedules import Schedule
+from fabric_client.core.transaction import Transaction
+from fabric_client.core.verdict_exceptions import Reject, Release, Retry
 from fabric_client.errors import (
     BadMessage,
     BadPattern,
@@ -40,15 +45,10 @@ from fabric_client.errors import (
     Unconfirmed,
     VerdictsUnconfirmed,
 )
-from fabric_client.message import Message
 from fabric_client.options import GroupOptions, PublishOptions, QueueOptions, TopicOptions
-from fabric_client.receipt import Receipt, Scheduled
-from fabric_client.refresh import Refresh
-from fabric_client.requests import Reply, Request
-from fabric_client.schedules import Schedule
-from fabric_client.sync import Client, connect
-from fabric_client.transaction import Transaction
-from fabric_client.verdicts import Reject, Release, Retry
+from fabric_client.sync.client import Client, connect
+from fabric_client.sync.consumer import Consumer
+from fabric_protocol.errors import FabricError
 
 __all__ = [
     "AsyncClient",

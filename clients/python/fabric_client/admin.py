@@ -7,6 +7,7 @@ blocking client and something to await with the other. Answers are the hub's own
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, Unpack
 
+from fabric_client.core.verdict_exceptions import Seconds, milliseconds
 from fabric_client.options import (
     GroupOptions,
     Moment,
@@ -18,7 +19,6 @@ from fabric_client.options import (
     patterns_of,
     position,
 )
-from fabric_client.verdicts import Seconds, milliseconds
 
 A = TypeVar("A")  # dict[str, Any], or something to await that gives one
 Asking = Callable[[Mapping[str, Any]], A]

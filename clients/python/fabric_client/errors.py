@@ -7,8 +7,8 @@ a caller would look for, and a code without a class of its own stays a `HubError
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from fabric import messages as m
-from fabric.errors import Code, FabricError
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code, FabricError
 
 
 class _Unpublished(FabricError):

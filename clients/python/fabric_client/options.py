@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
-from fabric import block
-from fabric.bounds import TIME_US_MAX
-from fabric.columns import HeaderValue
-from fabric.errors import FabricError
-from fabric_client import sayable
+from fabric_client.core import sayable
+from fabric_client.core.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Fit, Options, fit, level_of
+from fabric_client.core.subscription import PREFETCH, Subscription
+from fabric_client.core.verdict_exceptions import OnError, Seconds, check_on_error, milliseconds, patience, seconds
 from fabric_client.errors import BadMessage
-from fabric_client.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Fit, Options, fit, level_of
-from fabric_client.subscription import PREFETCH, Subscription
-from fabric_client.verdicts import OnError, Seconds, check_on_error, milliseconds, patience, seconds
+from fabric_protocol import block
+from fabric_protocol.bounds import TIME_US_MAX
+from fabric_protocol.columns import HeaderValue
+from fabric_protocol.errors import FabricError
 
 DEFAULT_URL: Final = "tcp://127.0.0.1:7171"
 PUBLISH_S: Final = 30.0  # how long publish() and flush() wait for the hub unless told

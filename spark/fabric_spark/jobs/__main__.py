@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fabric.errors import FabricError
+from fabric_protocol.errors import FabricError
 from fabric_spark.errors import SourceError
 from fabric_spark.jobs import answer as answers
 from fabric_spark.jobs.base import Job, settings_for

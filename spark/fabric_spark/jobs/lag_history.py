@@ -10,8 +10,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from fabric.names import REDRIVE
 from fabric.snapshot.manifest import GroupState
+from fabric_protocol.names import REDRIVE
 from fabric_spark.catalog import Place
 from fabric_spark.errors import SourceError
 from fabric_spark.jobs.base import (

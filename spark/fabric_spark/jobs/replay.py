@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from fabric.names import DEAD
+from fabric_protocol.names import DEAD
 from fabric_spark.errors import SourceError
 from fabric_spark.jobs.base import COMMON, TOPICS, Chart, Job, Parameter, Settings, Tables, places_of, read
 

@@ -12,12 +12,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from fabric.errors import FabricError
 from fabric.journal.directory import DATA_FILE
-from fabric.snapshot.family import find
+from fabric.snapshot.check_shard import Finding, walk
+from fabric.snapshot.folder import find
 from fabric.snapshot.manifest import MANIFEST_FILE, EventShard, Manifest, Shard, decode, load
 from fabric.snapshot.verify import _order as order_findings
-from fabric.snapshot.walk import Finding, walk
+from fabric_protocol.errors import FabricError
 from fabric_spark import remote
 from fabric_spark.errors import SourceError
 from fabric_spark.jobs.base import LOSS, SNAPSHOT, Chart, Job, Parameter, Settings, Tables

@@ -1,0 +1,59 @@
+"""What all parts of the asyncio client stand on."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fabric_client.aio.driver import Reactor
+from fabric_client.core.calls import Call
+from fabric_client.core.subscription import Subscription
+from fabric_client.core.ticket import Ticket
+from fabric_client.core.verdict_exceptions import Seconds, patience
+from fabric_protocol import messages as m
+
+
+class AsyncBase:
+    """A reactor, and ways to ask the hub something through it."""
+
+    _reactor: Reactor
+
+    async def _ask(self, make: Callable[[int], m.ToHub], timeout: Seconds | None, what: str) -> Any:
+        """Say what `make` makes of a request id, and wait for the answer."""
+        return (await self._call(make, timeout, what))[1]
+
+    async def _call(self, make: Callable[[int], m.ToHub], timeout: Seconds | None, what: str) -> tuple[Call, Any]:
+        """The same for an answer that comes in parts: the call, which has them, and the end of the answer."""
+        self._reactor.check()
+        ticket = Ticket()
+        call = self._reactor.session.ask(make, ticket)
+        self._reactor.pump()
+        try:
+            return call, await self._reactor.result(ticket, patience(timeout), what)
+        finally:
+            self._forget(call)
+
+    def _forget(self, call: Call) -> None:
+        """Nobody waits for it any more."""
+        if not call.ticket.done:
+            self._reactor.session.abandon(call)
+
+    async def _inform(self, fields: Mapping[str, Any], timeout: Seconds | None) -> dict[str, Any]:
+        """What the hub answers to an INFO."""
+        return dict(await self._ask(lambda rid: m.Info(rid, fields), timeout, f"no answer to info({fields['what']!r})"))
+
+    def _begin(self, make: Callable[[int], Subscription], ticket: Ticket) -> Any:
+        """Open a subscription; the ticket is done when the hub has accepted it."""
+        self._reactor.check()
+        sub = self._reactor.session.subscribe(make, ticket)
+        self._reactor.pump()
+        return sub
+
+    async def _open(self, make: Callable[[int], Subscription], timeout: float) -> Any:
+        """Open a subscription, and wait until the hub has accepted it."""
+        ticket = Ticket()
+        sub = self._begin(make, ticket)
+        try:
+            await self._reactor.result(ticket, timeout, "the hub did not answer a subscription")
+        except BaseException:
+            self._reactor.drop(sub)
+            raise
+        return sub

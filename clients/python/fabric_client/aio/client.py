@@ -1,0 +1,169 @@
+"""The asyncio client: the twin of `sync`, with the same words.
+
+It is used from the thread of its event loop. `publish_nowait` is a plain method here too; where the blocking one would
+wait for room it raises BufferFull, and `await fab.drain()` is how to wait.
+"""
+
+import asyncio
+import logging
+import warnings
+from collections.abc import Generator, Mapping
+from types import TracebackType
+from typing import Any
+
+import zmq
+
+from fabric_client.aio.ask import AsyncAsking
+from fabric_client.aio.consume import AsyncConsuming
+from fabric_client.aio.driver import Reactor
+from fabric_client.aio.publish import AsyncPublishing
+from fabric_client.core.fetchers import Fetchers
+from fabric_client.core.inbox import Mailbox
+from fabric_client.core.liveness import SESSION_TTL_S, liveness
+from fabric_client.core.ticket import Ticket
+from fabric_client.core.verdict_exceptions import Seconds, patience, seconds
+from fabric_client.io.shifts import STILL_AT_WORK, Shifts
+from fabric_client.options import ANSWER_S, CLOSE_S, default_url, goodbye_s, random_name
+from fabric_protocol.errors import FabricError
+
+log = logging.getLogger("fabric_client")
+
+
+def aconnect(
+    url: str | None = None,
+    *,
+    name: str | None = None,
+    producer: str | None = None,
+    context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
+    timeout: Seconds = ANSWER_S,
+    session_ttl: Seconds = SESSION_TTL_S,
+    heartbeat: Seconds | None = None,
+) -> "Connecting":
+    """An asyncio client of the hub at `url`: `fab = await aconnect()`, or `async with aconnect() as fab`."""
+    return Connecting(
+        AsyncClient(
+            url,
+            name=name,
+            producer=producer,
+            context=context,
+            timeout=timeout,
+            session_ttl=session_ttl,
+            heartbeat=heartbeat,
+        )
+    )
+
+
+class Connecting:
+    """A client that becomes connected by being awaited or entered."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self._client = client
+
+    def __await__(self) -> Generator[Any, None, "AsyncClient"]:
+        return self._client._start().__await__()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return await self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.__aexit__(kind, error, trace)
+
+
+class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
+    """A connection to a hub, used from the tasks of one event loop. Made by `aconnect`."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        name: str | None = None,
+        producer: str | None = None,
+        context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
+        timeout: Seconds = ANSWER_S,
+        session_ttl: Seconds = SESSION_TTL_S,
+        heartbeat: Seconds | None = None,
+    ) -> None:
+        self._closed = True
+        self._asked = (
+            url or default_url(),
+            name or random_name("client"),
+            producer,
+            context,
+            liveness(session_ttl, heartbeat),
+        )
+        self._timeout = patience(seconds(timeout, "timeout")) or 0.0
+        self._is_named = name is not None
+        self._mailbox: Mailbox | None = None
+        self._mailbox_lock = asyncio.Lock()
+        self._fetchers = Fetchers()
+        self._shifts = Shifts()
+
+    async def _start(self) -> "AsyncClient":
+        self._reactor = Reactor(*self._asked)
+        self._session = self._reactor.session
+        self._publisher = self._session.publisher
+        try:
+            await self._reactor.start(self._timeout)
+        except BaseException:
+            self._reactor.stop()
+            raise
+        self._closed = False
+        return self
+
+    @property
+    def connected(self) -> bool:
+        """Whether the hub is there right now. Calls wait for it in any case."""
+        return self._session.live
+
+    @property
+    def hub(self) -> Mapping[str, Any]:
+        """What the hub said in its welcome."""
+        return self._session.hub
+
+    def stop(self) -> None:
+        """End all loops (`consume`, `serve`) and handlers (`work`, `respond`) of this client, from any task, thread or
+        signal handler. No handler begins after it, those at work finish, and what was not begun goes to others."""
+        mailbox = self._mailbox
+        for sub in self._reactor.loops():
+            if mailbox is None or sub is not mailbox.sub:
+                self._reactor.halt(sub)
+
+    async def close(self, timeout: Seconds | None = CLOSE_S) -> None:
+        """Stop, wait for handlers at work, flush, say goodbye and close; `timeout` holds for each of the two waits.
+        Raises what `flush` would raise; the client is closed in any case. A handler that calls it is not waited for,
+        nor are those beside it: what has no verdict then goes back to its group."""
+        if self._closed:
+            return
+        self._closed = True
+        self.stop()
+        me = asyncio.current_task()
+        if not await self._reactor.wait(lambda: not self._shifts.others(me), patience(timeout)):
+            log.warning(STILL_AT_WORK)
+        try:
+            await self.flush(timeout)
+        finally:
+            if self.connected:
+                goodbye = Ticket()
+                self._session.goodbye(goodbye)
+                self._reactor.pump()
+                await self._reactor.answer(goodbye, goodbye_s(timeout))
+            self._reactor.stop()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except FabricError:
+            if kind is None:  # otherwise the first error is the one to hear about
+                raise
+
+    def __del__(self) -> None:
+        if not self._closed:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+            self._reactor.stop()

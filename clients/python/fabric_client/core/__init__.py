@@ -1,0 +1,1 @@
+"""The client without sockets, clocks and threads: sessions, publishes, subscriptions, verdicts."""

@@ -1,0 +1,158 @@
+"""Requests that wait for the hub's answer, and what becomes of them when the connection breaks."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Final
+
+from fabric_client.core.ticket import Ticket
+from fabric_client.errors import ConnectionLost, from_wire
+from fabric_protocol import messages as m
+from fabric_protocol.errors import FabricError
+
+NOT_DUE: Final = float("inf")
+
+
+class Again(Enum):
+    """What to do about an open call when the hub has welcomed us again."""
+
+    SAY = "say it again: it was never heard, or hearing it twice does no harm"
+    WAIT = "the hub still has it"
+    ANSWERED = "the welcome answers it"
+    LOST = "it must not be repeated, and its answer cannot come any more"
+
+
+class Call:
+    """An open request. `parts` are the frames of an answer in several frames; `ticket` is done when it is complete."""
+
+    __slots__ = ("message", "parts", "retry_at", "rid", "said", "ticket")
+
+    def __init__(self, message: m.ToHub, rid: int, ticket: Ticket) -> None:
+        self.message = message
+        self.rid = rid
+        self.ticket = ticket
+        self.retry_at = NOT_DUE
+        self.said = False
+        self.parts: deque[m.Got | m.Reply] = deque()
+
+    @property
+    def chan(self) -> int:
+        """The channel that it is about, or 0."""
+        chan: int = getattr(self.message, "chan", 0)
+        return chan
+
+    def after_reconnect(self, known: set[int], resumed: bool) -> Again:
+        """`known` are the channels that the hub still has."""
+        self.retry_at = NOT_DUE
+        kept = self.chan in known
+        match self.message:
+            case m.Subscribe() if kept:
+                return Again.ANSWERED
+            case m.Unsubscribe() | m.Ready() if not kept:
+                return Again.ANSWERED
+            case m.Fetch() if kept and self.said:
+                return Again.WAIT  # a second one would be refused
+            case m.Request() if self.said:
+                return Again.WAIT if resumed else Again.LOST
+        return Again.SAY
+
+
+class Calls:
+    """The open calls of a session, by request id. A call on a channel is not said before the SUB of that channel is
+    answered: the hub may refuse the SUB, or ask for patience."""
+
+    def __init__(self, say: Callable[[m.ToHub], None]) -> None:
+        self._say = say
+        self._open: dict[int, Call] = {}
+        self._later: dict[int, Call] = {}  # those of them that are to be said again
+
+    def add(self, message: m.ToHub, rid: int, ticket: Ticket, live: bool) -> Call:
+        call = Call(message, rid, ticket)
+        if live:
+            self._say_call(call)
+        self._open[rid] = call
+        return call
+
+    def _say_call(self, call: Call) -> None:
+        call.said = not call.chan or isinstance(call.message, m.Subscribe) or call.chan not in self.opening()
+        if call.said:
+            self._say(call.message)
+
+    def get(self, rid: int) -> Call | None:
+        return self._open.get(rid)
+
+    def pop(self, rid: int) -> Call | None:
+        return self._open.pop(rid, None)
+
+    def opening(self) -> set[int]:
+        """The channels whose SUB has no answer yet."""
+        return {call.message.chan for call in self._open.values() if isinstance(call.message, m.Subscribe)}
+
+    def opened(self, chan: int) -> None:
+        """The hub has accepted a subscription: say what waited for it."""
+        for call in [call for call in self._open.values() if call.chan == chan and not call.said]:
+            self._say_call(call)
+
+    def fail_channel(self, chan: int, error: FabricError) -> None:
+        """The subscription has ended: all calls on its channel have failed."""
+        for call in [call for call in self._open.values() if call.chan == chan]:
+            del self._open[call.rid]
+            call.ticket.fail(error)
+
+    def all(self) -> list[Call]:
+        return list(self._open.values())
+
+    def resume(self, calls: Iterable[Call], known: set[int], resumed: bool) -> list[int]:
+        """Say again what the hub may have missed; the ids of those that its welcome has answered."""
+        answered = []
+        self._later.clear()
+        for call in calls:
+            rid = call.rid
+            match call.after_reconnect(known, resumed):
+                case Again.ANSWERED:
+                    answered.append(rid)
+                case Again.SAY:
+                    call.parts.clear()
+                    self._say_call(call)
+                case Again.LOST:
+                    del self._open[rid]
+                    call.ticket.fail(ConnectionLost("the connection was lost", "it may or may not have been answered"))
+                case Again.WAIT:
+                    pass
+        return answered
+
+    def part(self, message: m.Got | m.Reply) -> bool:
+        """A part of an answer; True when it was the last. A GET ends with an OK instead."""
+        call = self._open.get(message.rid)
+        if call is not None:
+            call.parts.append(message)
+        return isinstance(message, m.Reply) and bool(message.fields.get("final", True))
+
+    def refused(self, message: m.Err, now: float) -> Call | None:
+        """An ERR. The call that failed by it; none when there is none, or when it is to be tried again."""
+        call = self._open.get(message.rid)
+        if call is None:
+            return None
+        if retry_ms := message.fields.get("retry_ms", 0):
+            call.retry_at = now + retry_ms / 1000
+            self._later[call.rid] = call
+            return None
+        del self._open[message.rid]
+        call.ticket.fail(from_wire(message))
+        return call
+
+    def tick(self, now: float) -> None:
+        for rid, call in list(self._later.items()):
+            if now >= call.retry_at:
+                del self._later[rid]
+                call.retry_at = NOT_DUE
+                if rid in self._open:
+                    self._say(call.message)
+
+    def next_deadline(self) -> float:
+        return min((call.retry_at for call in self._later.values()), default=NOT_DUE) if self._later else NOT_DUE
+
+    def fail_all(self, error: FabricError) -> None:
+        calls, self._open, self._later = self._open, {}, {}
+        for call in calls.values():
+            call.ticket.fail(error)

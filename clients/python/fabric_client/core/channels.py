@@ -1,0 +1,89 @@
+"""The subscriptions of a session, by channel."""
+
+import logging
+from typing import Final
+
+from fabric_client.core.subscription import FOREVER, Subscription
+from fabric_client.core.unsettled import Unsettled
+from fabric_client.errors import HubError, VerdictsUnconfirmed
+from fabric_protocol.errors import FabricError
+from fabric_protocol.messages import Gap
+
+log = logging.getLogger("fabric_client")
+
+CHANNEL_MAX: Final = 65_535
+
+
+class Channels(dict[int, Subscription]):
+    """A closed subscription keeps its channel until the hub has answered its UNSUB and all its verdicts, which the hub
+    answers later: when they are on disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last = 0
+        self._ended: set[int] = set()  # channels whose UNSUB is answered
+        self._refused: list[HubError] = []  # answers to verdicts of subscriptions that are gone
+
+    def free(self) -> int:
+        """A channel that no subscription uses; one that was used a moment ago comes last."""
+        for _ in range(CHANNEL_MAX):
+            self._last = self._last % CHANNEL_MAX + 1
+            if self._last not in self:
+                return self._last
+        raise FabricError("all channels are in use", "close subscriptions that are not needed")
+
+    def ended(self, sub: Subscription) -> None:
+        """The hub has ended a subscription."""
+        self._ended.add(sub.chan)
+        self.remove_ended(sub)
+
+    def remove_ended(self, sub: Subscription) -> None:
+        """Remove a subscription that the hub has ended, once all its verdicts are answered."""
+        if sub.chan in self._ended and not sub.acks:
+            self._refused += sub.refused
+            del self[sub.chan]
+
+    def __delitem__(self, chan: int) -> None:
+        self._ended.discard(chan)
+        super().__delitem__(chan)
+
+    def gap(self, message: Gap) -> None:
+        """The hub tells a subscription which messages are gone."""
+        sub = self.get(message.chan)
+        if sub is not None:
+            sub.lost += message.last_seq - message.first_seq + 1
+            log.warning(
+                "messages %d..%d are gone for %s: %s", message.first_seq, message.last_seq, sub.group, message.reason
+            )
+
+    def complain(self) -> None:
+        """Raise what the hub has against verdicts, each refusal once."""
+        for refused in (self._refused, *(sub.refused for sub in self.values())):
+            if refused:
+                raise refused.pop(0)
+
+    def seen(self) -> list[list[int]]:
+        """Each channel with the last ordinal that arrived, as a HELLO tells them. One that is left out begins anew."""
+        return [[sub.chan, sub.last_ordinal] for sub in self.values() if not sub.torn]
+
+    @property
+    def settled(self) -> bool:
+        """Whether the hub has answered every verdict."""
+        return not any(sub.acks or sub.dirty or sub.torn for sub in self.values())
+
+    def unconfirmed(self, lost: Unsettled) -> VerdictsUnconfirmed | None:
+        """The error that names all verdicts without a confirmation, lost or on their way; None when there are none."""
+        found = lost.copy()
+        for sub in list(self.values()):
+            for batch, indexes in sub.acks.unanswered():
+                found.add(batch, indexes)
+        return found.take()
+
+    def next_deadline(self) -> float:
+        """When a subscription has something to say, if nothing happens before."""
+        return min((min(sub.flush_at, sub.touch_at, sub.look_at) for sub in self.values()), default=FOREVER)
+
+    def fail(self, error: FabricError) -> None:
+        for sub in self.values():
+            sub.error = sub.error or error
+            sub.acks.fail(error)

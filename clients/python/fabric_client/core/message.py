@@ -1,0 +1,230 @@
+"""One message, as a consumer holds it."""
+
+import json
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from fabric_client.core.outgoing import CONTENT_TYPE, JSON, TEXT
+from fabric_client.core.transaction import Transaction
+from fabric_client.core.verdict_exceptions import (
+    SETTLE_S,
+    HandlerVerdict,
+    Seconds,
+    VerdictName,
+    decision,
+    milliseconds,
+    reason_text,
+    retry_argument,
+    verdict_of,
+)
+from fabric_protocol.columns import HeaderValue
+from fabric_protocol.errors import FabricError
+from fabric_protocol.messages import Verdict
+
+if TYPE_CHECKING:
+    from fabric_client.core.batch import Batch
+
+ADVISORIES: Final = "$sys."  # topics on which the hub itself speaks, in JSON
+
+
+class Message:
+    """One message. In a group it wants a verdict; `with msg:` gives it: ack on leaving, retry when the body raised."""
+
+    __slots__ = ("_batch", "_data", "_index", "_open", "body")
+
+    def __init__(self, batch: "Batch", index: int, body: bytes) -> None:
+        self._batch = batch
+        self._index = index
+        self._open = True
+        self.body = body
+
+    def __repr__(self) -> str:
+        return f"<Message {self.topic} seq {self.seq}, {len(self.body)} bytes, attempt {self.attempt}>"
+
+    @property
+    def topic(self) -> str:
+        topics = self._batch.block.topics
+        return topics[0] if len(topics) == 1 else self._batch.topics[self._index]
+
+    @property
+    def seq(self) -> int:
+        return self._batch.seq_of(self._index)
+
+    @property
+    def data(self) -> Any:
+        """What was published: its content-type header says JSON, or text; otherwise it is the bytes. What the hub
+        itself tells is JSON."""
+        try:
+            return self._data
+        except AttributeError:
+            pass
+        self._data: Any = self.body
+        content_type = self.headers.get(CONTENT_TYPE)
+        if content_type == JSON or self.topic.startswith(ADVISORIES):
+            self._data = json.loads(self.body)
+        elif content_type == TEXT:
+            self._data = self.body.decode()
+        return self._data
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8 text."""
+        return self.body.decode()
+
+    @property
+    def headers(self) -> dict[str, HeaderValue]:
+        return self._batch.headers[self._index]
+
+    @property
+    def key(self) -> str | None:
+        return self._batch.keys[self._index].decode(errors="replace") or None
+
+    @property
+    def id(self) -> str | None:
+        """The idempotency id that it was published with: the hub stores one message of a topic with it."""
+        return self._batch.ids[self._index].decode(errors="replace") or None
+
+    @property
+    def attempt(self) -> int:
+        """1 the first time; more when it was delivered before."""
+        return self._batch.attempt
+
+    @property
+    def priority(self) -> int:
+        """0..9; 9 goes first."""
+        return self._batch.priority
+
+    @property
+    def ts(self) -> float:
+        """When the hub accepted it, in seconds since 1970."""
+        return self._batch.ts
+
+    @property
+    def group(self) -> str | None:
+        return self._batch.group
+
+    @property
+    def lost(self) -> bool:
+        """Whether the hub has taken it back (its lease ran out, or an earlier message of its key failed). It will be
+        delivered again; a verdict on it has no effect."""
+        return self._batch.is_gone(self._index)
+
+    def ack(self) -> None:
+        """Done."""
+        if self._open:
+            self._open = False
+            batch = self._batch
+            done = batch._done
+            done.append(self._index)
+            if len(done) >= batch._due:
+                batch._noted()
+
+    def retry(self, delay: Seconds | None = None, reason: str | None = None) -> None:
+        """Failed: deliver it again, after `delay` (seconds or a timedelta) or the group's backoff. Counts."""
+        self._settle(Verdict.RETRY, retry_argument(delay, reason))
+
+    def release(self) -> None:
+        """Not started: give it to someone else. Not counted."""
+        self._settle(Verdict.RELEASE, None)
+
+    def reject(self, reason: str = "") -> None:
+        """Never again: to the dead letters, with the reason."""
+        self._settle(Verdict.REJECT, reason_text(reason))
+
+    def settle(
+        self,
+        verdict: VerdictName = "ack",
+        *,
+        delay: Seconds | None = None,
+        reason: str | None = None,
+        timeout: Seconds | None = SETTLE_S,
+    ) -> Any:
+        """Give a verdict ("ack", "retry" with its `delay` and `reason`, "release", or "reject" with its `reason`), and
+        wait until the hub has it on disk. Blocks with the blocking client, is awaited with the other.
+
+        Returns when the verdict was applied. Raises Stale when it had no effect, because the hub had taken the message
+        back; VerdictsUnconfirmed when the hub forgot the session, so that nobody can tell; Timeout or ConnectionLost
+        when there was no answer in time: the verdict is still on its way then, and `flush` waits for it."""
+        decided = verdict_of(verdict, delay, reason)
+        if not self._open:
+            raise FabricError(
+                "the message has a verdict already", "the first verdict counts; settle() gives one itself"
+            )
+        self._open = False
+        return self._batch._settle_now(self._index, decided, timeout)
+
+    def touch(self, lease: Seconds | None = None) -> None:
+        """Still at work. The client does this by itself; call it to ask for another length, in seconds."""
+        if self._open:
+            length = None if lease is None else milliseconds("lease", lease)
+            self._batch._sub.touch(self._batch, self._index, self._index, length)
+
+    def transaction(self) -> Transaction:
+        """`with msg.transaction() as txn: txn.publish(...)`: what is published in it is stored together with the ack of
+        this message, or not at all. An exception publishes nothing and asks for a retry."""
+        return Transaction(self._batch, self._index)
+
+    @property
+    def context(self) -> Transaction:
+        """The transaction that ends with this message: what is published in it goes out with the ack that `with msg:`
+        (or a handler that returns) gives."""
+        contexts = self._batch._contexts
+        if contexts is None:
+            contexts = self._batch._contexts = {}
+        context = contexts.get(self._index)
+        if context is None:
+            context = contexts[self._index] = Transaction(self._batch, self._index)
+        return context
+
+    def _settle(self, verdict: Verdict, arg: Any) -> None:
+        if self._open:
+            self._open = False
+            self._batch._settle(verdict, self._index, arg)
+
+    def _pending(self) -> Transaction | None:
+        """The transaction to commit in place of an ack."""
+        contexts = self._batch._contexts
+        found = contexts.pop(self._index, None) if contexts else None
+        if found is None or not found.publishes or not self._open:
+            return None
+        self._open = False
+        return found
+
+    def _fail(self, error: BaseException) -> bool:
+        """The verdict that an exception stands for. True when it was nothing but that."""
+        if self._batch._contexts:
+            self._batch._contexts.pop(self._index, None)
+        verdict, arg = decision(error, self._batch._sub.on_error)
+        if verdict is Verdict.ACK:
+            self.ack()
+        else:
+            self._settle(verdict, arg)
+        return isinstance(error, HandlerVerdict)
+
+    def __enter__(self) -> "Message":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is not None:
+            return self._fail(error)
+        if self._batch._contexts and (context := self._pending()) is not None:
+            context.commit_now()
+        else:
+            self.ack()
+        return False
+
+    async def __aenter__(self) -> "Message":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is not None:
+            return self._fail(error)
+        if self._batch._contexts and (context := self._pending()) is not None:
+            await context.commit_soon()
+        else:
+            self.ack()
+        return False

@@ -1,0 +1,352 @@
+"""What leaves the caller: a message made fit for a block, and the block that gathers messages.
+
+Nothing here talks to a hub. `fit` and `check_topic` find a bad message in the caller's own stack frame, before it can
+share a block with innocent ones: the hub accepts or refuses a block as a whole.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from fabric_client.core import sayable
+from fabric_client.core.ticket import Ticket
+from fabric_client.errors import BadMessage, describe
+from fabric_protocol import block, names
+from fabric_protocol import messages as m
+from fabric_protocol.columns import HEADER_NAMES_MAX, HeaderValue
+from fabric_protocol.errors import Code, ProtocolError
+from fabric_protocol.messages import Level
+
+T = TypeVar("T")
+Settles = tuple[tuple[int, tuple[tuple[int, int, int, Any], ...]], ...]  # (channel, verdicts), as in a TXN
+
+CONTENT_TYPE: Final = "content-type"  # a header that says what `data` was: JSON, or text; without it, bytes
+JSON: Final = "application/json"
+TEXT: Final = "text/plain"
+
+# One counter bounds a block in messages and in bytes: each message is charged MESSAGE_COST on top of its bytes. With
+# 128-byte messages a block is 1,024 of them; more would add latency, and hub and disk gain little beyond 128 KB.
+BLOCK_ROOM: Final = 256 << 10
+MESSAGE_COST: Final = 128
+# The lane is open to small messages only, so that counting them is enough: a block out of it has a MB at most.
+LANE_BODY_MAX: Final = 1024
+LANE_COUNT_MAX: Final = 1024
+# Head, topic and offsets of a block of one, so that a message just under the hub's limit still fits.
+BLOCK_SLACK: Final = 4 << 10
+
+
+class Options(NamedTuple):
+    """What steers the hub. Messages share a block only when these are equal."""
+
+    level: Level = Level.JOURNALED
+    priority: int = block.PRIORITY_DEFAULT
+    expires_us: int = 0
+    when: tuple[tuple[str, Any], ...] = ()  # the options of PUB: ttl_ms, delay_ms and their kin
+    scheduled: bool = False  # confirmed by the id of a schedule, not by seqs
+
+
+PLAIN: Final = Options()
+
+
+class Fit(NamedTuple):
+    """One message, checked and encoded."""
+
+    topic: str
+    body: bytes
+    key: bytes
+    id: bytes
+    headers: Mapping[str, HeaderValue] | None
+    cost: int
+
+
+def fit(
+    topic: str, data: object, key: str | bytes | None, id: str | bytes | None, headers: Mapping[str, HeaderValue] | None
+) -> Fit:
+    """Check a message and turn its parts into bytes. The topic is checked apart, since its answer can be kept."""
+    body, content_type = _body(data)
+    cost = len(body) + MESSAGE_COST
+    if not isinstance(topic, str):
+        raise BadMessage(f"topic is {type(topic).__name__} ({topic!r:.60}), not text", "publish(topic, data)")
+    if headers is not None and not isinstance(headers, Mapping):
+        raise BadMessage(f"headers is {type(headers).__name__} ({headers!r:.60}), not a dict", "use {name: value}")
+    if content_type and (headers is None or CONTENT_TYPE not in headers):
+        headers = {**(headers or {}), CONTENT_TYPE: content_type}
+    if headers:
+        if len(headers) > HEADER_NAMES_MAX:
+            raise BadMessage(f"{len(headers)} headers; at most {HEADER_NAMES_MAX} fit", "put them into the body")
+        for name, value in headers.items():
+            if not isinstance(name, str) or not isinstance(value, str | bytes):
+                raise BadMessage(f"header {name!r} is not text to text or bytes", "turn the value into a str first")
+            sayable.text(name, "the name of a header")
+            if isinstance(value, str):
+                sayable.text(value, f"header {name!r}")
+            cost += len(name) + len(value) + 8
+    key_bytes = _short("key", key, block.KEY_BYTES_MAX)
+    id_bytes = _short("id", id, block.ID_BYTES_MAX)
+    return Fit(topic, body, key_bytes, id_bytes, headers or None, cost + len(key_bytes) + len(id_bytes))
+
+
+def _body(data: object) -> tuple[bytes, str]:
+    """The bytes of a message, and their content type; none for bytes."""
+    if isinstance(data, bytes):
+        return data, ""
+    if isinstance(data, str):
+        return sayable.text(data, "the data").encode(), TEXT
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data), ""
+    try:
+        return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode(), JSON
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadMessage(
+            f"the data is neither bytes nor text nor JSON: {error}", "encode it to bytes yourself"
+        ) from None
+
+
+def _short(what: str, value: str | bytes | None, limit: int) -> bytes:
+    if value is None:
+        return b""
+    if not isinstance(value, str | bytes | bytearray | memoryview):
+        raise BadMessage(f"{what} is {type(value).__name__} ({value!r:.60}), not text or bytes", f"use str({what})")
+    raw = sayable.text(value, what).encode() if isinstance(value, str) else bytes(value)
+    if not 1 <= len(raw) <= limit:
+        hint = f"use a hash of the longer {what}" if raw else f"leave {what} out for a message without one"
+        raise BadMessage(f"{what} is 1..{limit} bytes, not {len(raw)}", hint)
+    return raw
+
+
+def check_topic(topic: str) -> None:
+    """Raise unless the topic is one that a hub accepts from a client."""
+    hint = describe(Code.BAD_TOPIC)
+    if not isinstance(topic, str):
+        raise BadMessage(f"topic {topic!r} is not a name", hint)
+    sayable.text(topic, "topic")
+    try:
+        names.check_topic(topic)
+    except ProtocolError as error:
+        raise BadMessage(str(error), hint) from None
+    if topic.startswith("$"):
+        raise BadMessage(f"topic {topic!r} belongs to the hub", hint)
+
+
+def level_of(name: str) -> Level:
+    """The level by its name."""
+    try:
+        return Level[name.upper()]
+    except (KeyError, AttributeError):
+        raise BadMessage(f"level {name!r} is not known", "use 'journaled' (on disk) or 'received' (unsafe)") from None
+
+
+class Lane:
+    """The short cut into the open block, for plain small messages: an append, without a lock. A lane takes the bodies
+    of one `topic`; or, when the block has several already, pairs of topic and body for all known `topics`.
+
+    `items` only ever grows and `taken` says how much of it has gone into blocks, so an append that comes late is never
+    lost. Whoever appends looks afterwards whether the lane is still the publisher's; whoever closes it replaces it
+    first and takes what is in it afterwards. So either the one sees the item, or the other sees the closing.
+    """
+
+    __slots__ = ("items", "limit", "taken", "topic", "topics")
+
+    def __init__(self, topic: str | None, topics: Collection[str], limit: int) -> None:
+        self.topic = topic
+        self.topics = topics
+        self.limit = limit  # so many items fill the block
+        self.items: list[Any] = []
+        self.taken = 0
+
+
+CLOSED_LANE: Final = Lane(None, (), 0)  # nobody enters
+
+
+class Outgoing:
+    """A sealed block on its way. With `settles` it is a transaction: these verdicts and the block, or neither."""
+
+    __slots__ = ("count", "each", "marks", "options", "pseq", "raw", "rid", "settles", "topics")
+
+    def __init__(
+        self,
+        raw: bytes,
+        count: int,
+        options: Options,
+        topics: tuple[str, ...],
+        marks: list[tuple[int, Ticket]],
+        each: bool = False,
+    ) -> None:
+        self.raw = raw
+        self.count = count
+        self.options = options
+        self.topics = topics
+        self.marks = marks  # (index in the block, or -1 for all of it; who waits for it)
+        self.each = each  # whoever waits for all of it wants to know every seq
+        self.settles: Settles = ()
+        self.pseq = 0  # 0: gets the next number when it is sent
+        self.rid = 0
+
+    def without(self, index: int) -> None:
+        """Take one message out. For a block that was never sent, or that the hub has said it did not store."""
+        raw = block.Block(self.raw)
+        self.raw = block.select(raw, [run for run in ((0, index), (index + 1, raw.count)) if run[0] < run[1]])
+        self.topics = block.Block(self.raw).topics
+        self.count -= 1
+        self.marks = [(at - (at > index), waiter) for at, waiter in self.marks if at != index]
+
+    def message(self) -> m.Publish | m.Transact:
+        """What is said to the hub."""
+        if self.settles:
+            return m.Transact(self.rid, self.pseq, self.settles, self.raw)
+        if self.options.when:
+            return m.Publish(self.rid, self.pseq, self.options.level, self.raw, dict(self.options.when))
+        return m.Publish(self.rid, self.pseq, self.options.level, self.raw)
+
+
+# A message that was taken out of a block that cannot be encoded: its own block, or why not; topic; body; who waits.
+Single = tuple[bytes | Exception, str, bytes, Any]
+
+
+class Gather:
+    """The open block: messages that wait for their block to fill or for the line to be free.
+
+    Columns that few messages use (topics, keys, ids, headers) are made when the first one does, and padded when they
+    are next touched.
+    """
+
+    __slots__ = ("_headers", "_ids", "_keys", "_topics", "first_topic", "marks", "options", "payloads", "room")
+
+    def __init__(self) -> None:
+        self.options = PLAIN
+        self._clear()
+
+    def _clear(self) -> None:
+        self.first_topic = ""
+        self.room = BLOCK_ROOM
+        self.payloads: list[bytes] = []
+        self.marks: list[tuple[int, Any]] = []  # (index, whoever waits for that message's receipt)
+        self._topics: list[str] | None = None
+        self._keys: list[bytes] | None = None
+        self._ids: list[bytes] | None = None
+        self._headers: list[Mapping[str, HeaderValue] | None] | None = None
+
+    def takes(self, options: Options, cost: int) -> bool:
+        return not self.payloads or (self.options == options and cost <= self.room)
+
+    def add(self, message: Fit, options: Options, waiter: Any = None) -> None:
+        count = self._even()
+        self._name(message.topic, 1, options)
+        if message.key:
+            self._keys = _pad(self._keys or [], count, b"")
+            self._keys.append(message.key)
+        if message.id:
+            self._ids = _pad(self._ids or [], count, b"")
+            self._ids.append(message.id)
+        if message.headers:
+            self._headers = _pad(self._headers or [], count, None)
+            self._headers.append(message.headers)
+        self.payloads.append(message.body)  # last, since it makes the message one of the block
+        self.room -= message.cost
+        if waiter is not None:
+            self.marks.append((count, waiter))
+
+    def _even(self) -> int:
+        """Cut off what an interrupted call has left in the columns; how many messages there are."""
+        count = len(self.payloads)
+        for column in (self._topics, self._keys, self._ids, self._headers):
+            if column is not None and len(column) > count:
+                del column[count:]
+        return count
+
+    def take_singly(self) -> list[Single]:
+        """Each message as a block of its own; gathering starts anew."""
+        count, waiters, singles = len(self.payloads), dict(self.marks), list[Single]()
+        topics = _pad(self._topics or [], count, self.first_topic)
+        keys, ids = _pad(self._keys or [], count, b""), _pad(self._ids or [], count, b"")
+        headers = _pad(self._headers or [], count, None)
+        for index, (topic, body) in enumerate(zip(topics, self.payloads, strict=True)):
+            made: bytes | Exception
+            try:
+                made = block.encode(
+                    topic,
+                    [body],
+                    keys=[keys[index]] if keys[index] else None,
+                    ids=[ids[index]] if ids[index] else None,
+                    headers=[headers[index]] if headers[index] else None,
+                    priority=self.options.priority,
+                    expires_us=self.options.expires_us,
+                )
+            except Exception as error:
+                made = error
+            singles.append((made, topic, body, waiters.get(index)))
+        self._clear()
+        return singles
+
+    def remove(self, index: int) -> None:
+        """Take one message out."""
+        self.room += len(self.payloads.pop(index)) + MESSAGE_COST
+        for column in (self._topics, self._keys, self._ids, self._headers):
+            if column is not None and index < len(column):
+                column.pop(index)
+        self.marks = [(at - (at > index), waiter) for at, waiter in self.marks if at != index]
+        if not self.payloads:
+            self._clear()
+
+    def extend(self, lane: "Lane") -> None:
+        """Add the plain messages that are in a lane and were not taken."""
+        self._even()
+        count = len(lane.items)
+        bodies: Sequence[bytes] = lane.items[lane.taken : count]
+        if lane.topic is not None:
+            self._name(lane.topic, len(bodies), PLAIN)
+        else:
+            topics, bodies = zip(*bodies, strict=True)
+            if not self.payloads:
+                self.options, self.first_topic = PLAIN, topics[0]
+            self._topics = _pad(self._topics or [], len(self.payloads), self.first_topic)
+            self._topics.extend(topics)
+        self.room -= sum(map(len, bodies)) + MESSAGE_COST * len(bodies)
+        # A signal's handler may raise after a call, so nothing is called between these two.
+        lane.taken = count
+        self.payloads.extend(bodies)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether there are several topics."""
+        return self._topics is not None
+
+    def _name(self, topic: str, count: int, options: Options) -> None:
+        """Note the topic of messages that are about to be added."""
+        if not self.payloads:
+            self.options, self.first_topic = options, topic
+        elif self._topics is not None or topic != self.first_topic:
+            self._topics = _pad(self._topics or [], len(self.payloads), self.first_topic)
+            self._topics.extend([topic] * count)
+
+    def take(self) -> tuple[bytes, tuple[str, ...]]:
+        """The block of what was gathered and the topics in it; gathering starts anew."""
+        raw, topics = self.encoded()
+        self._clear()
+        return raw, topics
+
+    def encoded(self) -> tuple[bytes, tuple[str, ...]]:
+        """The block of what was gathered and the topics in it."""
+        count = len(self.payloads)
+        topics: str | Sequence[str] = self.first_topic
+        if self._topics is not None:
+            topics = _pad(self._topics, count, self.first_topic)
+        raw = block.encode(
+            topics,
+            self.payloads,
+            keys=None if self._keys is None else _pad(self._keys, count, b""),
+            ids=None if self._ids is None else _pad(self._ids, count, b""),
+            headers=None if self._headers is None else _pad(self._headers, count, None),
+            priority=self.options.priority,
+            expires_us=self.options.expires_us,
+        )
+        return raw, (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+
+
+def _pad(column: list[T], count: int, empty: T) -> list[T]:
+    """The column with an item for each of so many messages."""
+    if len(column) < count:
+        column.extend([empty] * (count - len(column)))
+    elif len(column) > count:
+        del column[count:]
+    return column

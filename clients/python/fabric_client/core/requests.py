@@ -1,0 +1,170 @@
+"""Requests and replies, on both sides. They live in memory only: whoever goes away takes them along.
+
+The one who asks holds a `Call` whose parts become `Reply`s. The one who answers has a `Responder`, a subscription whose
+deliveries are `Request`s, each answered by one or more replies.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from fabric_client.core import sayable
+from fabric_client.core.batch import Batch
+from fabric_client.core.message import Message
+from fabric_client.core.outgoing import check_topic, fit
+from fabric_client.core.subscription import Subscription
+from fabric_client.core.verdict_exceptions import milliseconds
+from fabric_client.errors import RemoteError
+from fabric_client.options import patterns_of
+from fabric_protocol import block
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block
+from fabric_protocol.bounds import REPLIES, REQUEST_MS
+from fabric_protocol.columns import HeaderValue
+from fabric_protocol.errors import FabricError
+
+if TYPE_CHECKING:
+    from fabric_client.core.calls import Call
+
+REASON_CHARS_MAX: Final = 1_000
+END: Final = "end-of-replies"  # header of a last answer that says nothing but that
+NOWHERE: Final = Subscription(0, {})  # what messages belong to that want no verdict
+
+
+def read(seqs: tuple[int, ...], raw: bytes) -> Batch:
+    """A batch of messages that came without a subscription."""
+    parsed = Block(raw)
+    parsed.verify_body()
+    return Batch(NOWHERE, parsed, 0, 1, seqs, 0.0)
+
+
+def one(topic: str, data: object, key: str | bytes | None, headers: Mapping[str, HeaderValue] | None) -> bytes:
+    """A block of one message."""
+    check_topic(topic)
+    message = fit(topic, data, key, None, headers)
+    keys = [message.key] if message.key else None
+    return block.encode(topic, [message.body], keys=keys, headers=[message.headers] if message.headers else None)
+
+
+class Reply(Message):
+    """An answer to a request."""
+
+    __slots__ = ("final", "sender")
+
+    def __init__(self, batch: Batch, index: int, fields: Mapping[str, Any]) -> None:
+        super().__init__(batch, index, batch.payloads[index])
+        self.sender: str = fields.get("from", "")  # the client that answered
+        self.final: bool = fields.get("final", True)
+
+
+def next_reply(call: "Call", replies_max: int | None) -> Reply | None:
+    """The next reply that has come, if there is one. Raises RemoteError when the one who answers failed. Among several,
+    one that only ends them is not shown."""
+    while call.parts:
+        part = call.parts.popleft()
+        assert isinstance(part, m.Reply)
+        if part.fields.get("error"):
+            who = part.fields.get("from") or "the responder"
+            raise RemoteError(str(part.fields["error"]), f"{who} failed; its log may say more")
+        reply = Reply(read((), part.block), 0, part.fields)
+        if replies_max is None or not (reply.final and END in reply.headers):
+            return reply
+    return None
+
+
+class Request(Message):
+    """A request to be answered: with `reply(data)`, with several `reply(data, final=False)` and a last one, or with
+    `fail(text)`. The first final answer counts."""
+
+    __slots__ = ("_responder", "_rid", "answered", "timeout_s")
+
+    def __init__(self, responder: "Responder", message: m.Request) -> None:
+        batch = read((), message.block)
+        super().__init__(batch, 0, batch.payloads[0])
+        self._responder = responder
+        self._rid = message.rid
+        self.answered = False
+        self.timeout_s: float = message.fields.get("timeout_ms", 0) / 1000  # how long someone waits for it
+
+    def reply(
+        self, data: object = b"", *, headers: Mapping[str, HeaderValue] | None = None, final: bool = True
+    ) -> None:
+        """Answer; unless it is `final`, more answers follow."""
+        self._answer({"final": final}, one(self.topic, data, None, headers))
+
+    def end(self) -> None:
+        """After answers that were not final: there are no more. Travels as an empty answer with a header."""
+        self.reply(b"", headers={END: "1"})
+
+    def fail(self, reason: str) -> None:
+        """Answer that it failed; whoever asked gets a RemoteError with this text."""
+        text = sayable.reason(reason, REASON_CHARS_MAX)
+        self._answer({"final": True, "error": text or "failed"}, one(self.topic, b"", None, None))
+
+    def _answer(self, fields: dict[str, Any], raw: bytes) -> None:
+        if self.answered:
+            return
+        self.answered = bool(fields["final"])
+        self._responder.answer(self._rid, fields, raw)
+
+
+class Responder(Subscription):
+    """A subscription to requests. The hub never sends more than `concurrency` unanswered ones."""
+
+    def __init__(self, chan: int, request: Mapping[str, Any], **settings: Any) -> None:
+        super().__init__(chan, request, **settings)
+        self.settles = False
+        self.requests: deque[Request] = deque()
+        self._answers: deque[m.Reply] = deque()
+
+    def _adopt(self, settings: Mapping[str, Any]) -> None:
+        self.settles = False
+
+    def subscribe(self, rid: int) -> m.Subscribe:
+        return m.Subscribe(self.chan, rid, self.request)
+
+    def asked(self, message: m.Request) -> None:
+        self.requests.append(Request(self, message))
+
+    def answer(self, rid: int, fields: Mapping[str, Any], raw: bytes) -> None:
+        """Called from any thread, without a lock."""
+        self._answers.append(m.Reply(self.chan, rid, fields, raw))
+        self.hook(self, True)
+
+    def collect(self, next_rid: Callable[[], int], now: float | None = None) -> list[m.ToHub]:
+        return [self._answers.popleft() for _ in range(len(self._answers))]
+
+    def resumed(self) -> Iterable[m.ToHub]:
+        return ()
+
+    def restart(self, same_journal: bool) -> None:
+        """Whoever asked has been told that the connection broke."""
+        self.requests.clear()
+        self._answers.clear()
+
+    def close(self) -> None:
+        super().close()
+        self.requests.clear()
+
+
+def request_fields(timeout: float, replies_max: int | None) -> dict[str, Any]:
+    """The fields of REQ."""
+    timeout_ms, replies = max(1, milliseconds("timeout", timeout)), 1 if replies_max is None else replies_max
+    if timeout_ms > REQUEST_MS[2]:
+        raise FabricError(
+            f"timeout is at most {REQUEST_MS[2] // 1000} seconds, not {timeout!r}",
+            "what takes longer is better published durably (durable=True)",
+        )
+    if type(replies) is not int or not REPLIES[0] <= replies <= REPLIES[2]:
+        raise FabricError(f"replies_max is {REPLIES[0]}..{REPLIES[2]}, not {replies!r}", "ask again for more")
+    return {"timeout_ms": timeout_ms, "replies_max": replies}
+
+
+def responder_maker(
+    engine: Any, patterns: Sequence[str], group: str | None, concurrency: int
+) -> Callable[[int], Responder]:
+    """A function that builds the subscription to requests once its channel is known."""
+    request: dict[str, Any] = {"patterns": patterns_of(patterns), "respond": True, "concurrency": concurrency}
+    if group is not None:
+        request["group"] = group
+    return lambda chan: Responder(chan, request, hook=engine.verdicts)

@@ -1,0 +1,68 @@
+"""What can be said on the wire. A value that cannot is refused at the call, not in the thread that sends.
+
+The wire has maps with text as keys, lists, text, bytes, whole numbers of 64 bits, floats, booleans and nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fabric_client.errors import BadMessage
+from fabric_protocol import messages as m
+
+DEPTH_MAX: Final = 16
+INT_MIN, INT_MAX = -(1 << 63), (1 << 64) - 1
+_HINT: Final = "text, bytes, numbers, booleans, None, and lists and maps of these can be sent"
+
+
+def check(value: Any, name: str, depth: int = 0) -> None:
+    """Raise BadMessage unless the wire can say it; `name` is what the program calls it."""
+    kind = type(value)
+    if kind is str or isinstance(value, str):
+        text(value, name)
+    elif kind is int or (isinstance(value, int) and not isinstance(value, bool)):
+        if not INT_MIN <= value <= INT_MAX:
+            raise BadMessage(f"{name} is a number of more than 64 bits: {value:.3e}", "use a smaller number, or text")
+    elif value is None or isinstance(value, bool | float | bytes | bytearray):
+        return
+    elif depth >= DEPTH_MAX:
+        raise BadMessage(f"{name} is nested more than {DEPTH_MAX} deep", "use a flatter value")
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            if not isinstance(key, str):
+                raise BadMessage(f"{name} has the key {key!r}, which is not text", "use str as keys")
+            text(key, f"a key of {name}")
+            check(one, key if depth == 0 else f"{name}.{key}", depth + 1)
+    elif isinstance(value, list | tuple):
+        for at, one in enumerate(value):
+            check(one, f"{name}[{at}]", depth + 1)
+    else:
+        raise BadMessage(f"{name} is {kind.__name__} ({value!r:.60}), which cannot be sent", _HINT)
+
+
+def text(value: Any, name: str) -> str:
+    """The value, when it is text that UTF-8 can say."""
+    if not isinstance(value, str):
+        raise BadMessage(f"{name} is {type(value).__name__} ({value!r:.60}), not text", "use a str")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadMessage(
+            f"{name} has characters that UTF-8 cannot say: {value!a:.60}",
+            "such text often comes from file names; encode it with errors='replace', or send bytes",
+        ) from None
+    return value
+
+
+def message(said: m.ToHub) -> m.ToHub:
+    """The message, when all its fields can be said."""
+    for name, value in zip(said._fields, said, strict=True):
+        check(value, name)
+    return said
+
+
+def reason(given: Any, chars_max: int) -> str:
+    """The text of a reason, cut to size. It may be made of any exception's text, so that odd characters are replaced:
+    a verdict matters more than its reason."""
+    if not isinstance(given, str):
+        raise BadMessage(f"reason is {type(given).__name__} ({given!r:.60}), not text", "use a str")
+    return given[:chars_max].encode(errors="replace").decode()

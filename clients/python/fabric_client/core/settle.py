@@ -1,0 +1,48 @@
+"""A verdict with an answer: `message.settle()` and `batch.settle()`."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fabric_client.core.acks import Watch, too_late
+from fabric_client.core.batch import Batch
+from fabric_client.core.ticket import Ticket
+from fabric_client.core.verdict_exceptions import Decision
+from fabric_client.errors import Closed
+from fabric_protocol.errors import FabricError
+from fabric_protocol.messages import Verdict
+
+if TYPE_CHECKING:
+    from fabric_client.core.subscription import Subscription
+
+
+def settle(
+    batch: Batch, index: int | None, decision: Decision, flush: "Callable[[Subscription], None]", ticket: Ticket
+) -> None:
+    """Give a verdict on a message, or on all of a batch that has none, and send it at once. The ticket gets the answer.
+    Wants the client's lock held."""
+    sub = batch._sub
+    if not sub.settles:
+        ticket.fail(FabricError("this message takes no verdict", "consume with a group, and with ack='explicit'"))
+        return
+    if sub.closed:
+        ticket.fail(Closed("this subscription is closed; the message went back to its group", "settle messages before"))
+        return
+    given = range(batch.count) if index is None else (index,)
+    late = [batch.seq_of(place) for place in given if place in batch._lost]
+    if batch.generation != sub.generation:
+        late = [batch.seq_of(place) for place in given]
+    if late and (index is not None or len(late) == batch.count):
+        ticket.fail(too_late(late))
+        return
+    places = [place for place in batch.open_indexes() if index is None or place == index]
+    watch = Watch(batch, places, ticket)
+    watch.stale += late
+    sub.acks.watch(watch)
+    verdict, arg = decision
+    for place in places:
+        if verdict is Verdict.ACK:
+            batch._done.append(place)
+        else:
+            batch._note(verdict, place, arg)
+    sub.noted(batch, urgent=False)
+    flush(sub)

@@ -1,0 +1,55 @@
+"""Verdicts that were given and that the hub may never have seen, because it forgot the session or refused them.
+
+The hub delivers such messages again. A name is struck off when a later verdict on the same message is confirmed, so
+what is left is what the program believes to be settled and the hub does not know of.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from fabric_client.errors import VerdictsUnconfirmed
+
+if TYPE_CHECKING:
+    from fabric_client.core.batch import Batch
+
+NAMES_MAX: Final = 1_000  # messages that are named; more are only counted
+
+
+class Unsettled:
+    """The unconfirmed verdicts of one client. `add` is called from any thread, without a lock."""
+
+    def __init__(self) -> None:
+        self._topics: dict[tuple[str | None, int], str] = {}  # by group and seq
+        self._more = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._topics or self._more)
+
+    def add(self, batch: "Batch", indexes: Iterable[int]) -> None:
+        for index in indexes:
+            if len(self._topics) < NAMES_MAX:
+                self._topics[batch.group, batch.seq_of(index)] = batch.topics[index]
+            else:
+                self._more += 1
+
+    def confirmed(self, batch: "Batch", indexes: Iterable[int]) -> None:
+        """The hub has answered a verdict on these messages."""
+        for index in indexes:
+            self._topics.pop((batch.group, batch.seq_of(index)), None)
+
+    def copy(self) -> "Unsettled":
+        """The same names, to be added to."""
+        copied = Unsettled()
+        copied._topics, copied._more = dict(self._topics), self._more
+        return copied
+
+    def take(self) -> VerdictsUnconfirmed | None:
+        """The error that names them, once; None when there are none."""
+        if not self:
+            return None
+        names = []
+        while self._topics:  # another thread may add to it just now
+            (_, seq), topic = self._topics.popitem()
+            names.append((topic, seq))
+        more, self._more = self._more, 0
+        return VerdictsUnconfirmed(sorted(names), len(names) + more)

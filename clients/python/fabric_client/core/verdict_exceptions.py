@@ -1,0 +1,155 @@
+"""Verdicts as exceptions, and what an exception means for the message that was being handled.
+
+A handler says `raise Retry(30, "the shop is closed")` from however deep it is; whoever runs it (`with msg:`, `work`)
+turns that into the verdict. Any other exception is the handler's failure, and `on_error` says what follows from it.
+"""
+
+import re
+import reprlib
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from fabric_client.core import sayable
+from fabric_protocol.bounds import HORIZON_MS
+from fabric_protocol.errors import FabricError
+from fabric_protocol.messages import Verdict
+from fabric_protocol.wire import REASON_CHARS_MAX
+
+SETTLE_S: Final = 10.0  # how long settle() waits for the hub's answer unless told
+
+Seconds = float | timedelta | str  # a text such as "30s", "500ms" or "1h30m"
+VerdictName = Literal["ack", "retry", "release", "reject"]
+OnError = VerdictName  # what an exception in a handler means
+Decision = tuple[Verdict, Any]  # the verdict and its argument on the wire
+
+ON_ERROR: Final = {
+    "retry": Verdict.RETRY,
+    "reject": Verdict.REJECT,
+    "release": Verdict.RELEASE,
+    "ack": Verdict.ACK,
+}
+
+
+class HandlerVerdict(Exception):
+    """Raised in a handler to end it with a verdict on its message."""
+
+    def decide(self) -> Decision:
+        raise NotImplementedError
+
+
+class Retry(HandlerVerdict):
+    """Failed: deliver the message again, after `delay` (seconds or a timedelta) or the group's backoff."""
+
+    def __init__(self, delay: Seconds | None = None, reason: str | None = None) -> None:
+        super().__init__(reason or "retry")
+        self.delay = delay
+        self.reason = reason
+
+    def decide(self) -> Decision:
+        return Verdict.RETRY, retry_argument(self.delay, self.reason)
+
+
+class Reject(HandlerVerdict):
+    """Never again: to the dead letters."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "reject")
+        self.reason = reason
+
+    def decide(self) -> Decision:
+        return Verdict.REJECT, reason_text(self.reason)
+
+
+class Release(HandlerVerdict):
+    """Not started: give it to someone else; not counted."""
+
+    def decide(self) -> Decision:
+        return Verdict.RELEASE, None
+
+
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_HINT: Final = "use a number of seconds, a timedelta, or a text such as '30s', '500ms' or '1h30m'"
+
+
+def seconds(value: Seconds, what: str = "a duration") -> float:
+    """A duration in seconds. Every duration that a program gives to the client comes through here."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(OverflowError):  # a whole number beyond all floats
+            return float(value)
+    if isinstance(value, str):
+        parts = _PART.findall(value)
+        if parts and "".join(number + unit for number, unit in parts) == value.strip():
+            return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    raise FabricError(f"{what} {reprlib.repr(value)} is not a duration", _HINT)
+
+
+def patience(value: Seconds | None, what: str = "timeout") -> float | None:
+    """How long to wait, in seconds; None is for ever."""
+    if value is None:
+        return None
+    length = seconds(value, what)
+    if not length >= 0:
+        raise FabricError(f"{what} is 0 seconds or more, not {value!r}", "leave it out for the default")
+    return length
+
+
+def milliseconds(what: str, value: Seconds) -> int:
+    """A time that is not negative, in whole milliseconds; anything above zero is at least one."""
+    length = seconds(value, what)
+    if not 0 <= length < float("inf"):
+        raise FabricError(f"{what} is a number of seconds, 0 or more, not {value!r}", _HINT)
+    if length * 1000 > HORIZON_MS:
+        raise FabricError(
+            f"{what} is at most 10 years, not {value!r}", "are these seconds? leave it out for the default"
+        )
+    return round(length * 1000) or (1 if length else 0)
+
+
+def retry_argument(delay: Seconds | None, reason: str | None) -> Any:
+    """How a RETRY says when and why."""
+    wait = None if delay is None else milliseconds("delay", delay)
+    if not reason:
+        return wait
+    return reason_text(reason) if wait is None else [wait, reason_text(reason)]
+
+
+def reason_text(reason: str) -> str:
+    """A reason as the wire has it."""
+    return sayable.reason(reason, REASON_CHARS_MAX)
+
+
+def verdict_of(name: str, delay: Seconds | None, reason: str | None) -> Decision:
+    """A verdict in words, as the wire has it."""
+    check_on_error(name, "verdict")
+    if (delay is not None and name != "retry") or (reason is not None and name not in ("retry", "reject")):
+        raise FabricError(
+            f"{name!r} takes no {'delay' if delay is not None else 'reason'}",
+            "'retry' takes a delay and a reason, 'reject' a reason",
+        )
+    match name:
+        case "retry":
+            return Verdict.RETRY, retry_argument(delay, reason)
+        case "reject":
+            return Verdict.REJECT, reason_text(reason or "")
+    return ON_ERROR[name], None
+
+
+def check_on_error(on_error: str, what: str = "on_error") -> None:
+    if on_error not in ON_ERROR:
+        raise FabricError(f"{what} {on_error!r} is not known", f"use one of {', '.join(map(repr, ON_ERROR))}")
+
+
+def decision(error: BaseException, on_error: str) -> Decision:
+    """What an exception out of a handler means for its message."""
+    if isinstance(error, HandlerVerdict):
+        return error.decide()
+    if not isinstance(error, Exception):
+        return Verdict.RELEASE, None  # interrupted or cancelled: nobody's failure
+    verdict = ON_ERROR[on_error]
+    if verdict in (Verdict.RETRY, Verdict.REJECT):
+        return verdict, reason_text(f"{type(error).__name__}: {error}")
+    return verdict, None

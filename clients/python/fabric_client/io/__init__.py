@@ -1,0 +1,1 @@
+"""The DEALER socket, and what both drivers do with it."""

@@ -1,0 +1,95 @@
+"""One DEALER socket and its monitor: everything the client does with ZeroMQ.
+
+The socket's file descriptor is edge-triggered: it says that something changed, not that something is there. So
+`receive` always drains the socket, and whoever sends must receive again before waiting. No two threads may be inside
+at the same time; the shells see to that.
+"""
+
+from typing import Final
+
+import zmq
+
+from fabric_protocol.errors import FabricError
+from fabric_protocol.wire import FRAME_BYTES_MAX
+
+# Plain numbers: pyzmq's enums cost more than the calls that take them.
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_EVENTS: Final = int(zmq.EVENTS)
+_POLLIN: Final = int(zmq.POLLIN)
+RECONNECT_MS: Final = (50, 1000)  # first and longest pause between attempts to connect
+
+
+PORT_MAX: Final = 65_535
+_HINT: Final = "it looks like tcp://HOST:PORT or ipc://PATH"
+
+
+def check_url(url: str) -> None:
+    """Raise for an address that ZeroMQ would take, and that can never be reached."""
+    if not isinstance(url, str):
+        raise FabricError(f"{url!r} is not an address", _HINT)
+    port = url.rpartition(":")[2] if url.startswith("tcp://") else ""
+    if port.isdecimal() and not 1 <= int(port) <= PORT_MAX:
+        raise FabricError(f"{url!r} is not a usable address: a port is 1..{PORT_MAX}", _HINT)
+
+
+class Link:
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", url: str) -> None:
+        check_url(url)
+        self._socket = socket = context.socket(zmq.DEALER)
+        self._monitor: zmq.Socket[bytes] | None = None
+        socket.setsockopt(zmq.LINGER, 0)  # close() waits for confirms itself; the rest is kept for the next socket
+        socket.setsockopt(zmq.SNDHWM, 0)  # the hub's windows bound what can be under way, not the socket
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS[0])
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1])
+        try:
+            if not url.startswith("inproc:"):  # which has no events
+                self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            socket.connect(url)
+        except zmq.ZMQError as error:
+            self.close()
+            raise FabricError(f"{url!r} is not a usable address: {error}", _HINT) from None
+        self.fd = socket.fileno()
+        self.monitor_fd = -1 if self._monitor is None else self._monitor.fileno()
+        self.broken()  # arms the monitor's descriptor, which is edge-triggered as well
+
+    def send(self, frames: list[bytes]) -> bool:
+        """False when there is nobody to send to."""
+        try:
+            self._socket.send_multipart(frames, _NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def receive(self) -> list[list[bytes]]:
+        """All that has arrived."""
+        arrived: list[list[bytes]] = []
+        socket = self._socket
+        try:
+            # Asking first is cheaper than the exception of a receive in vain, and re-arms the descriptor as well.
+            while int(socket.get(_EVENTS)) & _POLLIN:
+                arrived.append(socket.recv_multipart(_NOBLOCK))
+        except zmq.ZMQError:
+            return arrived
+        return arrived
+
+    def broken(self) -> bool:
+        """Whether the connection broke since the last question."""
+        if self._monitor is None:
+            return False
+        broken = False
+        try:
+            while True:
+                self._monitor.recv_multipart(zmq.NOBLOCK)
+                broken = True
+        except zmq.ZMQError:
+            return broken
+
+    def close(self) -> None:
+        """Close both sockets; once more does no harm, since the first time may have been interrupted."""
+        if self._monitor is not None:
+            if not self._socket.closed:
+                self._socket.disable_monitor()
+            self._monitor.close(0)
+        self._socket.close(0)

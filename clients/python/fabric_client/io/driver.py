@@ -1,0 +1,229 @@
+"""Session and socket put together: what both shells have in common.
+
+`turn` is the whole of it: receive all, do what is due, send all, until nothing more comes. It leaves the socket
+drained, which its edge-triggered descriptor demands before anyone may wait for it.
+"""
+
+import logging
+import os
+import random
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import zmq
+
+from fabric_client.core.liveness import Liveness
+from fabric_client.core.outgoing import CLOSED_LANE
+from fabric_client.core.receipt import Receipt
+from fabric_client.core.session import Session
+from fabric_client.core.state import State
+from fabric_client.core.subscription import Subscription
+from fabric_client.core.unconfirmed import Pending, error_of, give_up, unflushed
+from fabric_client.errors import Closed, ConnectionLost, Forked, TimedOut, Timeout, describe, refusal_error
+from fabric_client.io.dealer import Link
+from fabric_protocol import wire
+from fabric_protocol.errors import Code, FabricError, ProtocolError
+
+log = logging.getLogger("fabric_client")
+
+COMMIT_S: Final = 30.0  # how long a transaction waits for the hub
+LEARN_S: Final = 5.0  # how long a consumer waits to learn its group's order
+
+
+class Engine:
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        producer: str | None,
+        context: "zmq.Context[zmq.Socket[bytes]] | None",
+        liveness: Liveness,
+    ) -> None:
+        self.url = url
+        self.session = Session(name, producer, random.random, liveness)
+        self._context = context or zmq.Context.instance()
+        self._dropped: deque[Subscription] = deque()  # subscriptions that the application has left
+        self._halted: deque[Subscription] = deque()  # subscriptions whose loops are to end
+        self._stopped = False
+        self._forked = False
+        self._link = Link(self._context, url)
+        self.session.opened(time.monotonic())
+        _engines.add(self)
+
+    def check(self) -> None:
+        """Raise when this client is of no use any more."""
+        if self._forked:
+            raise Forked("this client was made in the parent process", "call connect() again after the fork")
+        if self._stopped:
+            raise Closed("this client is closed", "call connect() again")
+        if self.session.error is not None:
+            raise self.session.error
+
+    def no_hub(self, waited: float) -> ConnectionLost:
+        """The error for a caller who waited for the hub in vain."""
+        why = f" ({self.session.trouble})" if self.session.trouble else ""
+        hint = "start one with 'fabric hub', check the address, or look at the hub that does not answer there"
+        return ConnectionLost(f"no hub at {self.url} for {waited:g} s{why}", hint)
+
+    def receipts(self, pending: Sequence[Pending], waited: float | None) -> list[Receipt]:
+        """The receipts of publishes that were waited for. Raises when they are not all there: what never left is
+        withdrawn, what left may be stored. The blocking client holds the lock."""
+        if not all(ticket.done for ticket, _ in pending):
+            raise self.unpublished(pending, waited)
+        return [ticket.result() for ticket, _ in pending]
+
+    def unpublished(self, pending: Sequence[Pending], waited: float | None) -> FabricError:
+        """The error for publishes that were not all confirmed in time."""
+        why = self._why(waited)
+        return error_of(give_up(self.session.publisher, pending, why), why, self.session.live)
+
+    def interrupted(self, pending: Sequence[Pending], error: BaseException) -> None:
+        """The caller was interrupted while it waited: withdraw what never left, and let the error say what did, also
+        when all of it was stored just before."""
+        tally = give_up(self.session.publisher, pending, "interrupted")
+        if any(tally):
+            error.add_note(f"publish interrupted: {tally}")
+
+    def flushed(self, done: bool, waited: float | None) -> None:
+        """Raise what a flush has to say. What is not confirmed yet comes first: the error names all of it, and what the
+        hub has refused or lost is left for the next flush. The blocking client holds the lock."""
+        self.check()
+        session, publisher = self.session, self.session.publisher
+        if not done:
+            verdicts = session.subscriptions.unconfirmed(session.unsettled)
+            error = unflushed(publisher, self._why(waited), session.live, verdicts)
+            raise error from refusal_error(publisher.refusals) if publisher.refusals else None
+        if publisher.refusals:
+            raise refusal_error(publisher.take_refusals())
+        session.subscriptions.complain()
+        if (unsettled := session.unsettled.take()) is not None:
+            raise unsettled
+
+    def _why(self, waited: float | None) -> str:
+        if not self.session.live:
+            return str(self.no_hub(waited or 0.0))
+        reason = self.session.publisher.last_reason
+        return f"no answer within {waited or 0.0:g} s" + (f"; the hub says: {reason}" if reason else "")
+
+    def too_late(self, what: str, waited: float | None) -> FabricError:
+        """The error for a caller who waited for an answer in vain."""
+        if self.session.state is not State.LIVE:
+            return self.no_hub(waited or 0.0)
+        reason = self.session.publisher.last_reason
+        hint = f"the hub says: {reason}" if reason else "it may still be on its way; give it a longer timeout"
+        return Timeout(f"{what} within {waited or 0.0:g} s", hint)
+
+    def unanswered(self, waited: float) -> FabricError:
+        """The error for a request that nothing answered in time, not even the hub."""
+        if self.session.state is not State.LIVE:
+            return self.no_hub(waited)
+        return TimedOut(f"no reply within {waited:g} s", describe(Code.TIMED_OUT), code=Code.TIMED_OUT)
+
+    def turn(self) -> bool:
+        """Let the conversation go on as far as it can without waiting. True when callers that wait should look.
+
+        An exception that a signal's handler raises, such as that of Ctrl-C, can end it between any two steps: frames
+        were received or sent by halves. A new connection that resumes the session says all of it again.
+        """
+        try:
+            return self._turn()
+        except BaseException:
+            self.session.lost(time.monotonic(), "interrupted")
+            raise
+
+    def _turn(self) -> bool:
+        session, link = self.session, self._link
+        heard = said = False
+        while True:
+            arrived = link.receive()
+            if said and not arrived:
+                return heard
+            heard = heard or bool(arrived)
+            now = time.monotonic()
+            for frames in arrived:
+                try:
+                    session.receive(wire.decode(frames), now)
+                except ProtocolError as error:
+                    log.error("the hub sent something that is not understood: %s", error)
+            heard = self._end_subscriptions() or heard
+            session.tick(now)
+            if session.wants_link(now):
+                link = self._reopen(now)
+            if not session.out:
+                return heard
+            self._send(now)
+            said = True
+
+    def _end_subscriptions(self) -> bool:
+        """End what the application has left, or wants to end; whether there was something."""
+        found = bool(self._dropped or self._halted)
+        while self._halted:
+            self.session.halt(self._halted.popleft())
+        while self._dropped:
+            self.session.drop(self._dropped.popleft())
+        return found
+
+    def loops(self) -> list[Subscription]:
+        """The subscriptions that loops and handlers are fed by. Called from any thread."""
+        return [sub for sub in list(self.session.subscriptions.values()) if not (sub.fetching or sub.closed)]
+
+    def _send(self, now: float) -> None:
+        out, self.session.out = self.session.out, []
+        for message in out:
+            try:
+                frames = wire.encode(message)
+            except Exception as error:  # whatever it is, other messages must leave
+                self.session.unsayable(message, error)
+                continue
+            if not self._link.send(frames):
+                self.session.lost(now, "the hub is gone")
+                return
+
+    def _reopen(self, now: float) -> Link:
+        self._unlink()
+        try:
+            self._link = Link(self._context, self.url)
+        except FabricError as error:  # out of sockets, for example
+            self.session.postpone(now, str(error))
+        else:
+            self.session.opened(now)
+            self._linked()
+        return self._link
+
+    def _unlink(self) -> None:
+        self._link.close()
+
+    def _linked(self) -> None:
+        """There is a new socket."""
+
+    def _check_monitor(self) -> None:
+        """The monitor has something to say."""
+        if not self._stopped and self._link.broken():
+            self.session.lost(time.monotonic(), "disconnected")
+
+    def _end(self) -> None:
+        """Close the socket; whoever still waits hears that the client is closed."""
+        if not self._stopped:
+            self._stopped = True
+            self.session.fail(Closed("this client is closed", "call connect() again"))
+            self._unlink()
+            _engines.discard(self)
+
+    def forked(self) -> None:
+        """In a child process: the socket belongs to the parent."""
+        self._forked = self._stopped = True
+        self.session.publisher.lane = CLOSED_LANE
+
+
+_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for engine in list(_engines):
+        engine.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,204 @@
+"""Questions and answers with the blocking client: requests, reading, what the hub knows, administration."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import monotonic
+from typing import Any, overload
+
+from fabric_client.admin import Admin
+from fabric_client.core.inbox import Mailbox, addressed, inbox, mailbox_settings
+from fabric_client.core.message import Message
+from fabric_client.core.reading import Reading
+from fabric_client.core.requests import Reply, Request, next_reply, one, request_fields, responder_maker
+from fabric_client.core.ticket import Ticket
+from fabric_client.core.unconfirmed import Pending
+from fabric_client.core.verdict_exceptions import Seconds, patience, seconds
+from fabric_client.core.work_queue import check_handler
+from fabric_client.io.shifts import Shifts
+from fabric_client.options import (
+    ANSWER_S,
+    REQUEST_GRACE_S,
+    Moment,
+    check_concurrency,
+    message_of,
+    patterns_of,
+    subscription_maker,
+)
+from fabric_client.sync import consumer, worker
+from fabric_client.sync.base import Base
+from fabric_client.sync.consumer import Consumer
+from fabric_protocol import messages as m
+from fabric_protocol.columns import HeaderValue
+
+
+class Asking(Base):
+    _is_named: bool
+    _shifts: Shifts
+    _mailbox: Mailbox | None
+    _mailbox_lock: threading.Lock
+
+    @property
+    def admin(self) -> Admin[dict[str, Any]]:
+        """Make, change and remove groups, topics and queues; look after dead letters."""
+        return Admin(self._administer)
+
+    def info(
+        self, what: str = "hub", name: str | None = None, *, timeout: Seconds | None = ANSWER_S, **fields: Any
+    ) -> dict[str, Any]:
+        """What the hub knows: "hub", "counters", "groups", "group" (with its name), "topics", "topic", "sessions",
+        "schedules", "dlq", "settings". Lists come in pages: `more` and `next`, which is given as `after`."""
+        return self._inform({"what": what, **({} if name is None else {"name": name}), **fields}, timeout)
+
+    def get(
+        self,
+        topic: str | None = None,
+        *,
+        seq: int | None = None,
+        time: Moment | None = None,
+        n: int | None = None,
+        last: bool = False,
+        by_key: bool = False,
+        timeout: Seconds | None = ANSWER_S,
+    ) -> Iterator[Message]:
+        """Read stored messages of a topic or pattern without a group: from a seq or a time on, the `last` ones, or the
+        latest of each key (`by_key`). `n` is how many: 1 unless told, all keys with `by_key`."""
+        reading = Reading(topic, seq, time, n, last, by_key)
+        while not reading.done:
+            call, answer = self._call(reading.ask, timeout, "no answer to a get")
+            yield from reading.page(answer, call.parts)
+
+    @overload
+    def request(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds = ANSWER_S,
+        replies_max: None = None,
+        key: str | bytes | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        durable: bool = False,
+        correlation: str | None = None,
+    ) -> Reply: ...
+
+    @overload
+    def request(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds = ANSWER_S,
+        replies_max: int,
+        key: str | bytes | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+    ) -> Iterator[Reply]: ...
+
+    def request(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds = ANSWER_S,
+        replies_max: int | None = None,
+        key: str | bytes | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        durable: bool = False,
+        correlation: str | None = None,
+    ) -> Reply | Iterator[Reply]:
+        """Ask whoever answers that topic, and wait for the reply; with `replies_max`, an iterator over up to so many.
+        Raises NoResponders at once when nobody answers it, TimedOut, or RemoteError when the one who answers failed.
+
+        A `durable` request is a message in the journal, and so is its answer: it survives the end of either program.
+        Asking again with the same `correlation` does not repeat the request, but goes on waiting for its answer.
+        """
+        timeout = seconds(timeout, "timeout")
+        if durable:
+            return self._durable(topic, data, timeout, key, headers, correlation)
+        fields, raw = request_fields(timeout, replies_max), one(topic, data, key, headers)
+        replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout, replies_max)
+        return replies if replies_max is not None else next(replies)
+
+    def serve(
+        self,
+        *patterns: str,
+        group: str | None = None,
+        concurrency: int = 1,
+        count: int | None = None,
+        timeout: Seconds | None = None,
+    ) -> Consumer[Request]:
+        """Iterate over requests to topics that match, and `reply` to each. Those of one `group` share the requests;
+        `concurrency` is how many unanswered ones the hub may send."""
+        timeout = patience(timeout)
+        sub = self._open(responder_maker(self._pump, patterns, group, check_concurrency(concurrency)), ANSWER_S)
+        return Consumer(self, self._pump, sub, consumer.requests(self, self._pump, sub, count, timeout))
+
+    def respond(
+        self,
+        patterns: str | Sequence[str],
+        handler: Callable[[Request], Any],
+        *,
+        group: str | None = None,
+        concurrency: int = 16,
+        count: int | None = None,
+        timeout: Seconds | None = None,
+    ) -> int:
+        """Answer requests with what `handler(request)` returns, in up to `concurrency` threads; a generator answers
+        with several replies, an exception with a RemoteError. Returns how many were answered, after `count` of them,
+        when none came for `timeout` seconds, or after `stop()`, `close()` or SIGTERM, as `work` does."""
+        timeout = patience(timeout)
+        check_handler(handler, "handler(request)", 1, coroutines=False)
+        names = patterns_of(patterns)
+        make = responder_maker(self._pump, names, group, check_concurrency(concurrency))
+        with self._shifts.begin(threading.get_ident(), self._pump.poke) as shift:
+            sub = self._open(make, ANSWER_S)
+            shift.ends_by(lambda: self._pump.halt(sub))
+            return worker.respond(self._pump, sub, handler, concurrency, count, timeout, shift)
+
+    # Helpers.
+
+    def _administer(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self._ask(lambda rid: m.Admin(rid, fields), ANSWER_S, f"no answer to {fields['op']}"))
+
+    def _replies(self, make: Callable[[int], m.ToHub], timeout: float, replies_max: int | None) -> Iterator[Reply]:
+        self._pump.check()
+        deadline = monotonic() + timeout + REQUEST_GRACE_S
+        ticket = Ticket()
+        with self._pump.lock:
+            call = self._pump.session.ask(make, ticket)
+        try:
+            while True:
+                came = self._pump.wait(lambda: call.parts or ticket.done, max(0.0, deadline - monotonic()))
+                if not came and not ticket.done:
+                    raise self._pump.unanswered(timeout)
+                while (reply := next_reply(call, replies_max)) is not None:
+                    yield reply
+                if ticket.done and not call.parts:
+                    ticket.result()
+                    return
+        finally:
+            self._forget(call)
+
+    def _durable(
+        self,
+        topic: str,
+        data: object,
+        timeout: float,
+        key: str | bytes | None,
+        headers: Mapping[str, HeaderValue] | None,
+        correlation: str | None,
+    ) -> Reply:
+        name = inbox(self._pump.session.name, self._is_named)
+        with self._mailbox_lock:
+            box = self._mailbox
+            if box is None or box.sub.closed or box.sub.error is not None:
+                make = subscription_maker(self._pump, (name,), settings={}, **mailbox_settings(name))
+                box = self._mailbox = Mailbox(self._open(make, ANSWER_S))
+        correlation, headers = addressed(name, correlation, headers)
+        message, options = message_of(topic, data, key=key, id=correlation, headers=headers)
+        ticket = Ticket()
+        with self._pump.lock:
+            self._pump.session.publisher.put(message, options, ticket)
+        deadline = monotonic() + timeout
+        self._pump.published([Pending(ticket)], timeout)
+        self._pump.wait(lambda: box.look(correlation), max(0.0, deadline - monotonic()))
+        return box.take(correlation)

@@ -1,0 +1,148 @@
+"""The blocking client. The asyncio twin in `aio` has the same words.
+
+The core decides (`session`), the pump does (`pump`); here is how a client begins and ends. What a program
+says to it is in `sync_publish`, `sync_consume` and `sync_ask`. Every method may be called from any thread.
+"""
+
+import logging
+import threading
+import warnings
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import zmq
+
+from fabric_client.core.fetchers import Fetchers
+from fabric_client.core.inbox import Mailbox
+from fabric_client.core.liveness import SESSION_TTL_S, liveness
+from fabric_client.core.ticket import Ticket
+from fabric_client.core.verdict_exceptions import Seconds, patience, seconds
+from fabric_client.io.shifts import STILL_AT_WORK, Shifts
+from fabric_client.options import ANSWER_S, CLOSE_S, default_url, goodbye_s, random_name
+from fabric_client.sync.ask import Asking
+from fabric_client.sync.consume import Consuming
+from fabric_client.sync.driver import Pump
+from fabric_client.sync.publish import Publishing
+from fabric_protocol.errors import FabricError
+
+log = logging.getLogger("fabric_client")
+
+
+def connect(
+    url: str | None = None,
+    *,
+    name: str | None = None,
+    producer: str | None = None,
+    context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
+    timeout: Seconds = ANSWER_S,
+    session_ttl: Seconds = SESSION_TTL_S,
+    heartbeat: Seconds | None = None,
+) -> "Client":
+    """A client of the hub at `url` (default: FABRIC_URL, then tcp://127.0.0.1:7171), connected.
+
+    `name` is how the hub lists this client. `producer` names the publisher across restarts of the program: the hub
+    keeps its count, and fences an older program of that name. `context` lets inproc:// share the hub's.
+
+    `session_ttl` (seconds, 1..600) is how long the hub keeps the session of a client that is silent or has lost its
+    connection; `heartbeat` (0.2..60, by default a sixth of it, 5 s at most) is how often both give a sign of life.
+    """
+    return Client(
+        url,
+        name=name,
+        producer=producer,
+        context=context,
+        timeout=timeout,
+        session_ttl=session_ttl,
+        heartbeat=heartbeat,
+    )
+
+
+class Client(Publishing, Consuming, Asking):
+    """A connection to a hub, used from any number of threads. Close it, or use it in a `with` block."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        name: str | None = None,
+        producer: str | None = None,
+        context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
+        timeout: Seconds = ANSWER_S,
+        session_ttl: Seconds = SESSION_TTL_S,
+        heartbeat: Seconds | None = None,
+    ) -> None:
+        self._closed = True
+        waits = patience(seconds(timeout, "timeout")) or 0.0
+        self._fetchers = Fetchers()
+        self._shifts = Shifts()
+        self._is_named = name is not None
+        self._mailbox: Mailbox | None = None
+        self._mailbox_lock = threading.Lock()
+        name = name or random_name("client")
+        alive = liveness(session_ttl, heartbeat)
+        self._pump = Pump(url or default_url(), name, producer, context, alive)
+        self._session = self._pump.session
+        self._publisher = self._session.publisher
+        try:
+            self._pump.start(waits)
+        except BaseException:
+            self._pump.stop()
+            raise
+        self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether the hub is there right now. Calls wait for it in any case."""
+        return self._session.live
+
+    @property
+    def hub(self) -> Mapping[str, Any]:
+        """What the hub said in its welcome."""
+        return self._session.hub
+
+    def stop(self) -> None:
+        """End all loops (`consume`, `serve`) and handlers (`work`, `respond`) of this client, from any thread or signal
+        handler. No handler begins after it, those at work finish, and what was not begun goes back to its group."""
+        mailbox = self._mailbox
+        for sub in self._pump.loops():
+            if mailbox is None or sub is not mailbox.sub:
+                self._pump.halt(sub)
+
+    def close(self, timeout: Seconds | None = CLOSE_S) -> None:
+        """Stop, wait for handlers at work, flush, say goodbye and close; `timeout` holds for each of the two waits.
+        Raises what `flush` would raise; the client is closed in any case. A handler that calls it is not waited for,
+        nor are those beside it: what has no verdict then goes back to its group."""
+        if self._closed:
+            return
+        self._closed = True
+        self.stop()
+        me = threading.get_ident()
+        if not self._pump.wait(lambda: not self._shifts.others(me), patience(timeout)):
+            log.warning(STILL_AT_WORK)
+        try:
+            self.flush(timeout)
+        finally:
+            if self.connected:
+                goodbye = Ticket()
+                with self._pump.lock:
+                    self._session.goodbye(goodbye)
+                self._pump.wait(lambda: goodbye.done, goodbye_s(timeout))
+            self._pump.stop()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except FabricError:
+            if kind is None:  # otherwise the first error is the one to hear about
+                raise
+
+    def __del__(self) -> None:
+        if not self._closed:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+            self._pump.abandon()

@@ -1,0 +1,169 @@
+"""Consuming with the blocking client: loops, handlers, single fetches."""
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
+from typing import Any, Unpack
+
+from fabric_client.core.batch import Batch
+from fabric_client.core.fetchers import Fetchers, fetched
+from fabric_client.core.message import Message
+from fabric_client.core.session import Session
+from fabric_client.core.subscription import Subscription
+from fabric_client.core.ticket import Ticket
+from fabric_client.core.verdict_exceptions import OnError, Seconds, patience
+from fabric_client.core.work_queue import caller, check_on_refresh
+from fabric_client.io.shifts import Shifts
+from fabric_client.options import (
+    ANSWER_S,
+    CONCURRENCY_MAX,
+    FETCH_GRACE_S,
+    GroupOptions,
+    Start,
+    check_concurrency,
+    fetch_request,
+    patterns_of,
+    subscription_maker,
+)
+from fabric_client.sync import consumer, worker
+from fabric_client.sync.base import Base
+from fabric_client.sync.consumer import Consumer, OnRefresh
+
+
+class Consuming(Base):
+    _session: Session
+    _fetchers: Fetchers
+    _shifts: Shifts
+
+    def consume(
+        self,
+        *patterns: str,
+        group: str | None = None,
+        start: Start | None = None,
+        prefetch: int | None = None,
+        concurrency: int = 1,
+        on_error: OnError = "retry",
+        on_refresh: OnRefresh | None = None,
+        count: int | None = None,
+        timeout: Seconds | None = None,
+        **settings: Unpack[GroupOptions],
+    ) -> Consumer[Message]:
+        """Iterate over the messages that match. With a `group` the work is shared and every message wants a verdict
+        (`with msg:`); without one, everything from now on is seen and nothing is remembered.
+
+        Ends after `count` messages, or when none came for `timeout` seconds. `prefetch` is how many unsettled messages
+        the hub may send ahead: unless told about a tenth of a second of your work (8192 at most), so that slow jobs
+        stay with the hub for other workers; 1 is fairest. `concurrency` is how many messages you
+        work on at once; `on_error` what an exception in `with msg:` means: "retry", "reject", "release" or "ack".
+        `on_refresh` hears of data refreshes. `GroupOptions` lists the settings of a group, fixed when it is created.
+        """
+        timeout = patience(timeout)
+        check_on_refresh(on_refresh, coroutines=False)
+        sub = self._subscribe(
+            patterns, settings,
+            group=group, start=start, prefetch=prefetch, concurrency=concurrency, on_error=on_error, count=count,
+        )  # fmt: skip
+        return Consumer(self, self._pump, sub, consumer.messages(self, self._pump, sub, count, timeout, on_refresh))
+
+    def consume_batches(
+        self,
+        *patterns: str,
+        group: str | None = None,
+        start: Start | None = None,
+        prefetch: int | None = None,
+        on_error: OnError = "retry",
+        on_refresh: OnRefresh | None = None,
+        count: int | None = None,
+        timeout: Seconds | None = None,
+        **settings: Unpack[GroupOptions],
+    ) -> Consumer[Batch]:
+        """Like `consume`, a delivery at a time: the fastest way through. `batch.payloads` is a list of bytes. A
+        whole batch counts as begun."""
+        timeout = patience(timeout)
+        check_on_refresh(on_refresh, coroutines=False)
+        sub = self._subscribe(
+            patterns, settings,
+            group=group, start=start, prefetch=prefetch, batches=True,
+            on_error=on_error, count=count,
+        )  # fmt: skip
+        return Consumer(self, self._pump, sub, consumer.batches(self, self._pump, sub, count, timeout, on_refresh))
+
+    def work(
+        self,
+        patterns: str | Sequence[str] = (),
+        handler: Callable[..., Any] | None = None,
+        *,
+        group: str,
+        start: Start | None = None,
+        prefetch: int | None = None,
+        concurrency: int = 16,
+        on_error: OnError = "retry",
+        on_refresh: OnRefresh | None = None,
+        count: int | None = None,
+        timeout: Seconds | None = None,
+        **settings: Unpack[GroupOptions],
+    ) -> int:
+        """Run `handler(message)` on every message of a group, in up to `concurrency` threads: returning acks, an
+        exception is `on_error`, and `Retry`, `Reject` and `Release` may be raised. `handler(message, ctx)` gets a
+        transaction besides: what it publishes with `ctx.publish` is stored together with the ack, or not at all. In a
+        group of order "key" the messages of a key are handled one after the other. Without patterns,
+        `work(handler=…, group=…)` works for a group that exists.
+
+        Returns how many were begun, after `count` of them, when none came for `timeout` seconds, or after `stop()`,
+        `close()` or SIGTERM: then no handler begins any more, and those at work finish.
+        """
+        timeout = patience(timeout)
+        check_on_refresh(on_refresh, coroutines=False)
+        call, names = caller(handler, coroutines=False), patterns_of(patterns)
+        with self._shifts.begin(get_ident(), self._pump.poke) as shift:
+            sub = self._subscribe(
+                names, settings,
+                group=group, start=start, prefetch=prefetch or 2 * check_concurrency(concurrency),
+                concurrency=concurrency, on_error=on_error, count=count,
+            )  # fmt: skip
+            shift.ends_by(lambda: self._pump.halt(sub))
+            return worker.work(self._pump, sub, call, concurrency, count, timeout, on_refresh, shift)
+
+    def fetch(
+        self,
+        *patterns: str,
+        group: str | None = None,
+        count: int = 1,
+        at_least: int = 1,
+        timeout: Seconds = 1.0,
+        start: Start | None = None,
+        on_error: OnError = "retry",
+        **settings: Unpack[GroupOptions],
+    ) -> list[Message]:
+        """Up to `count` messages: those that are there, or else the first that come within `timeout` seconds; an empty
+        list when there are none. With `at_least`, waits for so many, but not longer than `timeout`. Messages of a group
+        may be held as long as needed, and want a verdict each; a message that the program drops goes back."""
+        how = fetch_request(count, at_least, timeout)
+        key = (patterns, group, on_error, *settings.items())
+        sub = self._fetchers.take(key) if group is not None else None
+        if sub is None:
+            sub = self._subscribe(
+                patterns, settings,
+                group=group, start=start, concurrency=CONCURRENCY_MAX, on_error=on_error, fetching=True,
+            )  # fmt: skip
+        ticket, idle = Ticket(), False
+        try:
+            with self._pump.lock:
+                self._session.fetch(sub, how, ticket)
+            self._pump.wait(lambda: ticket.done, how.expires_ms / 1000 + FETCH_GRACE_S)
+            self._pump.check()
+            with self._pump.lock:
+                messages = fetched(sub)
+            if ticket.done:
+                ticket.result()
+                idle = group is not None
+            elif not messages and not self._session.live:
+                raise self._pump.too_late("the hub did not answer a fetch", how.expires_ms / 1000)
+        finally:
+            displaced = self._fetchers.put(key, sub) if idle else sub
+            if displaced is not None:
+                self._pump.drop(displaced)
+        return messages
+
+    def _subscribe(self, patterns: Sequence[str], settings: Mapping[str, Any], **how: Any) -> Subscription:
+        sub: Subscription = self._open(subscription_maker(self._pump, patterns, settings=settings, **how), ANSWER_S)
+        return sub

@@ -1,0 +1,144 @@
+"""The loop over messages or batches: `for msg in fab.consume(...)`.
+
+A consumer is an iterator that must end well: leaving the loop, `close()` and being forgotten all unsubscribe. So the
+work is in a generator whose `finally` does it, and which is started at once so that the `finally` is sure to run.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from types import TracebackType
+from typing import Generic, TypeVar, cast
+
+from fabric_client.core.batch import Batch
+from fabric_client.core.ending import InHand
+from fabric_client.core.message import Message
+from fabric_client.core.refresh import Refresh
+from fabric_client.core.requests import Request, Responder
+from fabric_client.core.subscription import Subscription
+from fabric_client.core.ticket import Ticket
+from fabric_client.core.verdict_exceptions import Seconds, patience
+from fabric_client.options import ANSWER_S
+from fabric_client.sync.driver import Pump
+
+T = TypeVar("T")
+OnRefresh = Callable[[Refresh], object]
+
+
+class Consumer(Generic[T]):
+    """Iterate it, from one thread at a time. Verdicts may be given from any thread, until the consumer is closed;
+    `stop` and `close` may be called from any thread."""
+
+    def __init__(self, owner: object, pump: Pump, sub: Subscription, loop: "Generator[T | None, None, None]") -> None:
+        self._owner = owner  # keeps the client alive as long as someone iterates
+        self._pump = pump
+        self._sub = sub
+        self._loop = loop
+        next(loop)
+
+    @property
+    def group(self) -> str | None:
+        return self._sub.group
+
+    def __iter__(self) -> Iterator[T]:
+        return cast(Iterator[T], self._loop)  # None is yielded once, in __init__
+
+    def __next__(self) -> T:
+        return cast(T, next(self._loop))
+
+    def ready(self, refresh: Refresh | int, timeout: Seconds | None = ANSWER_S) -> None:
+        """Tell the hub that the local copy is in use again after a refresh; returns when it knows."""
+        number = refresh.number if isinstance(refresh, Refresh) else refresh
+        ticket = Ticket()
+        self._pump.check()
+        with self._pump.lock:
+            self._pump.session.ready(self._sub, number, ticket)
+        self._pump.result(ticket, patience(timeout), "the hub did not answer a READY")
+
+    def stop(self) -> None:
+        """End the loop at its next step, from any thread or a signal handler. What the loop has not handed out goes
+        back to the group at once; the message in hand may be settled."""
+        self._pump.halt(self._sub)
+
+    def close(self) -> None:
+        """Unsubscribe, and end the loop; from any thread. What has no verdict yet goes back to the group, uncounted."""
+        try:
+            self._loop.close()
+        except ValueError:  # another thread waits in it
+            self._pump.drop(self._sub)
+
+    def __enter__(self) -> "Consumer[T]":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def messages(
+    owner: object, pump: Pump, sub: Subscription, count: int | None, timeout: float | None, on_refresh: OnRefresh | None
+) -> Generator[Message | None, None, None]:
+    left = -1 if count is None else count
+    try:
+        yield None
+        while left:
+            batch = pump.next_item(sub, timeout)
+            if batch is None:
+                return
+            if isinstance(batch, Refresh):
+                batch.tell(on_refresh)
+                continue
+            sub.in_hand = InHand(batch, bodies := iter(batch.payloads))
+            for index, body in enumerate(bodies):
+                if sub.careful:
+                    if not pump.may_begin(sub, batch, timeout):
+                        return
+                    if batch.is_gone(index):
+                        continue
+                yield Message(batch, index, body)
+                left -= 1
+                if not left:
+                    break
+    finally:
+        pump.drop(sub)
+
+
+def batches(
+    owner: object, pump: Pump, sub: Subscription, count: int | None, timeout: float | None, on_refresh: OnRefresh | None
+) -> Generator[Batch | None, None, None]:
+    left = -1 if count is None else count
+    try:
+        yield None
+        while left:
+            batch = pump.next_item(sub, timeout)
+            if batch is None:
+                return
+            if isinstance(batch, Refresh):
+                batch.tell(on_refresh)
+                continue
+            if sub.careful:
+                if not pump.may_begin(sub, batch, timeout):
+                    return
+                if batch.is_void:
+                    continue
+            yield batch
+            left -= batch.count
+            if count is not None and left <= 0:
+                return
+    finally:
+        pump.drop(sub)
+
+
+def requests(
+    owner: object, pump: Pump, sub: Responder, count: int | None, timeout: float | None
+) -> Generator[Request | None, None, None]:
+    left = -1 if count is None else count
+    try:
+        yield None
+        while left:
+            request = pump.next_request(sub, timeout)
+            if request is None:
+                return
+            yield request
+            left -= 1
+    finally:
+        pump.drop(sub)

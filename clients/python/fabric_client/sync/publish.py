@@ -1,0 +1,249 @@
+"""Publishing with the blocking client: now, later, and in any number."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Unpack, overload
+
+from fabric_client.core.outgoing import LANE_BODY_MAX, Fit, Options
+from fabric_client.core.publisher import Publisher
+from fabric_client.core.receipt import Receipt, Scheduled, total
+from fabric_client.core.schedules import Schedule, cancelled_due, check_one_schedule, schedule_choice, schedule_page
+from fabric_client.core.session import Session
+from fabric_client.core.ticket import Ticket
+from fabric_client.core.unconfirmed import Pending
+from fabric_client.core.verdict_exceptions import Seconds, patience
+from fabric_client.errors import ConnectionLost, Timeout, refusal_error
+from fabric_client.options import (
+    ANSWER_S,
+    PUBLISH_S,
+    MessageOptions,
+    Moment,
+    PublishOptions,
+    ScheduleOptions,
+    message_of,
+    pack,
+    steering_of,
+)
+from fabric_client.sync.base import Base
+from fabric_protocol import messages as m
+from fabric_protocol.columns import HeaderValue
+
+
+class Publishing(Base):
+    _session: Session
+    _publisher: Publisher
+
+    @overload
+    def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds | None = PUBLISH_S,
+        **options: Unpack[MessageOptions],
+    ) -> Receipt: ...
+
+    @overload
+    def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds | None = PUBLISH_S,
+        delay: Seconds,
+        every: Seconds | None = None,
+        cron: str | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Scheduled: ...
+
+    @overload
+    def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds | None = PUBLISH_S,
+        at: Moment,
+        every: Seconds | None = None,
+        cron: str | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Scheduled: ...
+
+    @overload
+    def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds | None = PUBLISH_S,
+        every: Seconds,
+        **options: Unpack[ScheduleOptions],
+    ) -> Scheduled: ...
+
+    @overload
+    def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds | None = PUBLISH_S,
+        cron: str,
+        **options: Unpack[ScheduleOptions],
+    ) -> Scheduled: ...
+
+    @overload
+    def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds | None = PUBLISH_S,
+        **options: Unpack[PublishOptions],
+    ) -> Receipt: ...
+
+    def publish(
+        self, topic: str, data: object, *, timeout: Seconds | None = PUBLISH_S, **options: Unpack[PublishOptions]
+    ) -> Receipt:
+        """Publish one message and return when the hub has it on disk. Bytes are sent as they are; text, and all else
+        as JSON, with a header that says so, so that `data` of the message is what was published. `PublishOptions` lists
+        what else may be said. With `delay`, `at`, `every` or `cron` the hub keeps the message until it is due, and the
+        answer is a `Scheduled` with the id of the schedule."""
+        message, steering = message_of(topic, data, **options)
+        self._make_room(timeout)
+        ticket = Ticket()
+        with self._pump.lock:
+            self._pump.check()
+            if steering.scheduled:
+                self._publisher.put_alone(message, steering, ticket)  # so that it can be cancelled alone
+            else:
+                self._publisher.put(message, steering, ticket)
+        return self._pump.published([Pending(ticket)], patience(timeout))[0]
+
+    def publish_many(
+        self,
+        topic: str,
+        payloads: Iterable[object],
+        *,
+        keys: Sequence[str | bytes] | None = None,
+        ids: Sequence[str | bytes] | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        timeout: Seconds | None = PUBLISH_S,
+        **options: Any,
+    ) -> Receipt:
+        """Publish many messages on one topic and return when all are on disk. The receipt has the first seq; with `ids`
+        it has the seq of each, and which of them the hub had already. Other options are those of `publish`."""
+        steering = steering_of(options)
+        blocks = pack(topic, payloads, steering, keys=keys, ids=ids, headers=headers)
+        check_one_schedule(steering, len(blocks))
+        pending = [Pending(Ticket(), count) for _, count in blocks]
+        try:
+            for (raw, count), (ticket, _) in zip(blocks, pending, strict=True):
+                self._make_room(timeout)
+                with self._pump.lock:
+                    self._pump.check()
+                    self._publisher.put_block(raw, count, steering, topic, ticket, each=ids is not None)
+                    self._pump.turn_locked()
+        except (Timeout, ConnectionLost):
+            with self._pump.lock:
+                raise self._pump.unpublished(pending, patience(timeout)) from None
+        except BaseException as error:
+            with self._pump.lock:
+                self._pump.interrupted(pending, error)
+            raise
+        return total(self._pump.published(pending, patience(timeout)))
+
+    def publish_nowait(self, topic: str, data: object, **options: Unpack[PublishOptions]) -> None:
+        """Publish without waiting for the confirm; `flush` waits for all. When the buffer is full this waits for
+        room. Raises PublishRefused when the hub has refused messages; unless it is among them, this one is accepted
+        all the same."""
+        publisher = self._publisher
+        lane = publisher.lane
+        if (
+            not options
+            and (topic == lane.topic or topic in lane.topics)
+            and type(data) is bytes
+            and len(data) <= LANE_BODY_MAX
+        ):
+            # The short cut, without a lock. Look at outgoing.Lane for why nothing gets lost.
+            items = lane.items
+            items.append(data if lane.topic is not None else (topic, data))
+            if len(items) < lane.limit and publisher.lane is lane:
+                return
+            with self._pump.lock:
+                self._pump.check()
+                publisher.absorb(lane)
+                self._pump.turn_locked()
+                self._pump.hand_over_locked()
+        else:
+            self._gather(*message_of(topic, data, **options))
+        self._make_room(None)
+        if publisher.refusals:
+            raise refusal_error(publisher.take_refusals())
+
+    def _gather(self, message: Fit, options: Options) -> None:
+        """The long way of publish_nowait."""
+        publisher, pump = self._publisher, self._pump
+        with self._pump.lock:
+            pump.check()
+            first = not publisher.waiting
+            if first:
+                # Confirms that have arrived may free the line; only then is it known whether to gather or to go.
+                pump.turn_locked()
+            blocks = publisher.blocks
+            if options.scheduled:
+                publisher.put_alone(message, options, None)
+            else:
+                publisher.put(message, options)
+            if first or publisher.blocks != blocks:
+                pump.turn_locked()
+                pump.hand_over_locked()
+            publisher.open_lane(message)
+
+    def drain(self, timeout: Seconds | None = None) -> None:
+        """Wait until `publish_nowait` has room."""
+        self._make_room(timeout)
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many messages the hub has not confirmed yet."""
+        return self._publisher.unconfirmed
+
+    def flush(self, timeout: Seconds | None = PUBLISH_S) -> None:
+        """Wait until the hub has confirmed every publish and every verdict. When it has not in time, this raises
+        Unconfirmed, Timeout or ConnectionLost, whose `verdicts` names the messages with unconfirmed ones. Otherwise it
+        raises PublishRefused for messages that the hub refused, what the hub has against verdicts, and
+        VerdictsUnconfirmed, which names messages whose verdicts were lost with a session since the last flush."""
+        self._pump.check()
+        with self._pump.lock:
+            for sub in list(self._session.subscriptions.values()):
+                self._session.flush(sub)
+        timeout = patience(timeout)
+        done = self._pump.wait(lambda: self._session.settled or self._session.error, timeout)
+        with self._pump.lock:
+            self._pump.flushed(done, timeout)
+
+    def cancel(
+        self, id: int | Receipt | None = None, *, name: str | None = None, timeout: Seconds | None = ANSWER_S
+    ) -> datetime:
+        """Take back a scheduled publish, by its id or by its name; when it would have been due. Raises NotFound when
+        there is none: it has fired, was cancelled, or never was."""
+        choice = schedule_choice(id, name)
+        return cancelled_due(self._ask(lambda rid: m.Cancel(rid, choice), timeout, "no answer to a cancel"))
+
+    def schedules(self, *, page: int = 100, timeout: Seconds | None = ANSWER_S) -> Iterator[Schedule]:
+        """What is scheduled, in the order in which it is due; fetched a page at a time."""
+        after: Any = None
+        while True:
+            answer = self._inform(schedule_page(after, page), timeout)
+            yield from map(Schedule.of, answer["schedules"])
+            after = answer.get("next")
+            if not answer.get("more"):
+                return
+
+    def _make_room(self, timeout: Seconds | None) -> None:
+        timeout = patience(timeout)
+        if self._publisher.full:
+            room = self._pump.wait(lambda: not self._publisher.full or self._session.error, timeout)
+            self._pump.check()
+            if not room:
+                raise self._pump.too_late("the publish buffer stayed full", timeout)

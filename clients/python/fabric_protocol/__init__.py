@@ -1,0 +1,1 @@
+"""What the hub and every client share: errors, names, bounds, messages, blocks and frames."""

@@ -1,0 +1,448 @@
+"""The block: a batch of messages as columns, on the wire, on disk and in the consumer alike.
+
+A producer encodes a block once. The hub stamps four head fields and otherwise passes the bytes on; nobody encodes
+it again. The one idea to hold while reading: every variable-length column is `u32[n+1] offsets | bytes`, and every
+array starts on a multiple of eight, so that a reader may map it without copying.
+
+Layout, little-endian (fields marked * are the hub's):
+
+    head 56  magic "FAB1" | version u8 | flags u8 | priority u8 | spare u8 | count u32 | n_topics u16 | spare u16
+             base_seq u64 * | ts_us i64 * | expires_us i64 | body_len u32 | body_crc u32 | spare u32 | head_crc u32 *
+    body     topics      column of n_topics
+             topic_idx   u16[count]                           absent when n_topics == 1
+             keys        column of count                      absent unless KEYS
+             ids         column of count                      absent unless IDS
+             headers     absent unless HEADERS:
+                         n_names u32 | n_pairs u32 | first_pair u32[count+1] | names column of n_names
+                         name_idx u16[n_pairs], top bit set when the value is text | values column of n_pairs
+             payload     column of count
+
+Spare fields and padding are written as zeros and not looked at by readers. Columns and headers are coded in
+`columns`; here is how they make a block. Standard library only: hub, client and Spark all stand on these files.
+"""
+
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from fabric_protocol.columns import (
+    Headers,
+    HeaderValue,
+    aligned,
+    check_column,
+    check_headers,
+    column,
+    column_end,
+    decode_headers,
+    encode_headers,
+    headers_end,
+    items,
+    longest,
+    padded,
+    select_column,
+    select_headers,
+)
+from fabric_protocol.errors import BlockError, Code
+
+if sys.byteorder != "little":
+    raise ImportError("fabric blocks are little-endian; this machine is not")
+
+MAGIC: Final = b"FAB1"
+VERSION: Final = 1
+HEAD: Final = struct.Struct("<4sBBBBIHHQqqIIII")
+HEAD_BYTES: Final = HEAD.size  # 56
+_BODY_CRC_AT: Final = 44
+_HEAD_CRC_AT: Final = HEAD_BYTES - 4
+_STAMP: Final = struct.Struct("<Qq")
+_STAMP_AT: Final = 16
+_GLANCE: Final = struct.Struct("<8xIH2xQq")  # count, n_topics, base_seq, ts_us
+_EXPIRES_AT: Final = 32
+_I64: Final = struct.Struct("<q")
+_U32: Final = struct.Struct("<I")
+_PAIR: Final = struct.Struct("<II")
+_ONE_TOPIC_AT: Final = HEAD_BYTES + _PAIR.size  # where the topic's bytes are when there is one
+
+# What the flag bits say about the body.
+KEYS: Final = 1
+IDS: Final = 2
+HEADERS: Final = 4
+SPARSE: Final = 8  # picked messages: seq of message i is not base_seq + i; the DELIVER frame lists the seqs
+_KNOWN_FLAGS: Final = KEYS | IDS | HEADERS | SPARSE
+
+# Bounds. A block is held in memory whole by three processes, so it has a ceiling; the rest follows from field widths.
+BLOCK_BYTES_MAX: Final = 16 << 20
+COUNT_MAX: Final = 65_536
+TOPICS_MAX: Final = 65_535
+TOPIC_BYTES_MAX: Final = 255
+KEY_BYTES_MAX: Final = 255
+ID_BYTES_MAX: Final = 200
+PRIORITY_MAX: Final = 9  # served first
+PRIORITY_DEFAULT: Final = 4
+
+
+def encode(
+    topics: str | Sequence[str],
+    payloads: Sequence[bytes],
+    *,
+    keys: Sequence[bytes] | None = None,
+    ids: Sequence[bytes] | None = None,
+    headers: Sequence[Headers | None] | None = None,
+    priority: int = PRIORITY_DEFAULT,
+    expires_us: int = 0,
+) -> bytes:
+    """Pack messages into an unstamped block. `topics` is one name for all, or one name for each message."""
+    count = len(payloads)
+    _require(1 <= count <= COUNT_MAX, f"a block holds 1..{COUNT_MAX} messages, not {count}")
+    _require(0 <= priority <= PRIORITY_MAX, f"priority is 0..{PRIORITY_MAX}, not {priority}")
+    _require(0 <= expires_us < 1 << 63, f"expires_us is a time after 1970, not {expires_us}")
+    if isinstance(topics, str):
+        table, index = [_topic(topics)], None
+    else:
+        _require(len(topics) == count, "one topic for each message")
+        names, index = _intern(topics)
+        table = [_topic(name) for name in names]
+    flags = 0
+    sections = [column(table)]
+    if index is not None:
+        sections.append(padded(index.tobytes()))
+    for bit, name, limit, values in ((KEYS, "key", KEY_BYTES_MAX, keys), (IDS, "id", ID_BYTES_MAX, ids)):
+        if values is not None:
+            _require(len(values) == count, f"one {name} for each message")
+            _require(max(map(len, values)) <= limit, f"a {name} is at most {limit} bytes")
+            flags |= bit
+            sections.append(column(values))
+    if headers is not None:
+        _require(len(headers) == count, "one header map, or None, for each message")
+        flags |= HEADERS
+        sections.append(encode_headers(headers))
+    sections.append(column(payloads))
+    return _seal(flags, priority, count, len(table), expires_us, sections)
+
+
+def stamp(raw: bytes, base_seq: int, ts_us: int) -> bytes:
+    """The same block with the hub's fields filled in."""
+    head = b"".join((raw[:_STAMP_AT], _STAMP.pack(base_seq, ts_us), raw[_STAMP_AT + _STAMP.size : _HEAD_CRC_AT]))
+    return b"".join((head, _U32.pack(zlib.crc32(head)), memoryview(raw)[HEAD_BYTES:]))
+
+
+def expiring(raw: bytes, expires_us: int) -> bytes:
+    """The same block, not stamped yet, with another expiry."""
+    return b"".join((raw[:_EXPIRES_AT], _I64.pack(expires_us), memoryview(raw)[_EXPIRES_AT + _I64.size :]))
+
+
+def verify_stamp(raw: bytes | memoryview) -> None:
+    """Check the head's CRC, which the hub wrote."""
+    if len(raw) < HEAD_BYTES or zlib.crc32(memoryview(raw)[:_HEAD_CRC_AT]) != _U32.unpack_from(raw, _HEAD_CRC_AT)[0]:
+        raise BlockError("the head does not match its CRC")
+
+
+class Stamp(NamedTuple):
+    """Which messages a stamped block holds, and since when."""
+
+    base_seq: int
+    last_seq: int
+    ts_us: int
+
+
+def stamp_of(raw: bytes | memoryview) -> Stamp:
+    """The stamp of a block, with the head's CRC checked, the body untouched."""
+    verify_stamp(raw)
+    count, _, base_seq, ts_us = _GLANCE.unpack_from(raw)
+    return Stamp(base_seq, base_seq + count - 1, ts_us)
+
+
+def glance(raw: bytes) -> tuple[Stamp, list[bytes]]:
+    """Stamp and topics (not decoded) of a block that was checked before, at a fraction of the cost of parsing it."""
+    count, n_topics, base_seq, ts_us = _GLANCE.unpack_from(raw)
+    if n_topics == 1:
+        start = HEAD_BYTES + 8
+        topics = [raw[start : start + _U32.unpack_from(raw, start - 4)[0]]]
+    else:
+        topics = items(raw, HEAD_BYTES, n_topics)
+    return Stamp(base_seq, base_seq + count - 1, ts_us), topics
+
+
+def cut(block: "Block", start: int, stop: int) -> bytes:
+    """A stamped block of messages start..stop-1, whose base_seq is that of its first message.
+
+    Out of a SPARSE block comes a SPARSE block: its seqs are then whatever the caller lists beside it.
+    """
+    assert 0 <= start < stop <= block.count
+    if start == 0 and stop == block.count:
+        return block.raw
+    return _select(block, [(start, stop)], block.flags)
+
+
+def pick(block: "Block", runs: Sequence[tuple[int, int]]) -> bytes:
+    """A stamped block of several runs of messages (each start..stop-1). SPARSE when they are not one run."""
+    assert runs
+    if len(runs) == 1:
+        return cut(block, *runs[0])
+    return _select(block, runs, block.flags | SPARSE)
+
+
+def select(block: "Block", runs: Sequence[tuple[int, int]]) -> bytes:
+    """A block of several runs of messages of one that is not stamped yet: it is numbered as if there were no others."""
+    assert runs
+    return _select(block, runs, block.flags)
+
+
+def join(blocks: Sequence["Block"]) -> bytes:
+    """One unstamped block out of several that agree on priority and expiry, in the given order."""
+    first = blocks[0]
+    if len(blocks) == 1:
+        return first.raw
+    same = all(b.priority == first.priority and b.expires_us == first.expires_us for b in blocks)
+    _require(same, "joined blocks agree on priority and expiry")
+    flags = 0
+    for b in blocks:
+        flags |= b.flags
+    names = [name for b in blocks for name in b.topic_names()]
+    payloads = [p for b in blocks for p in b.payloads()]
+    keys = [k for b in blocks for k in b.keys()] if flags & KEYS else None  # noqa: SIM118 - a block is no dict
+    ids = [k for b in blocks for k in b.ids()] if flags & IDS else None
+    headers = [h for b in blocks for h in b.headers()] if flags & HEADERS else None
+    topics: str | list[str] = names[0] if len(set(names)) == 1 else names
+    return encode(
+        topics, payloads, keys=keys, ids=ids, headers=headers, priority=first.priority, expires_us=first.expires_us
+    )
+
+
+class Sections(NamedTuple):
+    """Where each part of the body starts, from the start of the block; -1 when absent."""
+
+    topic_idx: int
+    keys: int
+    ids: int
+    headers: int
+    payload: int
+
+
+class Block:
+    """A parsed block. Construction checks the head and the outline; `verify` checks everything else.
+
+    Columns are decoded when asked for, so a hub that only moves blocks never opens a message.
+    """
+
+    __slots__ = (
+        *("_sections", "base_seq", "body_crc", "count", "expires_us", "flags"),
+        *("n_topics", "priority", "raw", "topics", "ts_us"),
+    )
+
+    def __init__(self, raw: bytes) -> None:
+        size = len(raw)
+        if size < HEAD_BYTES:
+            raise BlockError(f"a block has a head of {HEAD_BYTES} bytes; this has {size} in all")
+        if size > BLOCK_BYTES_MAX:
+            raise BlockError(f"a block is at most {BLOCK_BYTES_MAX} bytes, not {size}", Code.TOO_LARGE)
+        head = HEAD.unpack_from(raw)
+        magic, version, flags, priority, _, count, n_topics, _, seq, ts, expires, body_len, body_crc, _, _ = head
+        if magic != MAGIC:
+            raise BlockError("not a block: the magic is missing")
+        if version != VERSION:
+            raise BlockError(f"block version {version} is not known here", Code.UNSUPPORTED_VERSION)
+        if flags & ~_KNOWN_FLAGS:
+            raise BlockError(f"unknown flags {flags:#x}")
+        if priority > PRIORITY_MAX:
+            raise BlockError(f"priority {priority} is over {PRIORITY_MAX}")
+        if not 1 <= count <= COUNT_MAX:
+            raise BlockError(f"count {count} is not in 1..{COUNT_MAX}")
+        if not 1 <= n_topics <= min(count, TOPICS_MAX):
+            raise BlockError(f"{n_topics} topics for {count} messages")
+        if expires < 0:
+            raise BlockError(f"expires_us {expires} is before 1970")
+        if body_len != size - HEAD_BYTES or body_len % 8:
+            raise BlockError(f"body_len {body_len} does not fit {size - HEAD_BYTES} bytes of body")
+        self.raw = raw
+        self.flags: int = flags
+        self.priority: int = priority
+        self.count: int = count
+        self.n_topics: int = n_topics
+        self.base_seq: int = seq
+        self.ts_us: int = ts
+        self.expires_us: int = expires
+        self.body_crc: int = body_crc
+        self.topics, self._sections = self._outline()
+
+    @property
+    def last_seq(self) -> int:
+        return self.base_seq + self.count - 1
+
+    @property
+    def sections(self) -> Sections:
+        """For those who map the columns themselves."""
+        return self._sections
+
+    def stamped(self, base_seq: int, ts_us: int) -> "Block":
+        """This block with the hub's fields filled in, without parsing it again."""
+        block = object.__new__(Block)
+        block.raw = stamp(self.raw, base_seq, ts_us)
+        block.base_seq, block.ts_us = base_seq, ts_us
+        block.flags, block.priority, block.count = self.flags, self.priority, self.count
+        block.n_topics, block.expires_us, block.body_crc = self.n_topics, self.expires_us, self.body_crc
+        block.topics, block._sections = self.topics, self._sections
+        return block
+
+    def verify(self) -> None:
+        """Check the body's CRC and every offset, so that no later access can go astray."""
+        raw, count, at = self.raw, self.count, self._sections
+        self.verify_body()
+        if at.topic_idx >= 0:
+            used = set(self.topic_idx())
+            # All used as well: the hub routes by the table alone, without a look at who uses it.
+            if max(used) >= self.n_topics or len(used) != self.n_topics:
+                raise BlockError("topic indexes and topic table do not match")
+        for name, pos, limit in (("key", at.keys, KEY_BYTES_MAX), ("id", at.ids, ID_BYTES_MAX)):
+            if pos >= 0:
+                offsets = check_column(raw, pos, count)
+                if longest(offsets) > limit:
+                    raise BlockError(f"a {name} is longer than {limit} bytes")
+        if at.headers >= 0:
+            check_headers(raw, at.headers, count)
+        check_column(raw, at.payload, count)
+
+    def verify_body(self) -> None:
+        """Check the body's CRC alone: enough for bytes whose offsets were checked when they came in."""
+        raw = self.raw
+        if zlib.crc32(memoryview(raw)[HEAD_BYTES:]) != self.body_crc:
+            raise BlockError("the body does not match its CRC")
+
+    def verify_stamp(self) -> None:
+        """Check the head's CRC, which the hub wrote."""
+        verify_stamp(self.raw)
+
+    def payloads(self) -> list[bytes]:
+        return items(self.raw, self._sections.payload, self.count)
+
+    def payload_bytes(self) -> int:
+        """Bytes of all payloads together, without decoding them."""
+        size: int = _U32.unpack_from(self.raw, self._sections.payload + 4 * self.count)[0]
+        return size
+
+    def topic_idx(self) -> Sequence[int]:
+        """For each message the place of its topic in `topics`."""
+        at = self._sections.topic_idx
+        if at < 0:
+            return bytes(self.count)
+        return memoryview(self.raw)[at : at + 2 * self.count].cast("H")
+
+    def topic_names(self) -> list[str]:
+        topics = self.topics
+        if self.n_topics == 1:
+            return [topics[0]] * self.count
+        return [topics[i] for i in self.topic_idx()]
+
+    def keys(self) -> list[bytes]:
+        """Ordering keys; empty for messages without one."""
+        at = self._sections.keys
+        return [b""] * self.count if at < 0 else items(self.raw, at, self.count)
+
+    def ids(self) -> list[bytes]:
+        """Idempotency keys; empty for messages without one."""
+        at = self._sections.ids
+        return [b""] * self.count if at < 0 else items(self.raw, at, self.count)
+
+    def headers(self) -> list[dict[str, HeaderValue]]:
+        at = self._sections.headers
+        return [{} for _ in range(self.count)] if at < 0 else decode_headers(self.raw, at, self.count)
+
+    def _outline(self) -> tuple[tuple[str, ...], Sections]:
+        """Walk the sections by their lengths alone; the body must be used up exactly."""
+        raw, count, flags = self.raw, self.count, self.flags
+        topics = _topics(raw, self.n_topics)
+        pos = column_end(raw, HEAD_BYTES, self.n_topics)
+        topic_idx = keys = ids = headers = -1
+        if self.n_topics > 1:
+            topic_idx, pos = pos, aligned(pos + 2 * count)
+        if flags & KEYS:
+            keys, pos = pos, column_end(raw, pos, count)
+        if flags & IDS:
+            ids, pos = pos, column_end(raw, pos, count)
+        if flags & HEADERS:
+            headers, pos = pos, headers_end(raw, pos, count)
+        payload = pos
+        if column_end(raw, pos, count) != len(raw):
+            raise BlockError("the sections do not fill the body")
+        return topics, Sections(topic_idx, keys, ids, headers, payload)
+
+
+# Making blocks out of blocks.
+
+
+def _topics(raw: bytes, n: int) -> tuple[str, ...]:
+    """The topic table, checked. One topic is by far the most frequent case, and has a short way."""
+    offsets = _PAIR.unpack_from(raw, HEAD_BYTES) if n == 1 and len(raw) >= _ONE_TOPIC_AT else ()
+    try:
+        if offsets and offsets[0] == 0 and offsets[1] <= min(TOPIC_BYTES_MAX, len(raw) - _ONE_TOPIC_AT):
+            return (raw[_ONE_TOPIC_AT : _ONE_TOPIC_AT + offsets[1]].decode(),)
+        offsets = check_column(raw, HEAD_BYTES, n)
+        if longest(offsets) > TOPIC_BYTES_MAX:
+            raise BlockError(f"a topic is longer than {TOPIC_BYTES_MAX} bytes", Code.BAD_TOPIC)
+        start = HEAD_BYTES + 4 * (n + 1)
+        data = raw[start : start + offsets[-1]]
+        if data.isascii():  # then characters are bytes, and the table is decoded at once
+            text = data.decode()
+            names = tuple([text[a:b] for a, b in pairwise(offsets)])
+        else:
+            names = tuple([data[a:b].decode() for a, b in pairwise(offsets)])
+    except UnicodeDecodeError:
+        raise BlockError("a topic is not UTF-8", Code.BAD_TOPIC) from None
+    if len(set(names)) != n:
+        raise BlockError("the topic table names a topic twice")
+    return names
+
+
+def _select(block: Block, runs: Sequence[tuple[int, int]], flags: int) -> bytes:
+    """A stamped block of the chosen runs; columns are sliced, only headers are encoded anew."""
+    raw, count, at = block.raw, block.count, block._sections
+    table, index = list(block.topics), None
+    if block.n_topics > 1:
+        places = block.topic_idx()
+        table, index = _intern([table[i] for a, b in runs for i in places[a:b]])
+    sections = [column([name.encode() for name in table])]
+    if index is not None:
+        sections.append(padded(index.tobytes()))
+    sections.extend(select_column(raw, pos, count, runs) for pos in (at.keys, at.ids) if pos >= 0)
+    if at.headers >= 0:
+        sections.append(encode_headers(list(select_headers(raw, at.headers, count, runs))))
+    sections.append(select_column(raw, at.payload, count, runs))
+    size = sum(b - a for a, b in runs)
+    sealed = _seal(flags, block.priority, size, len(table), block.expires_us, sections)
+    return stamp(sealed, block.base_seq + runs[0][0], block.ts_us)
+
+
+def _topic(name: str) -> bytes:
+    try:
+        topic = name.encode()
+    except UnicodeEncodeError:
+        raise BlockError(f"topic {name!r:.80} is not text that UTF-8 can hold", Code.BAD_TOPIC) from None
+    if len(topic) > TOPIC_BYTES_MAX:
+        raise BlockError(f"a topic is at most {TOPIC_BYTES_MAX} bytes, not {len(topic)}", Code.BAD_TOPIC)
+    return topic
+
+
+def _intern(topics: Sequence[str]) -> tuple[list[str], "array[int] | None"]:
+    """A table of the distinct topics and, when there are several, each message's place in it."""
+    places: dict[str, int] = {}
+    index = [places.setdefault(t, len(places)) for t in topics]
+    _require(len(places) <= TOPICS_MAX, f"a block has at most {TOPICS_MAX} topics")
+    return list(places), array("H", index) if len(places) > 1 else None
+
+
+def _seal(flags: int, priority: int, count: int, n_topics: int, expires_us: int, sections: Sequence[bytes]) -> bytes:
+    size, crc = sum(map(len, sections)), 0
+    if HEAD_BYTES + size > BLOCK_BYTES_MAX:
+        raise BlockError(f"a block is at most {BLOCK_BYTES_MAX} bytes, not {HEAD_BYTES + size}", Code.TOO_LARGE)
+    for section in sections:
+        crc = zlib.crc32(section, crc)
+    head = HEAD.pack(MAGIC, VERSION, flags, priority, 0, count, n_topics, 0, 0, 0, expires_us, size, crc, 0, 0)
+    return b"".join((head, *sections))
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise BlockError(message)

@@ -1,0 +1,150 @@
+"""The range of every number that a peer sends, in one table.
+
+A number is compared with its range where it enters the hub, before any arithmetic: positional fields by
+`wire` (BAD_META), fields of maps by the router (BAD_OPTION), fields of a block by `block` (BAD_BLOCK). The ranges are
+such that whatever the hub derives from them fits the 64 bits of the wire and of the journal's rows.
+"""
+
+from typing import Final, NamedTuple
+
+from fabric_protocol.errors import Code
+
+NUMBER_MAX: Final = (1 << 63) - 1
+YEAR_MS: Final = 366 * 86_400_000
+HORIZON_MS: Final = 10 * YEAR_MS  # the longest wait; a longer one is a mistake, most likely of units
+TIME_US_MAX: Final = 253_402_300_799_000_000  # the last second of the year 9999: what calendars of clients can show
+CHANNEL_MAX: Final = 65_535
+EPOCH_MAX: Final = (1 << 62) - 1  # so many claims that nobody gets there honestly
+
+# Least, default, most.
+HEARTBEAT_MS: Final = (200, 5_000, 60_000)
+TTL_MS: Final = (1_000, 30_000, 600_000)
+LEASE_MS: Final = (100, 30_000, 43_200_000)
+LEASE_MAX_MS: Final = (100, 3_600_000, 604_800_000)
+ATTEMPTS: Final = (0, 5, 1_000)
+BACKOFF_MS: Final = (0, 500, 86_400_000)
+BACKOFF_MAX_MS: Final = (0, 300_000, 604_800_000)
+JITTER_PCT: Final = (0, 10, 100)
+CONCURRENCY: Final = (1, 1, 65_536)
+EVERY_MS: Final = (100, 0, HORIZON_MS)  # more often is a stream, not a schedule
+REQUEST_MS: Final = (1, 10_000, 600_000)
+REPLIES: Final = (1, 1, 65_536)
+REFRESH_MS: Final = (1_000, 600_000, 86_400_000)
+GET_N: Final = (1, 1, 1_000)
+INFO_N: Final = (1, 1_000, 1_000)
+SCHEDULES_N: Final = (1, 100, 500)
+LETTERS_N: Final = (1, 100, 1_000)
+TOPIC_COUNT_MAX: Final = 1 << 53  # of messages or bytes: what a double holds
+
+
+class Bound(NamedTuple):
+    """One row: a field of a verb, the range that is accepted, and the code of the error for everything else."""
+
+    verb: str
+    field: str
+    least: int
+    most: int
+    code: Code
+
+
+def _positional(verb: str, field: str, least: int = 0, most: int = NUMBER_MAX) -> Bound:
+    return Bound(verb, field, least, most, Code.BAD_META)
+
+
+def _named(verb: str, field: str, least: int = 0, most: int = NUMBER_MAX) -> Bound:
+    return Bound(verb, field, least, most, Code.BAD_OPTION)
+
+
+def _setting(verb: str, field: str, bounds: tuple[int, int, int]) -> Bound:
+    return _named(verb, field, bounds[0], bounds[2])
+
+
+def _group(verb: str) -> tuple[Bound, ...]:
+    return (
+        _setting(verb, "lease_ms", LEASE_MS),
+        _setting(verb, "lease_max_ms", LEASE_MAX_MS),
+        _setting(verb, "attempts_max", ATTEMPTS),
+        _setting(verb, "backoff_ms", BACKOFF_MS),
+        _setting(verb, "backoff_max_ms", BACKOFF_MAX_MS),
+        _setting(verb, "jitter_pct", JITTER_PCT),
+    )
+
+
+def _verdicts(verb: str) -> tuple[Bound, ...]:
+    return (
+        _positional(verb, "verdict", 0, 4),
+        _positional(verb, "first", 1),
+        _positional(verb, "last", 1),
+        _positional(verb, "delay of RETRY", 0, HORIZON_MS),
+        _positional(verb, "lease of TOUCH", 0, HORIZON_MS),
+    )
+
+
+TABLE: Final = (
+    _positional("all", "chan"),
+    _positional("all", "rid"),
+    Bound("HELLO", "proto", 1, 1, Code.UNSUPPORTED_VERSION),
+    _setting("HELLO", "hb_ms", HEARTBEAT_MS),
+    _setting("HELLO", "ttl_ms", TTL_MS),
+    _named("HELLO", "producer.epoch", 1, EPOCH_MAX),
+    _named("HELLO", "resume.subs: chan"),
+    _named("HELLO", "resume.subs: ordinal"),
+    _positional("PUB", "pseq"),
+    _positional("PUB", "level", 0, 1),
+    _named("PUB", "ttl_ms", 1, HORIZON_MS),
+    _named("PUB", "delay_ms", 0, HORIZON_MS),
+    _named("PUB", "at_us"),
+    _setting("PUB", "every_ms", EVERY_MS),
+    Bound("PUB", "block: priority", 0, 9, Code.BAD_BLOCK),
+    Bound("PUB", "block: count", 1, 65_536, Code.BAD_BLOCK),
+    Bound("PUB", "block: expires_us", 0, NUMBER_MAX, Code.BAD_BLOCK),
+    _named("SUB", "chan", 1, CHANNEL_MAX),
+    *_group("SUB"),
+    _setting("SUB", "concurrency", CONCURRENCY),
+    _named("SUB", "credit: ordinal_max"),
+    _named("SUB", "credit: bytes_max"),
+    _named("SUB", "unsure"),
+    _named("SUB", "start.seq"),
+    _named("SUB", "start.time_us"),
+    _positional("CREDIT", "ordinal_max"),
+    _positional("CREDIT", "bytes_max"),
+    _positional("CREDIT", "unsure"),
+    *_verdicts("ACK"),
+    _positional("FETCH", "count", 1),
+    _positional("FETCH", "expires_ms", 0, HORIZON_MS),
+    _positional("FETCH", "enough"),
+    _positional("READY", "refresh"),
+    _named("GET", "seq"),
+    _named("GET", "time_us"),
+    _named("GET", "before"),
+    _setting("GET", "n", GET_N),
+    _setting("INFO", "n", INFO_N),
+    _setting("INFO schedules", "n", SCHEDULES_N),
+    _named("INFO schedules", "after: due_us"),
+    _named("INFO schedules", "after: id"),
+    _named("INFO sessions", "after"),
+    *_group("ADMIN group.create"),
+    *_group("ADMIN group.update"),
+    _named("ADMIN group.seek", "to.seq"),
+    _named("ADMIN group.seek", "to.time_us"),
+    _setting("ADMIN group.refresh", "timeout_ms", REFRESH_MS),
+    _named("ADMIN group.refresh", "from.seq"),
+    _named("ADMIN group.refresh", "from.time_us"),
+    _named("ADMIN dlq.list", "after_seq"),
+    _setting("ADMIN dlq.list", "n", LETTERS_N),
+    _named("ADMIN dlq.redrive", "seqs"),
+    _named("ADMIN dlq.redrive", "max", 1),
+    _named("ADMIN dlq.redrive", "after_seq"),
+    _named("ADMIN dlq.redrive", "filter.before_us"),
+    _named("ADMIN topic.create", "max_age_ms", 0, HORIZON_MS),
+    _named("ADMIN topic.create", "max_msgs", 0, TOPIC_COUNT_MAX),
+    _named("ADMIN topic.create", "max_bytes", 0, TOPIC_COUNT_MAX),
+    _named("ADMIN topic.create", "dedupe_ms", 0, HORIZON_MS),
+    _named("ADMIN session.kick", "session"),
+    _named("CANCEL", "id", 1),
+    _positional("TXN", "pseq"),
+    _positional("TXN", "chan"),
+    *_verdicts("TXN"),
+    _setting("REQ", "timeout_ms", REQUEST_MS),
+    _setting("REQ", "replies_max", REPLIES),
+)

@@ -1,0 +1,78 @@
+"""The closed family of errors, each with its wire code.
+
+Three kinds, three treatments. The peer is wrong: a `ProtocolError` with a stable code, answered on the wire, and
+the hub goes on. The world is wrong (disk full, port taken): a `FabricError` that says what was tried and, in
+`.hint`, what to do next. We are wrong: an assertion, which is not here.
+"""
+
+from enum import IntEnum
+from typing import Any
+
+
+class Code(IntEnum):
+    """Stable error codes. A client that does not know a code treats it by its hundred."""
+
+    # 1xx: the frame is not understood
+    BAD_FRAME = 101
+    BAD_META = 102
+    UNKNOWN_VERB = 103
+    UNSUPPORTED_VERSION = 104
+    BAD_BLOCK = 105
+    TOO_LARGE = 106
+    # 2xx: the session
+    NO_SESSION = 201
+    SESSION_EXISTS = 202
+    AUTH_FAILED = 203
+    FORBIDDEN = 204
+    TAKEN_OVER = 205
+    # 3xx: publishing
+    BAD_TOPIC = 301
+    TOPIC_FULL = 303
+    DISK_FULL = 304
+    OVERRUN = 305
+    SEQUENCE_GAP = 306
+    FENCED = 307
+    PSEQ_TAKEN = 308
+    BAD_OPTION = 310
+    # 4xx: consuming
+    BAD_PATTERN = 401
+    GROUP_MISMATCH = 402
+    BAD_ORDINAL = 403
+    NOT_FOUND = 404
+    STALE = 405
+    NO_RESPONDERS = 406
+    TIMED_OUT = 407
+    CONFLICT = 409
+    # 5xx: the hub
+    INTERNAL = 501
+    SHUTTING_DOWN = 502
+    BUSY = 503
+
+
+class FabricError(Exception):
+    """Something failed; `str(error)` says what, `.hint` says what to do about it."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")  # a traceback shows it
+
+
+class ProtocolError(FabricError):
+    """The peer said something that cannot be accepted. Carries the code that goes back on the wire, and details.
+
+    With a `retry_ms` above zero the same request may be sent again after that time.
+    """
+
+    def __init__(self, code: Code, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.code = code
+        self.fields = fields
+
+
+class BlockError(ProtocolError):
+    """Bytes that are not a well-formed block."""
+
+    def __init__(self, message: str, code: Code = Code.BAD_BLOCK) -> None:
+        super().__init__(code, message)

@@ -1,0 +1,123 @@
+"""`fabric bench`: choose parts, run them on a hub in a temporary folder, print each figure as soon as it is there."""
+
+import json
+from pathlib import Path
+from typing import Final
+
+import click
+
+from fabric.cli.support.connect import sigterm_interrupts
+from fabric.cli.support.values import Duration, Size
+
+PARTS: Final = (
+    "e2e",
+    "publish",
+    "drain",
+    "kib",
+    "singles",
+    "latency",
+    "topics",
+    "groups",
+    "journal",
+    "delayed",
+    "keys",
+    "ids",
+    "shares",
+)
+SHORT: Final = PARTS[:6]
+GROWTH: Final = PARTS[6:9]
+
+
+@click.command()
+@click.argument("parts", nargs=-1, type=click.Choice([*PARTS, "growth", "all"]), metavar="[PART]...")
+@click.option(
+    "--size", type=Size(), default=128, show_default=True, help="Bytes of a message, where a part leaves it open."
+)
+@click.option("--seconds", type=Duration(), default=1.5, show_default="1.5s", help="Length of one run.")
+@click.option("--count", type=click.IntRange(min=0), default=0, help="Messages of one run, instead of --seconds.")
+@click.option("--repeats", type=click.IntRange(1, 100), default=1, show_default=True, help="Runs; the median counts.")
+@click.option(
+    "--queued",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="Messages for the parts journal and delayed, ids for the part ids.",
+)
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Where to make the temporary folder: measure the disk that you will use.  [default: the system's]",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of lines.")
+@click.option(
+    "--save", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write the JSON there, too."
+)
+def bench(
+    parts: tuple[str, ...],
+    size: int,
+    seconds: float,
+    count: int,
+    repeats: int,
+    queued: int,
+    data: Path | None,
+    as_json: bool,
+    save: Path | None,
+) -> None:
+    """Measure this machine, on a hub of its own in a temporary folder.
+
+    \b
+    Examples:
+      fabric bench                                  half a minute, the figures that matter
+      fabric bench e2e --seconds 5s --repeats 5
+      fabric bench growth --queued 20000000         many topics, many groups, a long journal
+      fabric bench --data /var/lib --json > bench.json
+
+    \b
+    Parts:
+      e2e      publish + deliver + ack, one producer and one consumer at the same time
+      publish  publish alone                 drain    deliver + ack alone, 1 and 2 consumers
+      kib      1 KiB next to LMDB alone      singles  single messages from 50 connections
+      latency  publish to handler at 2,000 msg/s, next to one synced commit
+      delayed  memory and lateness of delayed publishes
+      keys     order by key, with 10,000 keys
+      ids      an id on every message, at first and when --queued ids are known
+      shares   one publish beside clients that flood the hub
+      growth   topics, groups, journal       all      everything; without parts: the first six
+
+    Producers and consumers are processes of their own with the Python client, an object for each message.
+    """
+    import tempfile
+
+    from fabric.bench import delayed, growth, ids, keys, machine, report, shares
+    from fabric.bench import parts as short
+
+    settings = short.Settings(size=size, seconds=seconds, messages=count, repeats=repeats, queued=queued, folder=data)
+    about = machine.describe(data or Path(tempfile.gettempdir()))
+    if not as_json:
+        click.echo("\n".join(report.heading(about)))
+    homes = {**dict.fromkeys(SHORT, short), **dict.fromkeys(GROWTH, growth)}
+    homes |= {"delayed": delayed, "keys": keys, "ids": ids, "shares": shares}
+    figures = []
+    for part in chosen(parts):
+        measure = getattr(homes[part], f"part_{part}")
+        with (
+            sigterm_interrupts(),
+            short.Bench(settings) as hub,
+        ):  # a fresh hub for each part, so that their order does not matter
+            for figure in measure(hub):
+                figures.append(figure)
+                if not as_json:
+                    click.echo(report.line(figure))
+    document = json.dumps(report.as_json(about, settings._replace(folder=None)._asdict(), figures), indent=1)
+    if as_json:
+        click.echo(document)
+    if save is not None:
+        save.write_text(document + "\n")
+
+
+def chosen(words: tuple[str, ...]) -> list[str]:
+    """The parts that were asked for, each once, in order."""
+    wanted = set(words or SHORT)
+    if "all" in wanted:
+        return list(PARTS)
+    return [part for part in PARTS if part in wanted or ("growth" in wanted and part in GROWTH)]

@@ -1,0 +1,343 @@
+"""`fabric group …`: look at groups, make them, change them, move them."""
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from fabric.cli import EXIT_NOTHING
+from fabric.cli.support import completion
+from fabric.cli.support.connect import all_rows, connect, hub_options
+from fabric.cli.support.noun import Noun
+from fabric.cli.support.settings_options import group_settings
+from fabric.cli.support.tables import (
+    Column,
+    Failed,
+    Row,
+    confirm,
+    limit,
+    output_options,
+    plural,
+    print_table,
+    say,
+    show_fields,
+    show_rows,
+    some,
+    span,
+    usage,
+    yes_option,
+)
+from fabric.cli.support.values import POSITIONS, Duration, Position, Text
+
+PHASES: Final = ("none", "syncing", "ended", "ready", "degraded")  # of a refresh, by their numbers
+POLL_S: Final = 0.1  # between looks at a refresh
+COLUMNS: Final = (
+    Column("GROUP", "group", folds=True),
+    Column("PATTERNS", "patterns", some, folds=True, rank=3),
+    Column("CONSUMERS", "members"),
+    Column("BEHIND", "behind", rank=0),
+    Column("IN FLIGHT", "outstanding", rank=3),
+    Column("RETRYING", "redelivering", rank=4),
+    Column("DEAD", "dead_letters", rank=1),
+    Column("STATE", "state", rank=1),
+)
+_FIELDS: Final = (
+    Column("group", "group"),
+    Column("patterns", "patterns"),
+    Column("state", "state"),
+    Column("next seq", "cursor"),
+    Column("behind", "behind"),
+    Column("settled up to", "floor"),
+    Column("in flight", "outstanding"),
+    Column("to be delivered again", "redelivering"),
+    Column("  after a wait", "waiting"),
+    Column("  alone, as suspects", "suspects"),
+    Column("with failures", "failed"),
+    Column("behind their key", "parked"),
+    Column("expired", "expired"),
+    Column("dead letters", "dead_letters"),
+    Column("lease", "lease_ms", span),
+    Column("lease at most", "lease_max_ms", span),
+    Column("attempts", "attempts_max", limit()),
+    Column("backoff", "backoff"),
+    Column("backoff base", "backoff_ms", span),
+    Column("backoff at most", "backoff_max_ms", span),
+    Column("jitter", "jitter_pct", "{}%".format),
+    Column("order", "order"),
+    Column("ack", "ack"),
+    Column("on expire", "on_expire"),
+    Column("level", "level"),
+    Column("consumers", "members"),
+)
+_CONSUMERS: Final = (
+    Column("CONSUMER", "client", folds=True),
+    Column("SESSION", "session"),
+    Column("CHANNEL", "chan"),
+    Column("IN FLIGHT", "outstanding"),
+)
+
+if TYPE_CHECKING:
+    from fabric_client.options import Start
+
+
+@click.group("group", cls=Noun)
+def group() -> None:
+    """Look at groups, make them, change them, move them.
+
+    \b
+    Examples:
+      fabric group list
+      fabric group create billing 'orders.*' --attempts 8 --order key
+      fabric group seek billing 1h                  once more what came in the last hour
+      fabric group pause billing
+
+    A group is also made by its first consumer, as in 'fabric sub'. Here it can be made before there is one.
+    """
+
+
+@group.command("list")
+@output_options
+@hub_options
+def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
+    """List all groups, and how far behind they are.
+
+    \b
+    Examples:
+      fabric group list
+      fabric group list --json | jq -r '.groups[] | select(.behind > 1000).group'
+
+    BEHIND counts what the group was not given yet: all messages of the journal after its position, also those that it
+    does not want, and what was given back unopened.
+    """
+    with connect(url, connect_timeout) as fab:
+        rows = [row for row in all_rows(fab, "groups", "groups") if row.get("durable", True)]
+        dead = {row["group"]: row["count"] for row in all_rows(fab, "dlq", "groups")}
+    rows = [_with_state({**row, "dead_letters": dead.get(row["group"], 0)}) for row in rows]
+    show_rows("fabric.group.list.v1", "groups", rows, COLUMNS, as_json, "there are no groups")
+
+
+@group.command("show")
+@click.argument("name", shell_complete=completion.groups)
+@output_options
+@hub_options
+def show_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Show the settings, the position and the consumers of a group.
+
+    \b
+    Examples:
+      fabric group show billing
+      fabric group show billing --json | jq .settings
+    """
+    with connect(url, connect_timeout) as fab:
+        row = _with_state(fab.info("group", name))
+    show_fields("fabric.group.show.v1", row, _FIELDS, as_json)
+    if row["consumers"] and not as_json:
+        click.echo()
+        print_table(row["consumers"], _CONSUMERS)
+
+
+@group.command("create")
+@click.argument("name")
+@click.argument("patterns", nargs=-1, required=True)
+@click.option("--start", type=Position(), help=f"{POSITIONS}.  [default: first]")
+@group_settings
+@output_options
+@hub_options
+def create_command(
+    name: str,
+    patterns: tuple[str, ...],
+    start: "Start | None",
+    settings: dict[str, Any],
+    as_json: bool,
+    url: str,
+    connect_timeout: float,
+) -> None:
+    """Make the group NAME for the topics that match one of PATTERNS, before anybody consumes.
+
+    \b
+    Examples:
+      fabric group create billing 'orders.*'
+      fabric group create audit '#' --start new --attempts 0
+      fabric group create stock 'items.#' --order key --lease 2m --backoff-base 1s
+
+    To make one that already exists with these settings is no error; with other settings it is a conflict (exit code 6).
+    """
+    with connect(url, connect_timeout) as fab:
+        answer = fab.admin.groups.create(name, *patterns, start=start, **settings)
+    made = "created" if answer.get("created", True) else "already exists with these settings"
+    say("fabric.group.create.v1", answer, f"group {name}: {made}, next seq {answer['cursor']:,}", as_json)
+
+
+@group.command("update")
+@click.argument("name", shell_complete=completion.groups)
+@click.option("--pattern", "patterns", type=Text(), multiple=True, help="All patterns from now on; repeatable.")
+@group_settings
+@output_options
+@hub_options
+def update_command(
+    name: str, patterns: tuple[str, ...], settings: dict[str, Any], as_json: bool, url: str, connect_timeout: float
+) -> None:
+    """Change settings of a group that exists; they hold from now on. Order and level cannot be changed.
+
+    \b
+    Examples:
+      fabric group update billing --attempts 10 --backoff-max 1h
+      fabric group update billing --pattern 'orders.*' --pattern 'refunds.*'
+    """
+    if not patterns and not settings:
+        usage("nothing to change; name a setting, such as --attempts 10")
+    with connect(url, connect_timeout) as fab:
+        answer = fab.admin.groups.update(name, patterns=patterns or None, **settings)
+    say("fabric.group.update.v1", answer, f"group {name}: updated", as_json)
+
+
+@group.command("delete")
+@click.argument("name", shell_complete=completion.groups)
+@yes_option
+@output_options
+@hub_options
+def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Remove a group and its position. Messages stay in the journal, and dead letters until they are discarded.
+
+    \b
+    Examples:
+      fabric group delete billing
+      fabric group delete billing --yes
+    """
+    with connect(url, connect_timeout) as fab:
+        found = fab.info("group", name)
+        confirm(f"delete the group {name} with {plural(found['members'], 'consumer')}, {found['behind']:,} behind", yes)
+        answer = fab.admin.groups.delete(name)
+    say("fabric.group.delete.v1", answer, f"group {name}: deleted", as_json)
+
+
+@group.command("seek")
+@click.argument("name", shell_complete=completion.groups)
+@click.argument("position", type=Position())
+@click.option("--dry-run", is_flag=True, help="Say how many messages come again or are skipped, and do nothing.")
+@yes_option
+@output_options
+@hub_options
+def seek_command(
+    name: str,
+    position: "Start",
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    url: str,
+    connect_timeout: float,
+) -> None:
+    """Move a group to POSITION: what comes after it is delivered (again), what comes before is not.
+
+    \b
+    Examples:
+      fabric group seek billing first                everything once more
+      fabric group seek billing seq:1200 --dry-run   how much would that be?
+      fabric group seek billing 1h --yes             from an hour ago on, without a question
+      fabric group seek billing new                  skip what has piled up
+      fabric group seek prices last_per_key          the latest of each key, then what is new
+
+    Deliveries that are out are void, and failures are forgotten. The old position is told: seek there to go back.
+    It asks before messages come again or are skipped. How many is an upper bound: messages of all topics are counted.
+    """
+    with connect(url, connect_timeout) as fab:
+        plan = fab.admin.groups.seek(name, position, dry_run=True)
+        if dry_run:
+            say("fabric.group.seek.v1", {**plan, "dry_run": True}, f"would {_move(name, plan)}", as_json)
+            return
+        if plan["again"] or plan["skipped"]:
+            confirm(_move(name, plan), yes)
+        answer = fab.admin.groups.seek(name, position)
+    moved = f"group {name}: next seq {answer['cursor']:,}; before it was {answer['before']:,}"
+    say("fabric.group.seek.v1", answer, moved + _meaning(answer), as_json)
+
+
+def _move(name: str, plan: Row) -> str:
+    return f"move the group {name} from seq {plan['before']:,} to seq {plan['cursor']:,}{_meaning(plan)}"
+
+
+def _meaning(plan: Row) -> str:
+    """What a seek means for messages."""
+    again = f", up to {plural(plan['again'], 'message')} again" if plan["again"] else ""
+    skipped = f", up to {plural(plan['skipped'], 'message')} skipped" if plan["skipped"] else ""
+    return again + skipped
+
+
+@group.command("pause")
+@click.argument("name", shell_complete=completion.groups)
+@output_options
+@hub_options
+def pause_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Deliver nothing more to a group until it is resumed. What is out may still be acked.
+
+    \b
+    Examples:
+      fabric group pause billing
+    """
+    with connect(url, connect_timeout) as fab:
+        answer = fab.admin.groups.pause(name)
+    say("fabric.group.pause.v1", answer, f"group {name}: paused; go on with 'fabric group resume {name}'", as_json)
+
+
+@group.command("resume")
+@click.argument("name", shell_complete=completion.groups)
+@output_options
+@hub_options
+def resume_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Deliver again after a pause.
+
+    \b
+    Examples:
+      fabric group resume billing
+    """
+    with connect(url, connect_timeout) as fab:
+        answer = fab.admin.groups.resume(name)
+    say("fabric.group.resume.v1", answer, f"group {name}: resumed", as_json)
+
+
+@group.command("refresh")
+@click.argument("name", shell_complete=completion.groups)
+@click.option("--from", "start", type=Position(), help=f"{POSITIONS}.  [default: first]")
+@click.option("--timeout", type=Duration(), help="Degraded when not ready by then.  [default: 10m]")
+@click.option("--wait", is_flag=True, help="Wait until all consumers are ready; exit code 7 when they are not in time.")
+@output_options
+@hub_options
+def refresh_command(
+    name: str,
+    start: "Start | None",
+    timeout: float | None,
+    wait: bool,
+    as_json: bool,
+    url: str,
+    connect_timeout: float,
+) -> None:
+    """Let all consumers of a group drop their local copies and load them anew.
+
+    \b
+    Examples:
+      fabric group refresh search-index
+      fabric group refresh prices --from last_per_key --wait
+    """
+    with connect(url, connect_timeout) as fab:
+        answer = dict(fab.admin.groups.refresh(name, start=start, timeout=timeout))
+        number, phase = answer["refresh"], "syncing"
+        while wait and phase in ("syncing", "ended"):
+            time.sleep(POLL_S)
+            now = fab.info("group", name)["refresh"]
+            phase = PHASES[now[2]] if now[0] == number else "replaced by a newer one"
+    answer["phase"] = phase
+    sentence = f"group {name}: refresh {number} up to seq {answer['target']:,} is {phase}"
+    if not wait and not as_json:
+        sentence += f"; look at it with 'fabric group show {name}'"
+    say("fabric.group.refresh.v1", answer, sentence, as_json)
+    if wait and phase != "ready":
+        raise Failed(f"refresh {number} of {name} is {phase}", "look at its consumers", EXIT_NOTHING)
+
+
+def _with_state(row: Row) -> dict[str, Any]:
+    """A row of the hub with a word for people about what goes on."""
+    number, _, phase = row.get("refresh") or (0, 0, 0)
+    states = [f"refresh {number} {PHASES[phase]}"] if phase in (1, 2, 4) else []
+    if row.get("paused"):
+        states.insert(0, "paused")
+    return {**row, "state": ", ".join(states) or ("working" if row.get("members") else "no consumers")}

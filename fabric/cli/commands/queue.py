@@ -1,0 +1,122 @@
+"""`fabric queue …`: a topic that keeps a message until it is done, and the group of the same name that does it."""
+
+from typing import Any, Final
+
+import click
+
+from fabric.cli.commands.topic import described, removed
+from fabric.cli.support import completion
+from fabric.cli.support.connect import all_rows, connect, hub_options
+from fabric.cli.support.noun import Noun
+from fabric.cli.support.settings_options import queue_settings
+from fabric.cli.support.tables import Column, confirm, counted, limit, output_options, say, show_rows, yes_option
+from fabric.cli.support.values import shown_bytes
+
+COLUMNS: Final = (
+    Column("QUEUE", "queue", folds=True),
+    Column("MESSAGES", "msgs", counted, rank=0),
+    Column("BYTES", "bytes", shown_bytes, rank=3),
+    Column("CONSUMERS", "members"),
+    Column("IN FLIGHT", "outstanding"),
+    Column("RETRYING", "redelivering", rank=4),
+    Column("DEAD", "dead_letters", rank=1),
+    Column("MAX MESSAGES", "max_msgs", limit(), usual=0, rank=5),
+)
+
+
+@click.group("queue", cls=Noun)
+def queue() -> None:
+    """Work queues: a topic that keeps a message until it is acked, and the group of the same name that acks.
+
+    \b
+    Examples:
+      fabric queue create jobs --attempts 3 --max-messages 100000
+      fabric pub jobs 'resize cat.jpg'
+      fabric sub --group jobs --exec ./resize
+      fabric queue list
+    """
+
+
+@queue.command("list")
+@output_options
+@hub_options
+def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
+    """List all queues and how much waits in them.
+
+    \b
+    Examples:
+      fabric queue list
+      fabric queue list --json | jq '.queues[] | {queue, msgs}'
+    """
+    with connect(url, connect_timeout) as fab:
+        topics = [row for row in map(described, all_rows(fab, "topics", "topics")) if row["queue"]]
+        groups = {row["group"]: row for row in all_rows(fab, "groups", "groups")} if topics else {}
+        dead = {row["group"]: row["count"] for row in all_rows(fab, "dlq", "groups")} if topics else {}
+    rows = []
+    for row in topics:
+        name = row["topic"]
+        rows.append({**groups.get(name, {}), **row, "queue": name, "dead_letters": dead.get(name, 0)})
+    show_rows(
+        "fabric.queue.list.v1",
+        "queues",
+        rows,
+        COLUMNS,
+        as_json,
+        "there are no queues; make one with 'fabric queue create NAME'",
+    )
+
+
+@queue.command("create")
+@click.argument("name")
+@queue_settings
+@output_options
+@hub_options
+def create_command(name: str, settings: dict[str, Any], as_json: bool, url: str, connect_timeout: float) -> None:
+    """Make the queue NAME: publish to the topic of that name, consume with the group of that name.
+
+    \b
+    Examples:
+      fabric queue create jobs
+      fabric queue create mail --attempts 10 --backoff-max 1h --max-messages 100000 --on-full refuse
+    """
+    with connect(url, connect_timeout) as fab:
+        answer = fab.admin.queues.create(name, **settings)
+    made = "created" if answer.get("created", True) else "already exists with these settings"
+    sentence = f"queue {name}: {made}; consume it with 'fabric sub --group {name}'"
+    say("fabric.queue.create.v1", answer, sentence, as_json)
+
+
+@queue.command("delete")
+@click.argument("name", shell_complete=completion.topics)
+@yes_option
+@output_options
+@hub_options
+def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Remove a queue: its messages, its topic's settings and its group.
+
+    \b
+    Examples:
+      fabric queue delete jobs --yes
+    """
+    with connect(url, connect_timeout) as fab:
+        confirm(f"delete the queue {name} and all its messages", yes)
+        answer = fab.admin.queues.delete(name)
+    say("fabric.queue.delete.v1", answer, f"queue {name}: deleted, {removed(answer)}", as_json)
+
+
+@queue.command("purge")
+@click.argument("name", shell_complete=completion.topics)
+@yes_option
+@output_options
+@hub_options
+def purge_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Remove all messages of a queue.
+
+    \b
+    Examples:
+      fabric queue purge jobs --yes
+    """
+    with connect(url, connect_timeout) as fab:
+        confirm(f"remove all messages of the queue {name}", yes)
+        answer = fab.admin.queues.purge(name)
+    say("fabric.queue.purge.v1", answer, f"queue {name}: {removed(answer)}", as_json)

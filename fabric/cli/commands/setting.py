@@ -1,0 +1,59 @@
+"""`fabric setting …`: settings of the hub as a whole, which outlive its process."""
+
+from typing import Final
+
+import click
+
+from fabric.cli import EXIT_NOT_FOUND
+from fabric.cli.support.connect import connect, hub_options
+from fabric.cli.support.noun import Noun
+from fabric.cli.support.tables import Column, Failed, output_options, say, show_rows
+
+COLUMNS: Final = (Column("SETTING", "setting"), Column("VALUE", "value", rank=0))
+_WORDS: Final = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
+
+
+@click.group("setting", cls=Noun)
+def setting() -> None:
+    """Settings of the hub as a whole; they outlive its process.
+
+    \b
+    Examples:
+      fabric setting list
+      fabric setting set events on
+    """
+
+
+@setting.command("list")
+@output_options
+@hub_options
+def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
+    """List all settings of the hub.
+
+    \b
+    Examples:
+      fabric setting list
+    """
+    with connect(url, connect_timeout) as fab:
+        rows = [{"setting": name, "value": value} for name, value in fab.info("settings").items()]
+    show_rows("fabric.setting.list.v1", "settings", rows, COLUMNS, as_json, "there are no settings")
+
+
+@setting.command("set")
+@click.argument("name")
+@click.argument("value", type=click.Choice(list(_WORDS)), metavar="on|off")
+@output_options
+@hub_options
+def set_command(name: str, value: str, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Change a setting, from now on and for the next start.
+
+    \b
+    Examples:
+      fabric setting set events on              note who was handed what, and what became of it
+      fabric setting set advisories off         send no $sys.* messages
+    """
+    with connect(url, connect_timeout) as fab:
+        if name not in (known := fab.info("settings")):
+            raise Failed(f"there is no setting {name!r}", f"there are {', '.join(known)}", EXIT_NOT_FOUND)
+        answer = fab.admin.hub.update(**{name: _WORDS[value]})
+    say("fabric.setting.set.v1", answer, f"setting {name}: {'on' if _WORDS[value] else 'off'}", as_json)

@@ -1,0 +1,229 @@
+"""`fabric sub`: messages to standard output, as a member of a group or without a trace.
+
+A message of a group is acked after it was written and flushed: whoever reads our output has it then. When that
+reader leaves, what could not be written goes back to the group, uncounted. With --exec, a message is acked when its
+command has ended with exit code 0.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+
+from fabric.cli import EXIT_NOTHING, EXIT_PARTLY, EXIT_USAGE
+from fabric.cli.support import completion
+from fabric.cli.support.connect import connect, hub_options, sigterm_interrupts
+from fabric.cli.support.exec import Command, CommandFailed
+from fabric.cli.support.message_format import SHAPES, Shape, chosen_shape
+from fabric.cli.support.settings_options import group_settings
+from fabric.cli.support.tables import Failed, usage
+from fabric.cli.support.values import POSITIONS, Duration, Position, Word, shown_seconds
+from fabric.cli.support.variables import prevailing
+from fabric_protocol.errors import Code
+
+if TYPE_CHECKING:
+    from fabric_client import Batch, Client, Consumer, Message
+    from fabric_client.options import Start
+
+ACKS_S: Final = 30.0  # how long the end waits until the hub has the acks; with --timeout, so long as that says
+ACKS_S_MIN: Final = 2.0
+
+
+@click.command()
+@click.argument("patterns", nargs=-1)
+@click.option(
+    "--group",
+    shell_complete=completion.groups,
+    help="Share the work with others of this name, and ack what was written.",
+)
+@click.option(
+    "--start",
+    type=Position(),
+    help=f"{POSITIONS}. A group that exists goes on where it is.  [default: first with --group, else new]",
+)
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--timeout", type=Duration(), help="End when no message came for so long.")
+@click.option("-f", "--format", "template", help=r"Such as '%s %t %v\n'; see above.")
+@click.option("-o", "--output", type=click.Choice(SHAPES), help="[default: text on a terminal, else ndjson]")
+@click.option("--headers", is_flag=True, help="Show headers, too; JSON always has them.")
+@click.option("--exec", "command", metavar="COMMAND", help="Run this shell command on each message.")
+@click.option(
+    "--on-error",
+    type=Word(["retry", "reject", "release", "ack"]),
+    help="What becomes of a message whose command fails.  [default: retry]",
+)
+@click.option("--concurrency", type=click.IntRange(min=1, max=1000), help="Commands that run at once.  [default: 1]")
+@click.option("--no-ack", is_flag=True, help="Only look: messages go back to the group at the end.")
+@group_settings
+@hub_options
+def sub(
+    patterns: tuple[str, ...],
+    group: str | None,
+    start: "Start | None",
+    count: int | None,
+    timeout: float | None,
+    template: str | None,
+    output: str | None,
+    headers: bool,
+    command: str | None,
+    on_error: str | None,
+    concurrency: int | None,
+    no_ack: bool,
+    settings: dict[str, Any],
+    url: str,
+    connect_timeout: float,
+) -> int:
+    """Receive the messages whose topic matches one of PATTERNS; with --group, without PATTERNS, those of the group.
+
+    \b
+    Examples:
+      fabric sub 'orders.#'                                  everything from now on
+      fabric sub 'orders.#' --start first --timeout 1s       all that is stored
+      fabric sub 'orders.*' --group billing --count 10       take ten from a group
+      fabric sub 'orders.*' --group billing --exec ./charge --on-error retry --attempts 8
+      fabric sub '#' --start 1h -f '%T %t %v\\n' | grep error
+      fabric sub billing.DLQ --start first --headers --timeout 1s
+
+    \b
+    Patterns: * is one word, # any number of words, > as the last word one or more.
+    Format:   %t topic  %s seq  %v value  %k key  %h headers as JSON  %a attempt
+              %T time   %S size in bytes  %g group  %% percent  \\n \\t \\\\ as usual
+    COMMAND:  gets the value on its standard input, and FABRIC_TOPIC, FABRIC_SEQ,
+              FABRIC_KEY, FABRIC_ATTEMPT, FABRIC_HEADERS; exit code 0 acks
+
+    The settings of a group, --lease to --level, are for a group that does not exist yet. To change those of one that
+    exists, use 'fabric group update'.
+
+    Ctrl-C and SIGTERM end it, and its commands, with a summary and exit code 0. Exit code 7: nothing came before
+    --timeout; 8: less than --count, or a command failed.
+    """
+    if not patterns and group is None:
+        usage("name PATTERNS, or the --group to work for")
+    if settings and group is None:
+        usage(f"{_written(settings)} is a setting of a group; it needs --group")
+    if command is None and (on_error is not None or concurrency is not None):
+        usage("--on-error and --concurrency need --exec: they are about its command")
+    shows = prevailing(command=command, template=template, output=output, headers=headers, no_ack=no_ack)
+    command = shows.pop("command")
+    if command is not None and any(shows.values()):
+        usage("-f, -o, --headers and --no-ack do not go with --exec: the command gets the messages")
+    shape = chosen_shape(headers=headers, template=template, output=output)
+    if no_ack and group is None:
+        usage("--no-ack needs --group; without a group nothing is acked anyway")
+    from fabric_client import HubError
+
+    tally = _Tally()
+    how = {"group": group, "start": start, "count": count, "timeout": timeout, **settings}
+    with sigterm_interrupts(), connect(url, connect_timeout) as fab:
+        try:
+            if command is not None:
+                _work(fab, patterns, Command(command), tally, how, on_error or "retry", concurrency or 1)
+            else:
+                with fab.consume_batches(*patterns, **how) as consumer:
+                    _stream(consumer, shape, sys.stdout.buffer, tally, ack=not no_ack)
+            if group is not None and not no_ack:
+                fab.flush(ACKS_S if timeout is None else max(timeout, ACKS_S_MIN))
+        except HubError as error:
+            if patterns or error.code != Code.BAD_OPTION:
+                raise
+            raise Failed(f"{error}", f"name PATTERNS for the new group {group}", EXIT_USAGE) from error
+        except KeyboardInterrupt:
+            _settle(fab, tally)
+            return 0
+        except BrokenPipeError:
+            # Whoever read our output has seen enough. Nothing more can be written, not even when Python closes it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+    if timeout is not None and not tally.count and shape.for_people:
+        click.echo(f"nothing came in {shown_seconds(timeout)}", err=True)
+    if timeout is not None and not tally.count:
+        return EXIT_NOTHING
+    return EXIT_PARTLY if tally.failed or (count is not None and tally.count < count) else 0
+
+
+class _Tally:
+    def __init__(self) -> None:
+        self.count = 0
+        self.redelivered = 0
+        self.failed = 0
+        self._begun = time.monotonic()
+
+    def add(self, batch: "Batch") -> None:
+        self.count += batch.count
+        self.redelivered += batch.count if batch.attempt > 1 else 0
+
+    def summary(self) -> str:
+        again = f", {self.redelivered:,} redelivered" if self.redelivered else ""
+        failed = f", {self.failed:,} failed" if self.failed else ""
+        return f"received {self.count:,} in {shown_seconds(time.monotonic() - self._begun)}{again}{failed}"
+
+
+def _work(
+    fab: "Client",
+    patterns: Sequence[str],
+    command: Command,
+    tally: _Tally,
+    how: dict[str, Any],
+    on_error: str,
+    concurrency: int,
+) -> None:
+    """A command for each message; of a group, in so many threads."""
+
+    def handle(message: "Message") -> None:
+        tally.count += 1
+        tally.redelivered += message.attempt > 1
+        try:
+            command.write(command.run(message))
+        except CommandFailed as error:
+            tally.failed += 1
+            click.echo(f"#{message.seq} {message.topic} attempt {message.attempt}: {error}", err=True)
+            match on_error:
+                case "retry":
+                    message.retry(reason=str(error))
+                case "reject":
+                    message.reject(str(error))
+                case "release":
+                    message.release()
+
+    with command.interruptible():
+        if how["group"] is not None:
+            fab.work(patterns, handle, concurrency=concurrency, **how)
+            return
+        with fab.consume(*patterns, **how) as consumer:
+            for message in consumer:
+                handle(message)
+
+
+def _written(settings: Mapping[str, Any]) -> str:
+    """The option of the first of these settings."""
+    name = next(iter(settings))
+    return "--backoff-base" if name == "backoff_first" else f"--{name.replace('_', '-')}"
+
+
+def _stream(consumer: "Consumer[Batch]", shape: Shape, out: IO[bytes], tally: _Tally, *, ack: bool) -> None:
+    out.write(shape.opening)
+    out.flush()
+    try:
+        for batch in consumer:
+            try:
+                out.write(shape.render(batch, first=not tally.count))
+                out.flush()
+            except BaseException:
+                batch.release()
+                raise
+            tally.add(batch)
+            if ack:
+                batch.ack()
+    finally:
+        if sys.exc_info()[0] is not BrokenPipeError:
+            out.write(shape.closing)
+            out.flush()
+
+
+def _settle(fab: "Client", tally: _Tally) -> None:
+    """The user wants to leave: say what was received, and let the acks reach the hub."""
+    click.echo(f"{chr(13)}{tally.summary()}" if sys.stderr.isatty() else tally.summary(), err=True)
+    fab.flush(ACKS_S_MIN)

@@ -1,0 +1,210 @@
+"""`fabric topic …`: what is kept of a topic, and emptying it."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from fabric.cli import EXIT_NOT_FOUND
+from fabric.cli.support import completion
+from fabric.cli.support.connect import all_rows, connect, hub_options
+from fabric.cli.support.noun import Noun
+from fabric.cli.support.settings_options import topic_settings
+from fabric.cli.support.tables import (
+    Column,
+    Failed,
+    Row,
+    confirm,
+    counted,
+    limit,
+    output_options,
+    plural,
+    say,
+    show_fields,
+    show_rows,
+    span,
+    tidy,
+    usage,
+    yes_option,
+)
+from fabric.cli.support.values import shown_bytes
+
+if TYPE_CHECKING:
+    from fabric_client import Client
+
+COLUMNS: Final = (
+    Column("TOPIC", "topic", folds=True),
+    Column("MESSAGES", "msgs", counted, rank=0),
+    Column("BYTES", "bytes", shown_bytes),
+    Column("KEEP", "keep"),
+    Column("MAX AGE", "max_age_ms", limit(span), usual=0, rank=3),
+    Column("MAX MESSAGES", "max_msgs", limit(), usual=0, rank=3),
+    Column("MAX BYTES", "max_bytes", limit(shown_bytes), usual=0, rank=3),
+    Column("ON FULL", "on_full", usual="refuse", rank=3),
+    Column("DEDUPE", "dedupe", usual="window", rank=4),
+)
+FIELDS: Final = (
+    Column("topic", "topic"),
+    Column("messages", "msgs", counted),
+    Column("bytes", "bytes", shown_bytes),
+    Column("removed below seq", "floor"),
+    Column("keep", "keep"),
+    Column("max age", "max_age_ms", limit(span)),
+    Column("max messages", "max_msgs", limit()),
+    Column("max bytes", "max_bytes", limit(shown_bytes)),
+    Column("on full", "on_full"),
+    Column("dedupe", "dedupe"),
+    Column("dedupe window", "dedupe_ms", span),
+    Column("queue", "queue"),
+    Column("groups", "groups"),
+    Column("more keys than it can follow", "overflowed"),
+)
+
+
+def described(row: Row) -> dict[str, Any]:
+    """A row of the hub with the settings among its fields, where tables and jq find them."""
+    return {**row, **row.get("settings", {})}
+
+
+def known_topic(fab: "Client", name: str) -> Row:
+    """INFO about a topic that has settings or messages. The hub itself answers for every name: any may be used."""
+    row = fab.info("topic", name)
+    if not row.get("configured") and next(iter(fab.get(name, last=True, n=1)), None) is None:
+        why = f"there is no topic {name!r}: it has no settings, and no message is stored on it"
+        raise Failed(why, "'fabric topic list' shows what there is", EXIT_NOT_FOUND)
+    return row
+
+
+def removed(answer: Row) -> str:
+    """How many messages went; a hub that has not counted them does not say."""
+    return f"{plural(answer['removed'], 'message')} removed" if "removed" in answer else "all messages removed"
+
+
+@click.group("topic", cls=Noun)
+def topic() -> None:
+    """What is kept of a topic, how long its ids are remembered, and emptying it.
+
+    \b
+    Examples:
+      fabric topic create prices --keep last_per_key
+      fabric topic create logs.debug --max-age 1h --max-messages 100000 --on-full drop_old
+      fabric topic list
+      fabric topic purge logs.debug
+
+    A topic need not be made before it is used; without settings of its own, the hub's limits are all that holds.
+    """
+
+
+@topic.command("list")
+@output_options
+@hub_options
+def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
+    """List the topics that have settings of their own, and how much is in them; then the names of others.
+
+    \b
+    Examples:
+      fabric topic list
+      fabric topic list --json | jq -r '.topics[].topic'
+    """
+    with connect(url, connect_timeout) as fab:
+        others = fab.info("topics", n=1).get("others", [])
+        rows = [described(row) for row in all_rows(fab, "topics", "topics")]
+    nothing = "no topic has settings of its own"
+    show_rows("fabric.topic.list.v1", "topics", rows, COLUMNS, as_json, nothing, others=others)
+    named = [tidy(other) for other in others if not other.startswith("$")]
+    if named and not as_json:
+        click.echo(f"others: {' '.join(named)}")
+
+
+@topic.command("show")
+@click.argument("name", shell_complete=completion.topics)
+@output_options
+@hub_options
+def show_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Show the settings of a topic and how much is in it.
+
+    \b
+    Examples:
+      fabric topic show prices
+    """
+    with connect(url, connect_timeout) as fab:
+        row = described(known_topic(fab, name))
+    show_fields("fabric.topic.show.v1", row, FIELDS, as_json)
+
+
+@topic.command("create")
+@click.argument("name")
+@topic_settings
+@output_options
+@hub_options
+def create_command(name: str, settings: dict[str, Any], as_json: bool, url: str, connect_timeout: float) -> None:
+    """Give the topic NAME settings of its own.
+
+    \b
+    Examples:
+      fabric topic create prices --keep last_per_key
+      fabric topic create orders.created --dedupe-window 1d
+      fabric topic create logs.debug --max-bytes 1GB --on-full drop_old
+    """
+    with connect(url, connect_timeout) as fab:
+        answer = fab.admin.topics.create(name, **settings)
+    made = "created" if answer.get("created", True) else "already exists with these settings"
+    say("fabric.topic.create.v1", answer, f"topic {name}: {made}", as_json)
+
+
+@topic.command("update")
+@click.argument("name", shell_complete=completion.topics)
+@topic_settings
+@output_options
+@hub_options
+def update_command(name: str, settings: dict[str, Any], as_json: bool, url: str, connect_timeout: float) -> None:
+    """Change settings of a topic; what is over a new limit goes.
+
+    \b
+    Examples:
+      fabric topic update logs.debug --max-age 10m
+    """
+    if not settings:
+        usage("nothing to change; name a setting, such as --max-age 7d")
+    with connect(url, connect_timeout) as fab:
+        answer = fab.admin.topics.update(name, **settings)
+    say("fabric.topic.update.v1", answer, f"topic {name}: updated", as_json)
+
+
+@topic.command("delete")
+@click.argument("name", shell_complete=completion.topics)
+@yes_option
+@output_options
+@hub_options
+def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Remove the messages of a topic, and its settings.
+
+    \b
+    Examples:
+      fabric topic delete logs.debug --yes
+    """
+    with connect(url, connect_timeout) as fab:
+        if not known_topic(fab, name).get("configured"):
+            hint = f"'fabric topic purge {name}' removes its messages"
+            raise Failed(f"topic {name!r} has no settings to delete", hint, EXIT_NOT_FOUND)
+        confirm(f"delete the topic {name} and all its messages", yes)
+        answer = fab.admin.topics.delete(name)
+    say("fabric.topic.delete.v1", answer, f"topic {name}: deleted, {removed(answer)}", as_json)
+
+
+@topic.command("purge")
+@click.argument("name", shell_complete=completion.topics)
+@yes_option
+@output_options
+@hub_options
+def purge_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
+    """Remove the messages of a topic. Groups that have not seen them are told of the gap.
+
+    \b
+    Examples:
+      fabric topic purge logs.debug --yes
+    """
+    with connect(url, connect_timeout) as fab:
+        known_topic(fab, name)
+        confirm(f"remove all messages of the topic {name}", yes)
+        answer = fab.admin.topics.purge(name)
+    say("fabric.topic.purge.v1", answer, f"topic {name}: {removed(answer)}", as_json)

@@ -1,0 +1,1 @@
+"""What commands share: values of options, tables, progress, connections."""

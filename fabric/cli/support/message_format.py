@@ -1,0 +1,153 @@
+"""How `fabric sub` and its like write a message: as text, JSON, lines of JSON, raw bytes, or by a format with
+percent signs."""
+
+import base64
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from fabric.cli.support.values import shown_time
+from fabric.cli.support.variables import prevailing
+
+if TYPE_CHECKING:
+    from fabric_client import Batch, Message
+
+SHAPES: Final = ("text", "json", "ndjson", "raw")
+_ESCAPES: Final = {"\\n": b"\n", "\\t": b"\t", "\\r": b"\r", "\\0": b"\0", "\\\\": b"\\"}
+_TOKEN: Final = re.compile(r"%.|%$|\\.|[^%\\]+|\\$", re.DOTALL)
+
+
+class Shape(NamedTuple):
+    """`line` writes one message; the rest goes around all of them."""
+
+    line: "Callable[[Message], bytes]"
+    opening: bytes = b""
+    between: bytes = b""
+    closing: bytes = b""
+    for_people: bool = False
+
+    def render(self, batch: "Batch", *, first: bool) -> bytes:
+        text = self.between.join(map(self.line, batch))
+        return text if first else self.between + text
+
+
+def chosen_shape(*, headers: bool, **options: Any) -> Shape:
+    """What `-f`, `-o` and `--json` ask for, the parameters `template`, `output` and `as_json` of a command."""
+    chosen = prevailing(**options)
+    template, output = chosen["template"], "json" if chosen.get("as_json") else chosen["output"]
+    if template is not None and output is not None:
+        raise click.UsageError("-f and -o or --json do not go together", click.get_current_context())
+    return shape_of(template, output or ("text" if sys.stdout.isatty() else "ndjson"), headers=headers)
+
+
+def shape_of(template: str | None, output: str, *, headers: bool = False) -> Shape:
+    """The shape for `-f` or `-o`. With `headers`, text shows them, too."""
+    if template is not None:
+        return Shape(_formatter(template))
+    match output:
+        case "json":
+            return Shape(lambda message: _json(message, indent=2), b"[\n", b",\n", b"\n]\n")
+        case "ndjson":
+            return Shape(lambda message: _json(message) + b"\n")
+        case "raw":
+            return Shape(lambda message: message.body)  # the bytes alone, so that a picture stays one
+    line = _coloured if sys.stdout.isatty() else _plain
+    return Shape((lambda message: line(message) + _headers(message)) if headers else line, for_people=True)
+
+
+def record(message: "Message") -> dict[str, Any]:
+    """A message as JSON has it. `data` is decoded JSON or text; bytes that are neither are in `base64`."""
+    row: dict[str, Any] = {
+        "seq": message.seq,
+        "topic": message.topic,
+        "time": shown_time(message.ts),
+        "attempt": message.attempt,
+    }
+    if message.group is not None:
+        row["group"] = message.group
+    if message.key is not None:
+        row["key"] = message.key
+    if message.headers:
+        row["headers"] = text_headers(message)
+    try:
+        data = message.data
+        row["data"] = data.decode() if isinstance(data, bytes) else data
+    except ValueError:  # not UTF-8, or says that it is JSON and is not
+        row["base64"] = base64.b64encode(message.body).decode()
+    return row
+
+
+def text_headers(message: "Message") -> dict[str, str]:
+    return {
+        name: value if isinstance(value, str) else value.decode(errors="replace")
+        for name, value in message.headers.items()
+    }
+
+
+def _json(message: "Message", indent: int | None = None) -> bytes:
+    return json.dumps(record(message), ensure_ascii=False, indent=indent).encode(errors="replace")
+
+
+def _shown(body: bytes) -> str:
+    """Text that cannot move the cursor or hide: control characters are written out."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return repr(body)
+    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)
+
+
+def _plain(message: "Message") -> bytes:
+    return f"#{message.seq} {message.topic}{_again(message)}  {_shown(message.body)}\n".encode()
+
+
+def _coloured(message: "Message") -> bytes:
+    head = click.style(f"#{message.seq}", dim=True) + " " + click.style(message.topic, fg="cyan")
+    again = click.style(_again(message), fg="yellow") if message.attempt > 1 else ""
+    return f"{head}{again}  {_shown(message.body)}\n".encode()
+
+
+def _again(message: "Message") -> str:
+    return f" (attempt {message.attempt})" if message.attempt > 1 else ""
+
+
+def _headers(message: "Message") -> bytes:
+    lines = [
+        f"    {_shown(name.encode())}: {_shown(value.encode())}\n" for name, value in text_headers(message).items()
+    ]
+    return "".join(lines).encode()
+
+
+_FIELDS: Final[dict[str, "Callable[[Message], bytes]"]] = {
+    "t": lambda message: message.topic.encode(),
+    "s": lambda message: b"%d" % message.seq,
+    "v": lambda message: message.body,
+    "k": lambda message: (message.key or "").encode(),
+    "h": lambda message: json.dumps(text_headers(message), ensure_ascii=False).encode(errors="replace"),
+    "a": lambda message: b"%d" % message.attempt,
+    "T": lambda message: shown_time(message.ts).encode(),
+    "S": lambda message: b"%d" % len(message.body),
+    "g": lambda message: (message.group or "").encode(),
+    "%": lambda message: b"%",
+}
+
+
+def _constant(text: bytes) -> "Callable[[Message], bytes]":
+    return lambda message: text
+
+
+def _formatter(template: str) -> "Callable[[Message], bytes]":
+    parts: list[Callable[[Message], bytes]] = []
+    for token in _TOKEN.findall(template):
+        if token[0] == "%":
+            if token[1:] not in _FIELDS:
+                known = " ".join(f"%{letter}" for letter in _FIELDS)
+                raise click.UsageError(f"-f does not know {token!r}; it knows {known}")
+            parts.append(_FIELDS[token[1:]])
+        else:
+            parts.append(_constant(_ESCAPES.get(token, token.encode())))
+    return lambda message: b"".join([part(message) for part in parts])

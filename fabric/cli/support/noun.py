@@ -1,0 +1,41 @@
+"""Commands of two words, `fabric group list`: the class of the first word.
+
+Both `group` and `groups` are understood, `ls` for list and `rm` for delete; a slip of the finger gets a hint. Commands
+are listed in the order in which they are written down.
+"""
+
+import difflib
+from typing import Any, Final
+
+import click
+
+from fabric.cli import EXIT_NOT_FOUND, Overview
+from fabric.cli.support.tables import Failed
+from fabric_protocol.errors import Code, FabricError
+
+SYNONYMS: Final = {"ls": "list", "rm": "delete", "remove": "delete", "info": "show", "describe": "show"}
+
+
+class Noun(Overview):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, cmd_name) or super().get_command(ctx, SYNONYMS.get(cmd_name, cmd_name))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            near = difflib.get_close_matches(args[0], self.commands, n=1, cutoff=0.5)
+            meant = f"; did you mean '{ctx.command_path} {near[0]}'?" if near else ""
+            raise click.UsageError(f"there is no command '{ctx.command_path} {args[0]}'{meant}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FabricError as error:
+            if getattr(error, "code", None) != Code.NOT_FOUND or "list" not in self.commands:
+                raise
+            raise Failed(str(error), f"'fabric {self.name} list' shows what there is", EXIT_NOT_FOUND) from error

@@ -1,0 +1,111 @@
+"""Settings of groups and topics as options. A command that takes them gets one map, with the client's own words."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+
+from fabric.cli.support.values import Duration, Size, Word
+
+F = TypeVar("F", bound=Callable[..., Any])
+Option = Callable[[Any], Any]
+
+# Names of parameters are the client's names of the settings.
+GROUP: Final[dict[str, Option]] = {
+    "lease": click.option("--lease", type=Duration(), help="How long a message may be held without an ack.  [30s]"),
+    "lease_max": click.option("--lease-max", type=Duration(), help="How long at most, touched or not.  [1h]"),
+    "attempts": click.option(
+        "--attempts",
+        type=click.IntRange(min=0, max=1000),
+        help="Failures until a message goes to the dead letters; 0: never.  [5]",
+    ),
+    "backoff": click.option(
+        "--backoff",
+        type=Word(["fixed", "linear", "exponential"]),
+        help="How the wait grows with each failure.  [exponential]",
+    ),
+    "backoff_first": click.option(
+        "--backoff-base", "backoff_first", type=Duration(), help="The wait after the first failure.  [500ms]"
+    ),
+    "backoff_max": click.option("--backoff-max", type=Duration(), help="The longest wait.  [5m]"),
+    "jitter": click.option(
+        "--jitter",
+        type=click.IntRange(min=0, max=100),
+        help="Percent by which a wait is longer or shorter, so that not all come at once.  [10]",
+    ),
+    "order": click.option(
+        "--order",
+        type=Word(["none", "key", "strict"]),
+        help="none: anyone, at once. key: the messages of a key one after the other. strict: all of them.  [none]",
+    ),
+    "ack": click.option(
+        "--ack",
+        type=Word(["explicit", "auto"]),
+        help="auto: a message is settled when it was sent, and lost with its consumer.  [explicit]",
+    ),
+    "on_expire": click.option(
+        "--on-expire", type=Word(["drop", "dead"]), help="What expires is dropped, or a dead letter.  [drop]"
+    ),
+    "level": click.option(
+        "--level",
+        type=Word(["journaled", "received"]),
+        help="Deliver what is on disk, or on receipt (a crash may take it back).  [journaled]",
+    ),
+}
+TOPIC: Final[dict[str, Option]] = {
+    "max_age": click.option("--max-age", type=Duration(), help="Remove messages older than this; 0: no limit."),
+    "max_msgs": click.option(
+        "--max-messages", "max_msgs", type=click.IntRange(min=0), help="Keep at most so many; 0: no limit."
+    ),
+    "max_bytes": click.option("--max-bytes", type=Size(), help="Keep at most so much data; 0: no limit."),
+    "on_full": click.option(
+        "--on-full",
+        type=Word(["refuse", "drop_old"]),
+        help="At the limit, refuse publishes or drop the oldest.  [refuse]",
+    ),
+    "keep": click.option(
+        "--keep",
+        type=Word(["limits", "until_acked", "last_per_key"]),
+        help="until_acked: gone when all groups that want it are done. last_per_key: the latest of each key.  [limits]",
+    ),
+    "dedupe": click.option(
+        "--dedupe",
+        type=Word(["window", "slide", "until_ack"]),
+        help="How long an --id is remembered: for a time, since its last use, or until all groups are done.  [window]",
+    ),
+    "dedupe_window": click.option("--dedupe-window", type=Duration(), help="That time.  [10m]"),
+}
+# A queue keeps what is not acked, so how long it is kept is no question.
+QUEUE_TOPIC: Final = tuple(name for name in TOPIC if name != "keep")
+
+
+def group_settings(command: F) -> F:
+    """The command gets `settings`: those of a group that were given."""
+    return _gathered(command, [(GROUP, tuple(GROUP))])
+
+
+def topic_settings(command: F) -> F:
+    return _gathered(command, [(TOPIC, tuple(TOPIC))])
+
+
+def queue_settings(command: F) -> F:
+    """Those of a topic and those of a group."""
+    return _gathered(command, [(TOPIC, QUEUE_TOPIC), (GROUP, tuple(GROUP))])
+
+
+def _gathered(command: F, choices: Sequence[tuple[dict[str, Option], Sequence[str]]]) -> F:
+    names = [name for _, chosen in choices for name in chosen]
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **rest: Any) -> Any:
+        given = {name: rest.pop(name) for name in names}
+        settings = {name: value for name, value in given.items() if value is not None}
+        if "jitter" in settings:
+            settings["jitter"] /= 100
+        return command(*args, settings=settings, **rest)
+
+    for options, chosen in reversed(choices):
+        for name in reversed(chosen):
+            wrapped = options[name](wrapped)
+    return wrapped  # type: ignore[return-value]

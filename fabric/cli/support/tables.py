@@ -1,0 +1,251 @@
+"""How the commands of administration answer: a table or a sentence for people, one JSON document for programs.
+
+A table shows a part of what JSON has, never more. Times are RFC 3339 in JSON and relative in tables.
+"""
+
+import functools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
+
+import click
+
+from fabric.cli import EXIT_CONFLICT
+from fabric.cli.support.values import shown_ago, shown_span, shown_time
+from fabric.cli.support.variables import prevailing
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+F = TypeVar("F", bound=Callable[..., Any])
+Row = Mapping[str, Any]
+FOLDED_MIN: Final = 16  # characters that a folding column keeps
+MOMENTS: Final = ("created_us", "due_us", "time_us")  # other fields of microseconds are lengths
+GAP: Final = 2  # spaces between columns
+NARROWEST: Final = 4  # of a column on a terminal that is too narrow for all that must be shown
+PIPE_WIDTH: Final = 100_000  # of a table that is not written to a terminal: as wide as it must be
+
+
+class Column(NamedTuple):
+    """`key` is what the value is called in JSON. On a narrow terminal the columns that `fold` take several lines, and
+    those of the highest `rank` are left out first; rank 0 stays. A column where every row has the `usual` value says
+    nothing, and is left out."""
+
+    title: str
+    key: str
+    shown: Callable[[Any], str] | None = None
+    folds: bool = False
+    usual: Any = ...
+    rank: int = 2
+
+
+class Unconfirmed(click.ClickException):
+    exit_code = EXIT_CONFLICT
+
+
+class Failed(click.ClickException):
+    """It came to nothing, or to a part of what was asked."""
+
+    def __init__(self, message: str, hint: str, exit_code: int) -> None:
+        super().__init__(f"{message}\nhint: {hint}")
+        self.exit_code = exit_code  # type: ignore[misc]  # of this one
+
+
+def output_options(command: F) -> F:
+    """`-o table|json` and `--json`, which become one `as_json`."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, output: str | None, as_json: bool, **rest: Any) -> Any:
+        wanted = prevailing(output=output, as_json=as_json)
+        chosen = "json" if wanted["as_json"] else wanted["output"]
+        return command(*args, as_json=chosen == "json" or (chosen is None and not sys.stdout.isatty()), **rest)
+
+    choice = click.option(
+        "-o", "--output", type=click.Choice(["table", "json"]), help="Default: a table on a terminal, else JSON."
+    )
+    short = click.option("--json", "as_json", is_flag=True, help="Same as -o json.")
+    return choice(short(wrapped))  # type: ignore[return-value]
+
+
+yes_option = click.option("--yes", is_flag=True, help="Do it without asking.")
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Go on when the user wants that: asked on a terminal, told by --yes elsewhere."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Unconfirmed(f"not done: {question}\nhint: confirm with --yes")
+    if not click.confirm(f"{question}?", err=True):
+        raise Unconfirmed("not done")
+
+
+def usage(message: str) -> NoReturn:
+    raise click.UsageError(message, click.get_current_context(silent=True))
+
+
+# Answers.
+
+
+def say(schema: str, fields: Row, sentence: str, as_json: bool) -> None:
+    """What was done."""
+    click.echo(document(schema, fields) if as_json else sentence)
+
+
+def show_rows(
+    schema: str, name: str, rows: Sequence[Row], columns: Sequence[Column], as_json: bool, nothing: str, **besides: Any
+) -> None:
+    """A list. `nothing` is said to people when it is empty; `besides` are further fields of the document."""
+    if as_json:
+        click.echo(document(schema, {name: [readable(row) for row in rows], **besides}))
+    elif not rows:
+        click.echo(nothing)
+    else:
+        print_table(rows, columns)
+
+
+def show_fields(schema: str, fields: Row, columns: Sequence[Column], as_json: bool) -> None:
+    """One thing, a line for each field."""
+    if as_json:
+        click.echo(document(schema, fields))
+        return
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for column in columns:
+        if column.key in fields:
+            table.add_row(column.title, _cell(column, fields))
+    _console().print(table)
+
+
+def print_table(rows: Iterable[Row], columns: Sequence[Column]) -> None:
+    """A table as wide as the terminal, at most. In a pipe it is as wide as it must be, and nothing is left out."""
+    from rich.table import Table
+
+    rows, console = list(rows), _console()
+    telling = [column for column in columns if any(row.get(column.key) != column.usual for row in rows)]
+    chosen = _fitting(rows, telling, console.width)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column, width in chosen.items():
+        numbers = all(type(row.get(column.key)) in (int, float, type(None)) for row in rows) and column.shown is None
+        table.add_column(column.title, justify="right" if numbers else "left", overflow="fold", width=width)
+    for row in rows:
+        table.add_row(*(_cell(column, row) for column in chosen))
+    console.print(table)
+    if missing := [column.title for column in telling if column not in chosen]:
+        click.echo(f"not shown: {', '.join(missing)}; a wider terminal or --json has them", err=True)
+
+
+def _fitting(rows: Sequence[Row], columns: Sequence[Column], width: int) -> dict[Column, int]:
+    """The columns for which there is room, with the width of each. The least important ones give way, the first one
+    never: a table must say what its rows are about."""
+    wanted = {column: _width(column, rows) for column in columns}
+    least = {column: _least(column, wanted[column]) for column in columns}
+    while _total(least) > width and (spare := [column for column in least if column.rank and column != columns[0]]):
+        del least[max(reversed(spare), key=lambda column: column.rank)]
+    room = width - _total(least)
+    fitting = {}
+    for column, narrow in least.items():
+        more = max(min(wanted[column] - narrow, room), 0)
+        fitting[column], room = narrow + more, room - more
+    while room < 0 and (widest := max(fitting, key=lambda column: fitting[column])) and fitting[widest] > NARROWEST:
+        fitting[widest], room = fitting[widest] - 1, room + 1
+    return fitting
+
+
+def _total(widths: Mapping[Column, int]) -> int:
+    return sum(widths.values()) + GAP * (len(widths) - 1)
+
+
+def _width(column: Column, rows: Sequence[Row]) -> int:
+    """What a column needs when it is not folded."""
+    from rich.cells import cell_len
+
+    return max(len(column.title), *(cell_len(_cell(column, row)) for row in rows))
+
+
+def _least(column: Column, width: int) -> int:
+    return max(len(column.title), min(width, FOLDED_MIN)) if column.folds else width
+
+
+def document(schema: str, fields: Row) -> str:
+    return json.dumps({"schema": schema, **readable(fields)}, ensure_ascii=False, default=str)
+
+
+def readable(row: Row) -> dict[str, Any]:
+    """Times of the wire, `due_us` and the like, as RFC 3339 in `due`."""
+    return {
+        name.removesuffix("_us") if name in MOMENTS else name: _time(value) if name in MOMENTS else value
+        for name, value in row.items()
+    }
+
+
+def _time(value: Any) -> str | None:
+    return shown_time(value / 1e6) if value else None
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+
+
+def _cell(column: Column, row: Row) -> str:
+    value = row.get(column.key)
+    if value is None or value == "":
+        return "-"
+    if column.shown is not None:
+        return column.shown(value)
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case list() | tuple():
+            return " ".join(map(str, value)) or "-"
+    return tidy(str(value))
+
+
+# Values in tables.
+
+
+def tidy(text: str) -> str:
+    """Text that cannot move the cursor or hide: control characters are written out."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def short(text: str) -> str:
+    """The beginning of a long text."""
+    tidied = tidy(text)
+    return tidied if len(tidied) <= 60 else tidied[:59] + "…"
+
+
+def ago(time_us: int) -> str:
+    return shown_ago(time_us / 1e6, time.time())
+
+
+def span(ms: int) -> str:
+    return shown_span(ms / 1000)
+
+
+def limit(shown: Callable[[int], str] = "{:,}".format) -> Callable[[int], str]:
+    """A number for which 0 means that there is no limit."""
+    return lambda value: shown(value) if value else "no limit"
+
+
+def counted(value: int) -> str:
+    """A number that the hub does not know yet when it is negative."""
+    return f"{value:,}" if value >= 0 else "counting"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def some(values: Sequence[str]) -> str:
+    """The first of several."""
+    return tidy(values[0]) + (f" +{len(values) - 1}" if len(values) > 1 else "") if values else "-"

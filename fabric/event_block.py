@@ -1,0 +1,205 @@
+"""Delivery events: what became of messages in groups, as blocks of columns. Written by the hub, read by analysis.
+
+An event says that messages first_seq..last_seq were delivered, settled or lost by a group, when, by which client and
+at which attempt. A block of events has the shape of a block of messages: little-endian arrays, each starting on a
+multiple of eight, so that a reader may map a column without copying. Names are in two tables, and events say the
+place of theirs.
+
+    head 40  magic "FEV1" | version u8 | spare u8[3] | count u32 | n_groups u32 | n_clients u32 | spare u32
+             first u64, the number of the first event | body_len u32 | crc u32, of all bytes but these four
+    body     groups      column of n_groups
+             clients     column of n_clients
+             first_seq   u64[count]
+             last_seq    u64[count]
+             ts_us       i64[count]
+             group_idx   u16[count]
+             client_idx  u16[count]
+             attempt     u16[count]      65,535 stands for that and more
+             kind        u8[count]       as `messages.Happening`
+
+Events are numbered 1, 2, 3, … for as long as the journal lives: event i of a block has number first + i.
+"""
+
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal, NamedTuple
+
+from fabric_protocol.columns import aligned, check_column, column, column_end, items, padded
+from fabric_protocol.errors import BlockError
+
+if sys.byteorder != "little":
+    raise ImportError("fabric blocks are little-endian; this machine is not")
+
+MAGIC: Final = b"FEV1"
+VERSION: Final = 1
+HEAD: Final = struct.Struct("<4sB3xIII4xQII")
+HEAD_BYTES: Final = HEAD.size  # 40
+EVENTS_MAX: Final = 65_536  # in one block: then the places of names fit into 16 bits
+ATTEMPT_MAX: Final = 65_535
+_CRC_AT: Final = HEAD_BYTES - 4
+# The columns after the tables, in order, with their types.
+FIXED: Final[tuple[tuple[str, Literal["Q", "q", "H", "B"]], ...]] = (
+    ("first_seq", "Q"),
+    ("last_seq", "Q"),
+    ("ts_us", "q"),
+    ("group_idx", "H"),
+    ("client_idx", "H"),
+    ("attempt", "H"),
+    ("kind", "B"),
+)
+
+
+class Event(NamedTuple):
+    number: int
+    ts_us: int
+    kind: int  # a `messages.Happening`
+    group: str
+    client: str  # what the consumer called itself in HELLO; empty when nobody was involved
+    attempt: int
+    first_seq: int
+    last_seq: int
+
+
+class Columns(NamedTuple):
+    """A block of events as it lies in memory: views into its bytes, which `numpy.frombuffer` takes as they are."""
+
+    first: int  # the number of the first event
+    groups: list[str]
+    clients: list[str]
+    first_seq: "memoryview[int]"
+    last_seq: "memoryview[int]"
+    ts_us: "memoryview[int]"
+    group_idx: "memoryview[int]"
+    client_idx: "memoryview[int]"
+    attempt: "memoryview[int]"
+    kind: "memoryview[int]"
+
+
+class Gathering:
+    """Events on their way into a block. Noting one must cost little, so all else is done when the block is made."""
+
+    __slots__ = ("_after", "_rows", "_sort")
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, int, str, str, int, int, int]] = []
+        self._sort: tuple[int, int, str, str, int] = (0, 0, "", "", 0)  # all of the latest but its seqs,
+        self._after = -1  # and the seq after it
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, ts_us: int, kind: int, group: str, client: str, attempt: int, first_seq: int, last_seq: int) -> None:
+        """One more; it is merged with the one before when that is of the same sort and time and ends just before."""
+        sort = (ts_us, kind, group, client, attempt)
+        if first_seq == self._after and sort == self._sort:
+            self._rows[-1] = (*sort, self._rows[-1][5], last_seq)
+        else:
+            self._rows.append((*sort, first_seq, last_seq))
+            self._sort = sort
+        self._after = last_seq + 1
+
+    def encode(self, first: int) -> bytes:
+        """The block, for events numbered from `first` on."""
+        times, kinds, groups, clients, attempts, first_seqs, last_seqs = zip(*self._rows, strict=True)
+        n_groups, group_table, group_idx = _interned(groups)
+        n_clients, client_table, client_idx = _interned(clients)
+        if max(attempts) > ATTEMPT_MAX:
+            attempts = tuple(min(attempt, ATTEMPT_MAX) for attempt in attempts)
+        values = (first_seqs, last_seqs, times, group_idx, client_idx, attempts, kinds)
+        arrays = [padded(array(code, column_).tobytes()) for (_, code), column_ in zip(FIXED, values, strict=True)]
+        body = b"".join((group_table, client_table, *arrays))
+        head = HEAD.pack(MAGIC, VERSION, len(self), n_groups, n_clients, first, len(body), 0)[:_CRC_AT]
+        return b"".join((head, struct.pack("<I", zlib.crc32(body, zlib.crc32(head))), body))
+
+
+def _interned(names: Sequence[str]) -> tuple[int, bytes, Sequence[int]]:
+    """How many distinct names there are, their table, and the place of each name in it."""
+    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    return len(places), column([name.encode() for name in places]), [places[name] for name in names]
+
+
+def encode(first: int, events: Iterable[Event]) -> bytes:
+    """A block of the given events, whatever numbers they have."""
+    gathering = Gathering()
+    for event in events:
+        gathering.add(event.ts_us, *event[2:])
+    return gathering.encode(first)
+
+
+class Extent(NamedTuple):
+    """Which events a block holds."""
+
+    first: int
+    last: int
+
+
+def extent_of(raw: bytes | memoryview) -> Extent:
+    """A look at the head alone; `columns` proves the rest."""
+    count, _, _, first, _ = _head(raw)
+    return Extent(first, first + count - 1)
+
+
+def time_of(raw: bytes | memoryview) -> int:
+    """When the last event of a block happened, as far as a look at the head and the lengths of the tables can tell."""
+    count, n_groups, n_clients, _, _ = _head(raw)
+    try:
+        at = column_end(raw, column_end(raw, HEAD_BYTES, n_groups), n_clients)
+        ts_us: int = struct.unpack_from("<q", raw, at + 16 * count + 8 * (count - 1))[0]
+    except struct.error:
+        raise BlockError("a column of events runs past the end of the block") from None
+    return ts_us
+
+
+def columns(raw: bytes | memoryview) -> Columns:
+    """The columns of a block, checked; they are views into `raw` and live as long as it does."""
+    count, n_groups, n_clients, first, crc = _head(raw)
+    view = memoryview(raw)
+    if zlib.crc32(view[HEAD_BYTES:], zlib.crc32(view[:_CRC_AT])) != crc:
+        raise BlockError("the block of events does not match its CRC")
+    data = bytes(raw) if isinstance(raw, memoryview) else raw
+    at, tables = HEAD_BYTES, []
+    for n in (n_groups, n_clients):
+        offsets = check_column(data, at, n)
+        try:
+            tables.append([item.decode() for item in items(data, at, n)] if n else [])
+        except UnicodeDecodeError:
+            raise BlockError("a name in a block of events is not UTF-8") from None
+        at = aligned(at + 4 * (n + 1) + offsets[-1])
+    found = []
+    for _, code in FIXED:
+        end = at + count * struct.calcsize(code)
+        if end > len(view):
+            raise BlockError("a column of events runs past the end of the block")
+        found.append(view[at:end].cast("B").cast(code))
+        at = aligned(end)
+    if at != len(view):
+        raise BlockError("the columns do not fill the block of events")
+    for places, table in ((found[3], tables[0]), (found[4], tables[1])):
+        if max(places) >= len(table):
+            raise BlockError("an event names a place outside its table")
+    return Columns(first, tables[0], tables[1], *found)
+
+
+def rows(raw: bytes | memoryview) -> Iterator[Event]:
+    """The events of a block, one by one."""
+    block = columns(raw)
+    groups: Sequence[str] = [block.groups[i] for i in block.group_idx]
+    clients: Sequence[str] = [block.clients[i] for i in block.client_idx]
+    numbers = range(block.first, block.first + len(groups))
+    fixed = (block.attempt, block.first_seq, block.last_seq)
+    return map(Event._make, zip(numbers, block.ts_us, block.kind, groups, clients, *fixed, strict=True))
+
+
+def _head(raw: bytes | memoryview) -> tuple[int, int, int, int, int]:
+    """(count, n_groups, n_clients, first, crc)."""
+    if len(raw) < HEAD_BYTES:
+        raise BlockError(f"a block of events has at least {HEAD_BYTES} bytes, not {len(raw)}")
+    magic, version, count, n_groups, n_clients, first, body_len, crc = HEAD.unpack_from(raw)
+    if magic != MAGIC or version != VERSION:
+        raise BlockError(f"not a block of events of version {VERSION}")
+    if body_len != len(raw) - HEAD_BYTES or not 1 <= count <= EVENTS_MAX or max(n_groups, n_clients) > count:
+        raise BlockError("the head of a block of events does not fit its body")
+    return count, n_groups, n_clients, first, crc

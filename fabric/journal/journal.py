@@ -1,0 +1,438 @@
+"""The journal: a turn's records become one synced transaction, and a restart begins by reading them back.
+
+One thread, the journal thread, calls `commit` and `trim_step`; `pressure`, `stats` and any number of Readers may be
+used from others. The journal fails once: after an error of commit nothing is accepted any more, because nobody knows
+what the disk has kept. The hub exits, and the next start reads what is really there.
+"""
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import lmdb
+
+from fabric.errors import JournalDamaged, JournalError
+from fabric.journal import rows as records
+from fabric.journal.directory import DATA_FILE, LockFile, has_data, make_directory, require_local
+from fabric.journal.end import RESTORE_HINT, find_end
+from fabric.journal.environment import (
+    MAP_BYTES,
+    Reading,
+    Writing,
+    append_row,
+    as_journal_error,
+    create_environment,
+    foreign_writer,
+    lmdb_errors,
+    open_environment,
+    open_tables,
+)
+from fabric.journal.limits import Gauge, Limits
+from fabric.journal.page_release import Residence
+from fabric.journal.pins import Pins
+from fabric.journal.reader import Damaged, Reader
+from fabric.journal.retention import Retention
+from fabric.journal.rows import SEQ_MAX, Meta, seq_key
+from fabric.journal.tables import state
+from fabric.journal.tables.chunks import Chunk, OpenChunk
+from fabric.journal.tables.holes import dig
+from fabric.journal.tables.state import put_state
+from fabric.journal.tools.stats import Stats, collect
+from fabric.journal.tools.verify import Finding, verify_in_child
+from fabric.records import (
+    Append,
+    Discard,
+    DropSchedule,
+    Record,
+    SaveFailure,
+    SaveGroup,
+    SaveProducer,
+    SaveSchedule,
+    SaveSetting,
+    SaveTopic,
+)
+from fabric_protocol.block import glance
+
+__all__ = ["Damaged", "Finding", "Journal", "Limits", "Reader", "Restored", "Stats"]
+
+# What a row maps in two tables that grow everywhere, not at the end: the kernel maps the neighbours of a page with it.
+SCATTERED_BYTES: Final = 32 << 10
+_READER_CHECK_S: Final = 10.0
+_NO_LIMITS: Final = Limits()
+_GROWTH_MIN_BYTES: Final = 1 << 20  # a full map grows by 1 %, but at least so that the next commit fits
+
+
+class Restored(NamedTuple):
+    """What a restart begins with."""
+
+    first_seq: int
+    last_seq: int
+    last_ts_us: int
+    groups: tuple[SaveGroup, ...]
+    producers: tuple[SaveProducer, ...]
+    failures: tuple[SaveFailure, ...]
+    topics: tuple[SaveTopic, ...]
+    settings: tuple[SaveSetting, ...]
+    was_clean: bool
+    findings: tuple[Finding, ...]  # damage in the tail; worth a line in the log
+
+
+class Journal:
+    """An open journal. `environment`, `tables`, `mapping`, `open_chunk` and `writing` are for this room only."""
+
+    def __init__(
+        self, path: Path, limits: Limits, map_bytes: int, lock: LockFile, findings: tuple[Finding, ...]
+    ) -> None:
+        self.path = path
+        self._lock = lock
+        self._findings = findings
+        self._pid = os.getpid()
+        self._failed = ""
+        self._is_open = True
+        self.mapping = threading.Lock()  # held while a reader reads, and while the map grows under it
+        self.environment = open_environment(path, map_bytes=map_bytes)
+        try:
+            self.tables = open_tables(self.environment, upgrade=True)
+        except BaseException:
+            self.environment.close()
+            raise
+        self._retention = Retention(self.tables, limits)
+        self.may_trim_more = False  # the latest step of retention has removed blocks
+        self.hold_seq = SEQ_MAX  # retention of the whole journal stops here; set by whoever counts what it removes
+        self._pins = Pins(path)
+        self.residence = Residence(path / DATA_FILE)
+        self._gauge = Gauge(path, self.environment, self.tables, limits, self.mapping)
+        self._checked_readers_s = 0.0
+        self.open_chunk = OpenChunk(1)
+        self._last_ts_us = 0
+        self._txn_id = 0  # of the last transaction of this process that changed something
+        self._meta: Meta  # this and the next are set when it begins
+        self._was_clean: bool
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        limits: Limits = _NO_LIMITS,
+        *,
+        create: bool = True,
+        allow_network_fs: bool = False,
+        _map_bytes: int = MAP_BYTES,
+    ) -> "Journal":
+        """Open the journal in a directory, alone: a second opener, here or elsewhere, is refused."""
+        path = Path(path)
+        if not create and not has_data(path):
+            raise JournalError(f"there is no journal in {path}", "check the path")
+        make_directory(path)
+        if not allow_network_fs:
+            require_local(path)
+        lock = LockFile(path)
+        try:
+            findings: tuple[Finding, ...] = ()
+            if has_data(path):  # asked under the lock: a journal that was made meanwhile must not be replaced
+                findings = verify_in_child(path, tail_only=True).findings
+            else:
+                create_environment(path, Meta(uuid.uuid4().bytes, 1, time.time_ns() // 1000, True, 1, 0))
+                lock.claim_data()
+            journal = cls(path, limits, _map_bytes, lock, findings)
+            try:
+                with lmdb_errors(f"cannot open the journal in {path}"):
+                    journal._begin()
+            except BaseException:
+                journal.environment.close()
+                raise
+        except BaseException:
+            lock.release()
+            raise
+        return journal
+
+    @property
+    def uuid(self) -> bytes:
+        return self._meta.uuid
+
+    @property
+    def epoch(self) -> int:
+        return self._meta.epoch
+
+    def load(self) -> Restored:
+        """What a hub needs to go on where the last one stopped."""
+        self.require_usable()
+        with lmdb_errors("cannot load the journal"), self.environment.begin(buffers=True) as txn:
+            groups = tuple(records.decode_group(key, row) for key, row in txn.cursor(self.tables.groups))
+            producers = tuple(records.decode_producer(key, row) for key, row in txn.cursor(self.tables.producers))
+            failures = tuple(state.failures(txn, self.tables))
+            topics = tuple(state.topics(txn, self.tables))
+            settings = tuple(state.settings(txn, self.tables))
+        return Restored(
+            first_seq=self.first_seq,
+            last_seq=self.last_seq,
+            last_ts_us=self._last_ts_us,
+            groups=groups,
+            producers=producers,
+            failures=failures,
+            topics=topics,
+            settings=settings,
+            was_clean=self._was_clean,
+            findings=self._findings,
+        )
+
+    @property
+    def first_seq(self) -> int:
+        """What lies below was removed by retention."""
+        return max(self._meta.first_seq, self._meta.floor)
+
+    @property
+    def first_block_seq(self) -> int:
+        """Where the first block begins that is on disk; some of its messages may lie below `first_seq`."""
+        return self._meta.first_seq
+
+    @property
+    def last_seq(self) -> int:
+        return self.open_chunk.last_seq
+
+    def commit(self, turn: Sequence[Record]) -> None:
+        """Write a turn's records in one transaction; when this returns they are on disk.
+
+        A JournalError is final: nothing may be confirmed after it, and the process should end. Any other exception is a
+        fault of the program: records that cannot be encoded, for instance. Nothing of the turn is on disk then, and the
+        journal is as it was.
+        """
+        self.require_usable()
+        try:
+            try:
+                filled, chunk = self._write(turn)
+            except lmdb.MapFullError:
+                # Not an error of the disk: the transaction was given up whole, and with a larger map it is written
+                # like any other. Waiting for deletes would be a dead end, because they need room as well.
+                self._grow(sum(len(r.block) for r in turn if isinstance(r, Append | SaveSchedule)))
+                filled, chunk = self._write(turn)
+        except (lmdb.Error, JournalError) as error:
+            raise self._fail("cannot write to the journal", error) from error
+        self._require_in_place()  # before anything is confirmed: what is in a removed file is on no disk
+        for full in filled:
+            full.publish()
+        chunk.publish()
+        self.open_chunk = chunk
+
+    def trim_step(self, now_us: int) -> int | None:
+        """One small transaction of retention, when it is due; the new first seq when messages were removed."""
+        self.require_usable()
+        self._check_readers()
+        self._require_in_place()
+        chunk = self.open_chunk
+        try:
+            used = self._gauge.used_bytes()
+            meta, hold_seq = self._meta, min(self.hold_seq, self._pins.lowest(now_us))
+            last_seq = chunk.last_seq - meta.removed  # as if there were no holes
+            self.may_trim_more = self._retention.is_due(
+                self.environment, now_us, last_seq, chunk.last_seq, used, hold_seq
+            )
+            if not self.may_trim_more:
+                return self._raise_floor(self._retention.floor(now_us, last_seq, chunk.last_seq), hold_seq)
+            with self.writing(buffers=True) as txn:
+                step = self._retention.step(txn, now_us, last_seq, chunk.first_seq, hold_seq)
+                if step.first_seq > meta.first_seq:
+                    self._meta = meta._replace(first_seq=step.first_seq, removed=meta.removed - step.holes)
+                    self._put_meta(txn, self._meta)
+            self._gauge.poll_now()
+        except lmdb.MapFullError:
+            self._grow(0)
+            return None
+        except (lmdb.Error, JournalError) as error:
+            raise self._fail("cannot trim the journal", error) from error
+        return self.first_seq if step.blocks else None
+
+    def _raise_floor(self, floor: int, hold_seq: int) -> int | None:
+        """Leave out the part of the first block that is beyond the limits; its bytes go with the rest of the block."""
+        if floor > hold_seq:
+            self._retention.wanted = max(self._retention.wanted, floor)
+        floor = min(floor, hold_seq)
+        if floor <= self.first_seq:
+            return None
+        meta = self._meta._replace(floor=floor)
+        with self.writing() as txn:
+            self._put_meta(txn, meta)
+        self._meta = meta
+        return floor
+
+    @property
+    def trim_wanted(self) -> int:
+        """Up to where retention would remove messages if `hold_seq` let it; 0 when it is not held back by that."""
+        wanted = min(self._retention.wanted, self._pins.seq)
+        return wanted if wanted > self.first_seq else 0
+
+    def rest(self) -> None:
+        """To be called by the journal thread when it has had nothing to do for a while."""
+        self.require_usable()
+        self._require_in_place()
+        self.residence.rest()
+
+    def pressure(self) -> str | None:
+        """Why publishes must be refused for now, or None. Acks need not be."""
+        self.require_usable()
+        with lmdb_errors("cannot read the journal"):
+            return self._gauge.pressure()
+
+    def reader(self) -> Reader:
+        """A reader for one thread."""
+        return Reader(self)
+
+    def stats(self) -> Stats:
+        self.require_usable()
+        with lmdb_errors("cannot read the journal"), self.mapping:
+            return collect(self.path, self.environment, self.tables)
+
+    def close(self) -> None:
+        """Mark the journal as closed in good order and let it go. Readers must have stopped."""
+        self.require_same_process()
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            if not self._failed:
+                with lmdb_errors("cannot close the journal"), self.writing() as txn:
+                    self._put_meta(txn, self._meta._replace(clean=True, last_seq=self.last_seq))
+        finally:
+            self.environment.close()
+            self._lock.release()
+
+    def require_same_process(self) -> None:
+        """LMDB's handles must not be used in a forked child."""
+        if os.getpid() != self._pid:
+            raise JournalError("the journal was opened by another process", "open it after the fork, not before")
+
+    def require_usable(self) -> None:
+        self.require_same_process()
+        if self._failed:
+            raise JournalError(f"the journal has failed before: {self._failed}", "restart the hub")
+        if not self._is_open:
+            raise JournalError("the journal is closed")
+
+    # Writing.
+
+    def _write(self, turn: Sequence[Record]) -> tuple[list[OpenChunk], OpenChunk]:
+        """One transaction. Returns the chunks it filled and the one now open, none of it published yet."""
+        chunk, filled = self.open_chunk, []
+        last_seq, last_ts_us, written = chunk.last_seq, self._last_ts_us, 0
+        blocks, meta, removed, scattered = self.tables.blocks, self._meta, 0, 0
+        chunk.roll_back()  # what an earlier attempt has left
+        with self.writing() as txn:
+            for record in turn:
+                if type(record) is Append:
+                    raw = record.block
+                    (base_seq, end, ts_us), topics = glance(raw)
+                    assert base_seq == last_seq + 1, f"seq {base_seq} cannot follow {last_seq}"
+                    assert ts_us >= last_ts_us, f"time {ts_us} cannot follow {last_ts_us}"
+                    append_row(txn, seq_key(base_seq), raw, blocks)
+                    chunk.add(base_seq, end, ts_us, len(raw), topics)
+                    last_seq, last_ts_us, written = end, ts_us, written + len(raw)
+                    if chunk.is_full:
+                        self._put_chunk(txn, chunk)
+                        filled.append(chunk)
+                        chunk = OpenChunk(last_seq + 1)
+                elif type(record) is Discard:
+                    removed += dig(txn, self.tables, record.bases)
+                else:
+                    put_state(txn, self.tables, record)
+                    if type(record) is SaveProducer:
+                        self._retention.saw(record)
+                    elif type(record) is SaveSchedule:
+                        written += len(record.block)
+                        scattered += SCATTERED_BYTES
+                    elif type(record) is DropSchedule:
+                        scattered += SCATTERED_BYTES
+            if removed:
+                meta = meta._replace(removed=meta.removed + removed)
+                self._put_meta(txn, meta)
+        if removed:
+            self._meta = meta
+            self._retention.dug()
+        self._last_ts_us = last_ts_us
+        self._gauge.wrote(written)
+        self.residence.touched(written + scattered)
+        return filled, chunk
+
+    @contextmanager
+    def writing(self, *, buffers: bool = False) -> "Iterator[lmdb.Transaction[Any]]":
+        """A transaction of the journal's only writer: LMDB's numbers tell when another process has written as well."""
+        begin: Callable[..., lmdb.Transaction[Any]] = self.environment.begin
+        with begin(write=True, buffers=buffers) as txn:
+            number = txn.id()
+            if number != self._txn_id + 1:
+                raise foreign_writer(f"transaction {number} cannot follow {self._txn_id}")
+            yield txn
+        self._txn_id = min(self.environment.info()["last_txnid"], number)  # one that changed nothing has no number
+
+    def _put_chunk(self, txn: Writing, chunk: OpenChunk) -> None:
+        key, row = Chunk.of(chunk).encode()
+        txn.put(key, row, db=self.tables.chunks)
+
+    def _put_meta(self, txn: "Writing | Reading", meta: Meta) -> None:
+        txn.put(records.META_KEY, records.encode_meta(meta), db=self.tables.meta)
+
+    def _fail(self, doing: str, error: lmdb.Error | JournalError) -> JournalError:
+        failure = as_journal_error(doing, error) if isinstance(error, lmdb.Error) else error
+        self._failed = str(failure)
+        return failure
+
+    def _require_in_place(self) -> None:
+        if not self._lock.holds_data():
+            raise self._fail(
+                "",
+                JournalError(
+                    f"{self.path / DATA_FILE} was removed, moved or replaced while the journal was open",
+                    "put the directory back or restore a backup, then start the hub again",
+                ),
+            )
+
+    def _grow(self, needed: int) -> None:
+        with self.mapping:
+            size = self.environment.info()["map_size"]
+            self.environment.set_mapsize(size + max(size // 100, 2 * needed + _GROWTH_MIN_BYTES))
+
+    def _check_readers(self) -> None:
+        """Free the slots of readers that were killed; each would keep old pages from being used again."""
+        now_s = time.monotonic()
+        if now_s - self._checked_readers_s >= _READER_CHECK_S:
+            self._checked_readers_s = now_s
+            self.environment.reader_check()
+
+    # Opening.
+
+    def _begin(self) -> None:
+        """Find out who this journal is and where it ends, and mark it as open."""
+        self.environment.reader_check()
+        with self.environment.begin(buffers=True) as txn:
+            meta = self._read_meta(txn)
+            self.open_chunk, filled, self._last_ts_us = find_end(txn, self.tables)
+            producers = [records.decode_producer(key, row) for key, row in txn.cursor(self.tables.producers)]
+            if meta.clean and meta.last_seq != self.last_seq:
+                raise JournalDamaged(
+                    f"the journal was closed at seq {meta.last_seq} and now ends at {self.last_seq}", RESTORE_HINT
+                )
+        self._was_clean, self._meta = meta.clean, meta._replace(clean=False)
+        for producer in sorted(producers, key=lambda p: p.seen_us):
+            self._retention.saw(producer)
+        self._txn_id = self.environment.info()["last_txnid"]
+        try:
+            self._mark_open(filled)
+        except lmdb.MapFullError:
+            self._grow(0)
+            self._mark_open(filled)
+
+    def _mark_open(self, filled: Sequence[OpenChunk]) -> None:
+        with self.writing() as txn:
+            self._put_meta(txn, self._meta)
+            for chunk in filled:
+                self._put_chunk(txn, chunk)
+
+    def _read_meta(self, txn: Reading) -> Meta:
+        row = txn.get(records.META_KEY, db=self.tables.meta)
+        if row is None:
+            raise JournalDamaged(f"the journal in {self.path} does not say what it is", RESTORE_HINT)
+        return records.decode_meta(row)

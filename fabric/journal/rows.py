@@ -1,0 +1,160 @@
+"""What the journal's rows look like: keys, values, checksums, the format version.
+
+`blocks` and `chunks` are keyed by sequence number and only ever grow at the end; `groups`, `producers` and `meta` hold
+a few rows that are written again and again; what the other tables hold is in `state`. LMDB keeps no checksum, so every
+row brings its own: a block has two in its head, all others are sealed here, together with their key, so that a row
+cannot pass for another.
+
+To change the format: raise FORMAT, teach `open_tables` and the decoders to read the old one, and keep a journal of the
+old format as a test fixture. A program never opens a format newer than its own.
+
+    format 1    blocks, chunks, groups, producers, meta
+    format 2    the tables of `state`, holes among the blocks, more settings in a group's row
+"""
+
+import struct
+import zlib
+from array import array
+from collections.abc import Iterable
+from hashlib import blake2b
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from fabric.errors import JournalDamaged
+from fabric.records import GroupSettings, SaveGroup, SaveProducer
+
+FORMAT: Final = 2
+
+_PAIR: Final = struct.Struct(">QQ")
+_SEQ: Final = struct.Struct(">Q")  # big-endian, so that LMDB's byte order is the order of numbers
+_CRC: Final = struct.Struct("<I")
+SEQ_MAX: Final = (1 << 64) - 1
+
+seq_key = _SEQ.pack
+pair_key = _PAIR.pack
+
+
+def key_seq(key: bytes | memoryview) -> int:
+    try:
+        seq: int = _SEQ.unpack(key)[0]
+    except struct.error:
+        raise JournalDamaged(f"{bytes(key).hex()} is not the key of a block") from None
+    return seq
+
+
+def name_key(name: str) -> bytes:
+    """Names may be longer than LMDB's keys (511 bytes), so rows are found by a hash; the value has the name."""
+    return blake2b(name.encode(), digest_size=16).digest()
+
+
+def seal(key: bytes, value: bytes) -> bytes:
+    """The row for a value: the value and a checksum over key and value."""
+    return value + _CRC.pack(zlib.crc32(value, zlib.crc32(key)))
+
+
+def unseal(key: bytes | memoryview, row: bytes | memoryview) -> memoryview:
+    """The value of a row, or JournalDamaged."""
+    view = memoryview(row)
+    value = view[:-4]
+    if len(view) < 4 or _CRC.unpack(view[-4:])[0] != zlib.crc32(value, zlib.crc32(key)):
+        raise JournalDamaged(f"row {bytes(key).hex()} does not match its checksum")
+    return value
+
+
+class Meta(NamedTuple):
+    """Who this journal is. (uuid, epoch, seq) names a message for good: a restored copy counts on in a new epoch."""
+
+    uuid: bytes
+    epoch: int
+    created_us: int
+    clean: bool  # closed in good order; false while it is open
+    first_seq: int  # what lies below was removed by retention; what is missing above was lost
+    last_seq: int  # where it ended when it was closed in good order
+    removed: int = 0  # messages in holes, at or above first_seq; format 1 had none
+    floor: int = 0  # what lies below is out of reach, though the block that holds it is not removed yet
+
+
+FORMAT_KEY: Final = b"format"  # kept apart and plain, so that every future program can read it
+META_KEY: Final = b"journal"
+
+
+def encode_format() -> bytes:
+    return seal(FORMAT_KEY, str(FORMAT).encode())
+
+
+def decode_format(row: bytes | memoryview) -> int:
+    return int(bytes(unseal(FORMAT_KEY, row)))
+
+
+def encode_meta(meta: Meta) -> bytes:
+    return seal(META_KEY, pack(list(meta)))
+
+
+def decode_meta(row: bytes | memoryview) -> Meta:
+    return Meta(*unpack(unseal(META_KEY, row)))
+
+
+def encode_group(group: SaveGroup) -> tuple[bytes, bytes]:
+    key = name_key(group.name)
+    name, settings, cursor, ranges, lanes, paused, refresh, untold, handed = group
+    row = [FORMAT, name, list(settings), cursor, _flat(ranges), _flat(lanes), paused, list(refresh), untold]
+    if handed is not None:
+        row.append(_flat(handed))
+    return key, seal(key, pack(row))
+
+
+def decode_group(key: bytes | memoryview, raw: bytes | memoryview) -> SaveGroup:
+    row = unpack(unseal(key, raw))
+    if isinstance(row[0], str):  # format 1 had no number in front
+        name, patterns, lease_ms, attempts_max, level, cursor, ranges = row
+        return SaveGroup(name, GroupSettings(tuple(patterns), lease_ms, attempts_max, level), cursor, _pairs(ranges))
+    _, name, settings, cursor, ranges, lanes, paused, refresh, *later = row
+    settings = GroupSettings(tuple(settings[0]), *settings[1:])
+    untold = tuple((first, last, why) for first, last, why in later[0]) if later else ()
+    handed = _pairs(later[1]) if len(later) > 1 else None
+    return SaveGroup(name, settings, cursor, _pairs(ranges), _pairs(lanes), paused, tuple(refresh), untold, handed)
+
+
+def encode_producer(producer: SaveProducer) -> tuple[bytes, bytes]:
+    key = name_key(producer.name)
+    name, epoch, last_pseq, recent, seen_us, since_pseq, blocks = producer
+    row = [name, epoch, last_pseq, array("Q", recent).tobytes(), seen_us, since_pseq, blocks]
+    return key, seal(key, pack(row))
+
+
+def decode_producer(key: bytes | memoryview, row: bytes | memoryview) -> SaveProducer:
+    name, epoch, last_pseq, recent, seen_us, *later = unpack(unseal(key, row))  # rows of older programs end here
+    return SaveProducer(name, epoch, last_pseq, tuple(_numbers(recent)), seen_us, *later[:2])
+
+
+def _pairs(raw: bytes) -> tuple[tuple[int, int], ...]:
+    numbers = _numbers(raw)
+    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+# Ranges may be many, and a group's row is written with every commit: plain 64-bit numbers are the fastest to write.
+
+
+def _flat(tuples: Iterable[tuple[int, ...]]) -> bytes:
+    return array("Q", chain.from_iterable(tuples)).tobytes()
+
+
+def _numbers(raw: bytes) -> "array[int]":
+    numbers = array("Q")
+    numbers.frombytes(raw)
+    return numbers
+
+
+def pack(value: list[Any]) -> bytes:
+    packed: bytes = msgpack.packb(value)
+    return packed
+
+
+def unpack(raw: memoryview) -> Any:
+    """Decode a value whose checksum was right, so whatever fails here was written by a program that is not this one."""
+    try:
+        return msgpack.unpackb(raw, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise JournalDamaged(f"a row cannot be decoded: {error}") from error

@@ -1,0 +1,1 @@
+"""The tables of a journal: keys, rows and what they mean."""

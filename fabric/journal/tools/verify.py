@@ -1,0 +1,363 @@
+"""Walking a journal: does every row match its checksum, and do the rows fit together?
+
+Blocks and holes must follow one another without a gap, times must not decrease, summaries must say what the blocks say.
+Reads are short transactions, so a running hub is not disturbed; what it appends or trims meanwhile is no finding.
+
+A damaged file can make LMDB abort the whole process. `verify_in_child` therefore does the walk in a process of its
+own: if that dies, its death is the finding. The hub starts with such a walk over the tail of its journal.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import lmdb
+
+from fabric.errors import JournalDamaged, JournalError
+from fabric.event_block import columns as check_events
+from fabric.journal import rows as records
+from fabric.journal.environment import Reading, Tables, existing, lmdb_errors, open_environment, open_tables, seek
+from fabric.journal.reader import Found, check_block
+from fabric.journal.rows import key_seq, seq_key, unseal
+from fabric.journal.tables.chunks import Chunk, OpenChunk
+from fabric.journal.tables.holes import Hole, hole_at, hole_of, span_of
+from fabric_protocol.block import glance
+from fabric_protocol.errors import BlockError
+
+Progress = Callable[[int, int], None]  # (seqs walked, seqs in all)
+
+TAIL_BLOCKS: Final = 256  # what a crash could have touched, and more
+STEP_BLOCKS: Final = 64  # blocks for each read transaction,
+STEP_BYTES: Final = 16 << 20  # or bytes
+STEP_EVENTS: Final = 1_000  # blocks of events for each read transaction
+EXIT_DAMAGED: Final = 9
+# Tables that are looked at in a way of their own; of the others, the checksums.
+_WALKED: Final = ("meta", "blocks", "chunks", "groups", "producers", "events")
+_LARGE: Final = ("ids",)  # not when a hub starts: there may be gigabytes, and each row is checked when it is read
+
+
+class Finding(NamedTuple):
+    """Something is wrong. The seqs are 0 where it is not about messages."""
+
+    table: str
+    first_seq: int
+    last_seq: int
+    why: str
+
+
+class Report(NamedTuple):
+    first_seq: int
+    last_seq: int
+    blocks: int
+    messages: int
+    data_bytes: int
+    chunks: int
+    groups: int
+    producers: int
+    findings: tuple[Finding, ...]
+    removed: int = 0  # messages in holes: removed by retention of single topics
+    failures: int = 0
+    topics: int = 0
+    schedule: int = 0
+    schedule_ids: int = 0
+    ids: int = 0
+    events: int = 0
+    settings: int = 0
+
+
+def verify(path: Path, *, tail_only: bool = False, progress: Progress | None = None) -> Report:
+    """Walk a journal in this process."""
+    environment = open_environment(path, readonly=True)
+    with closing(environment), lmdb_errors(f"cannot read the journal in {path}"):
+        return _Walk(environment, open_tables(environment), progress).run(tail_only)
+
+
+class _Walk:
+    def __init__(self, environment: lmdb.Environment, tables: Tables, progress: Progress | None) -> None:
+        self._environment = environment
+        self._tables = tables
+        self._progress = progress
+        self._findings: list[Finding] = []
+        self._blocks = self._messages = self._bytes = self._chunks = self._removed = 0
+        self._first_seq: int | None = None
+        self._next_seq = 0  # where the next block must begin; 0: anywhere
+        self._last_ts_us = 0
+        self._chunk: Chunk | None = None  # the stored summary of the blocks being walked,
+        self._walked = OpenChunk(0)  # and what they really hold
+        self._holed = False  # some of them are gone, as they may be
+        self._bad_chunks_stop = 0
+
+    def run(self, tail_only: bool) -> Report:
+        with self._environment.begin(buffers=True) as txn:
+            self._meta(txn)
+            groups = self._rows(txn, "groups", records.decode_group)
+            producers = self._rows(txn, "producers", records.decode_producer)
+            skipped = _WALKED + _LARGE if tail_only else _WALKED
+            others = {name: self._rows(txn, name, unseal) for name in existing(self._tables) if name not in skipped}
+            seq, last_seq = self._extent(txn, tail_only)
+        events = 0 if tail_only or "events" not in existing(self._tables) else self._events()
+        first_seq = seq
+        while seq <= last_seq:
+            with self._environment.begin(buffers=True) as txn:
+                seq = self._step(txn, seq)
+            if self._progress is not None:
+                self._progress(min(seq, last_seq + 1) - first_seq, last_seq - first_seq + 1)
+        if self._chunk is not None and self._chunk.last_seq < last_seq:
+            self._end_chunk(self._chunk)
+        return Report(
+            first_seq=self._first_seq if self._first_seq is not None else last_seq + 1,
+            last_seq=last_seq,
+            blocks=self._blocks,
+            messages=self._messages,
+            data_bytes=self._bytes,
+            chunks=self._chunks,
+            groups=groups,
+            producers=producers,
+            findings=tuple(self._findings),
+            removed=self._removed,
+            events=events,
+            **others,
+        )
+
+    def _find(self, table: str, first_seq: int, last_seq: int, why: str) -> None:
+        self._findings.append(Finding(table, first_seq, last_seq, why))
+
+    def _meta(self, txn: Reading) -> None:
+        for key, decode in ((records.FORMAT_KEY, records.decode_format), (records.META_KEY, records.decode_meta)):
+            row = txn.get(key, db=self._tables.meta)
+            try:
+                if row is None:
+                    raise JournalDamaged("it is missing")
+                decode(row)
+            except JournalDamaged as error:
+                self._find("meta", 0, 0, f"{key.decode()}: {error}")
+
+    def _rows(self, txn: Reading, table: str, decode: Callable[[memoryview, memoryview], object]) -> int:
+        count = 0
+        for key, row in txn.cursor(getattr(self._tables, table)):
+            count += 1
+            try:
+                decode(key, row)
+            except JournalDamaged as error:
+                self._find(table, 0, 0, str(error))
+        return count
+
+    def _events(self) -> int:
+        """Blocks of delivery events: they may be very many, so they are walked in steps, and not when a hub starts."""
+        count, number = 0, 0
+        while True:
+            with self._environment.begin(buffers=True) as txn:
+                cursor = txn.cursor(self._tables.events)
+                more = cursor.set_range(seq_key(number))
+                for _ in range(STEP_EVENTS):
+                    if not more:
+                        return count
+                    count, number = count + 1, key_seq(cursor.key()) + 1
+                    try:
+                        check_events(unseal(cursor.key(), cursor.value()))
+                    except (JournalDamaged, BlockError) as error:
+                        self._find("events", 0, 0, f"the block of event {number - 1}: {error}")
+                    more = cursor.next()
+
+    def _extent(self, txn: Reading, tail_only: bool) -> tuple[int, int]:
+        """The first seq to walk and the last one."""
+        cursor = txn.cursor(self._tables.blocks)
+        if not cursor.last():
+            return 1, 0
+        last_seq = key_seq(cursor.key())
+        try:
+            last_seq = span_of(last_seq, cursor.value()).last_seq
+        except BlockError as error:
+            self._find("blocks", last_seq, last_seq, f"the last block: {error}")
+        if tail_only:
+            for _ in range(TAIL_BLOCKS - 1):
+                if not cursor.prev():
+                    cursor.first()
+                    break
+        else:
+            cursor.first()
+            self._next_seq = self._floor(txn)
+        return key_seq(cursor.key()), last_seq
+
+    def _floor(self, txn: Reading) -> int:
+        """What lies below was removed by retention."""
+        row = txn.get(records.META_KEY, db=self._tables.meta)
+        try:
+            return records.decode_meta(row).first_seq if row is not None else 0
+        except JournalDamaged:
+            return 0
+
+    def _step(self, txn: Reading, seq: int) -> int:
+        """Walk some blocks; returns where to go on."""
+        cursor = txn.cursor(self._tables.blocks)
+        if 0 < self._next_seq < (floor := self._floor(txn)):  # retention has been here since the last step
+            self._next_seq = floor
+            seq = max(seq, floor)
+        swallowed = self._next_seq > 0 and hole_at(cursor, self._next_seq) is not None  # since the last step
+        if not swallowed and not cursor.set_range(seq_key(seq)):
+            return records.SEQ_MAX
+        size, more = 0, True
+        for _ in range(STEP_BLOCKS):
+            base, raw = key_seq(cursor.key()), bytes(cursor.value())
+            more = cursor.next()
+            end = key_seq(cursor.key()) - 1 if more else None
+            hole = hole_of(base, raw)
+            if hole is not None:
+                self._hole(hole, end)
+            else:
+                self._block(txn, base, end, raw)
+            size += len(raw)
+            if not more or size > STEP_BYTES:
+                break
+        return key_seq(cursor.key()) if more else records.SEQ_MAX
+
+    def _hole(self, hole: Hole, end: int | None) -> None:
+        first_seq = max(hole.first_seq, self._next_seq)  # it may have grown while we were on our way
+        if self._first_seq is None:
+            self._first_seq = hole.first_seq
+        if 0 < self._next_seq < hole.first_seq:
+            self._find("blocks", self._next_seq, hole.first_seq - 1, "the block is missing")
+        if end is None or hole.last_seq > end:
+            why = "a hole ends the journal" if end is None else "a hole runs into the next block"
+            self._find("blocks", first_seq, hole.last_seq, why)
+        if hole.ts_us < self._last_ts_us:
+            self._find("blocks", first_seq, hole.last_seq, "the hole is older than the block before")
+        self._removed += hole.last_seq - first_seq + 1
+        self._holed = self._chunk is not None
+        self._next_seq, self._last_ts_us = hole.last_seq + 1, hole.ts_us
+
+    def _block(self, txn: Reading, base: int, end: int | None, raw: bytes) -> None:
+        """One block; `end` is the seq before the next one, where there is a next one."""
+        if self._first_seq is None:
+            self._first_seq = base
+        if 0 < self._next_seq < base:
+            self._find("blocks", self._next_seq, base - 1, "the block is missing")
+        block = check_block(raw, base)
+        if isinstance(block, str) or (end is not None and block.last_seq > end):
+            last_seq = end if end is not None else base
+            self._find("blocks", base, last_seq, block if isinstance(block, str) else "it runs into the next block")
+            found = Found(base, last_seq, self._last_ts_us, len(raw), None)
+        else:
+            found = Found(base, block.last_seq, block.ts_us, len(raw), glance(raw)[1])
+            if block.ts_us < self._last_ts_us:
+                self._find("blocks", base, block.last_seq, "it is older than the block before")
+        self._next_seq, self._last_ts_us = found.last_seq + 1, found.ts_us
+        self._blocks += 1
+        self._messages += found.last_seq - base + 1
+        self._bytes += len(raw)
+        self._compare(txn, found)
+
+    def _compare(self, txn: Reading, found: Found) -> None:
+        """Hold the blocks of a chunk against its summary once all of them were seen."""
+        if self._chunk is not None and found.base_seq > self._chunk.last_seq:  # its last block is in a hole
+            self._end_chunk(self._chunk)
+        if self._chunk is None:
+            self._chunk, self._walked = self._summary(txn, found.base_seq), OpenChunk(found.base_seq)
+        if self._chunk is None:
+            return
+        self._walked.add(*found)
+        if found.last_seq >= self._chunk.last_seq:
+            self._end_chunk(self._chunk)
+
+    def _end_chunk(self, chunk: Chunk) -> None:
+        walked, holed, self._chunk, self._holed = self._walked, self._holed, None, False
+        self._chunks += 1
+        if any(entry.topics is None for entry in walked.entries):
+            return
+        if walked.first_seq == chunk.first_seq and not holed:
+            fits = Chunk.of(walked) == chunk
+        else:  # some of its blocks are in holes, or before the first one we saw; the others must be as it says
+            fits = all(
+                chunk.range_of(place := chunk.place_of(entry.base_seq)) == (entry.base_seq, entry.last_seq)
+                and chunk.names_at(place) == {walked.names[number] for number in entry.topics or ()}
+                for entry in walked.entries
+            )
+        if not fits:
+            self._find("chunks", chunk.first_seq, chunk.last_seq, "the summary does not fit its blocks")
+
+    def _summary(self, txn: Reading, seq: int) -> Chunk | None:
+        """The stored summary that covers a block; None when it is damaged, or when the chunk is still open."""
+        cursor = txn.cursor(self._tables.chunks)
+        why, first_seq = "", seq
+        if seek(cursor, seq):
+            try:
+                chunk = Chunk.decode(cursor.key(), cursor.value())
+                if chunk.first_seq <= seq <= chunk.last_seq:
+                    return chunk
+            except JournalDamaged as error:
+                why, first_seq = str(error), key_seq(cursor.key())
+        if cursor.set_range(seq_key(seq + 1)):  # a later chunk is closed, so this one should be
+            why, stop = why or "the summary is missing", key_seq(cursor.key())
+        else:
+            stop = first_seq + 1
+        if why and stop > self._bad_chunks_stop:  # said once, not for each of its blocks
+            self._find("chunks", first_seq, stop - 1, why)
+            self._bad_chunks_stop = stop
+        return None
+
+
+def verify_in_child(path: Path, *, tail_only: bool = False, progress: Progress | None = None) -> Report:
+    """Walk a journal in a child process, because a damaged one may kill whoever reads it."""
+    roots = [str(Path(__file__).parents[3]), *filter(None, sys.path)]  # what this process can import, the child can
+    command = [
+        sys.executable,
+        "-P",
+        "-S",
+        "-m",
+        "fabric.journal.tools.verify",
+        str(path.resolve()),
+        "tail" if tail_only else "all",
+    ]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(roots))
+    child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    report, walked = None, 0
+    with child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        for line in child.stdout:
+            kind, *values = json.loads(line)
+            if kind == "report":
+                report = Report(*values)
+                report = report._replace(findings=tuple(Finding(*f) for f in report.findings))
+            elif progress is not None:
+                walked = values[0]
+                progress(*values)
+        said = child.stderr.read().strip().splitlines()
+    if child.returncode < 0:
+        raise JournalDamaged(
+            f"reading the journal in {path} kills the process (signal {-child.returncode}), {walked} messages in",
+            "restore a backup with 'fabric journal restore'",
+        )
+    if report is None:
+        raise _error_from(child.returncode, said[-1] if said else f"the check ended with {child.returncode}")
+    return report
+
+
+def _error_from(code: int, said: str) -> JournalError:
+    text, _, hint = said.partition("\t")
+    return JournalDamaged(text, hint) if code == EXIT_DAMAGED else JournalError(text, hint)
+
+
+def main(arguments: list[str]) -> int:
+    """The child: one JSON array for each line, progress first and the report last."""
+
+    def progress(done: int, total: int) -> None:
+        print(json.dumps(["progress", done, total]), flush=True)
+
+    path, extent = arguments
+    try:
+        report = verify(Path(path), tail_only=extent == "tail", progress=progress)
+    except JournalError as error:
+        print(f"{error}\t{error.hint}", file=sys.stderr)
+        return EXIT_DAMAGED if isinstance(error, JournalDamaged) else 1
+    print(json.dumps(["report", *report]))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

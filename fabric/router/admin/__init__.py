@@ -1,0 +1,1 @@
+"""ADMIN: operations on groups, queues, dead letters and settings of the hub."""

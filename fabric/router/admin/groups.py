@@ -1,0 +1,142 @@
+"""ADMIN of groups: making, changing, moving, holding and removing them."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fabric.records import GroupSettings
+from fabric.router.fields import changed_settings, group_settings
+from fabric.router.groups.group import Group
+from fabric.router.groups.positions import Position
+from fabric.router.ranges import Ranges
+from fabric.router.turn import Out
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code, ProtocolError
+
+if TYPE_CHECKING:
+    from fabric.router.router import Router
+
+Fields = Mapping[str, Any]
+
+
+def find(router: "Router", fields: Fields, name: str = "group") -> Group:
+    """The durable group that a field names."""
+    value = fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise ProtocolError(Code.BAD_OPTION, f"{name} is missing: the name of a group")
+    group = router.groups.get(value)
+    if group is None or not group.durable:
+        raise ProtocolError(Code.NOT_FOUND, f"there is no group {value!r}")
+    return group
+
+
+def as_map(settings: GroupSettings) -> dict[str, Any]:
+    """Settings as they are written on the wire."""
+    return {**settings._asdict(), "patterns": list(settings.patterns), "level": m.Level(settings.level).name.lower()}
+
+
+def create(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    """A group before anybody consumes. Asking twice for the same is no error."""
+    name = fields.get("group")
+    existing = router.groups.get(name) if isinstance(name, str) else None
+    try:
+        settings = group_settings(fields, existing.settings if existing else None, durable=True)
+    except ProtocolError as error:
+        if error.code == Code.GROUP_MISMATCH:
+            raise ProtocolError(Code.CONFLICT, str(error), **error.fields) from None
+        raise
+    router.change.begin()
+    group = existing or router.dispatcher.create(name, settings, fields.get("start"))
+    if existing is None:
+        router.topics.groups_changed()
+        router.advisories.say("$sys.group.created", group=group.name)
+    return {**_place(router, group), "created": existing is None, "settings": as_map(group.settings)}
+
+
+def update(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    """Other settings from now on; a pattern that is added does not bring what the group has passed."""
+    group = find(router, fields)
+    changes = {name: value for name, value in fields.items() if name != "group"}
+    if not changes:
+        raise ProtocolError(Code.BAD_OPTION, "group.update names no setting to change")
+    settings = changed_settings(changes, group.settings)
+    if settings != group.settings:
+        router.change.begin()
+        router.dispatcher.update(group, settings, now, out)
+        router.topics.groups_changed()
+        router.advisories.say("$sys.group.updated", group=group.name, changed=sorted(changes))
+    return {**_place(router, group), "settings": as_map(group.settings)}
+
+
+def delete(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    """The group and its position go; its consumers are told; its dead letters stay until they are discarded."""
+    group = find(router, fields)
+    router.change.begin()
+    for sub in list(group.members):
+        notice = {"chan": sub.chan, "group": group.name, "why": "the group was deleted"}
+        out.append((sub.session.peer, m.Notice("unsubscribed", notice)))
+        router.leave(sub, lost=False)
+    router.refreshes.forget(group)
+    router.dispatcher.delete(group)
+    router.topics.groups_changed()
+    router.advisories.say("$sys.group.deleted", group=group.name)
+    return {"group": group.name, "deleted": True}
+
+
+def seek(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    """Move the group: leases are void, failures are forgotten, and it goes on from there. With `dry_run`, only say
+    what that would mean."""
+    group, dry_run = find(router, fields), fields.get("dry_run", False)
+    if fields.get("to") is None:
+        raise ProtocolError(Code.BAD_OPTION, "to is missing: the position to go to")
+    if not isinstance(dry_run, bool):
+        raise ProtocolError(Code.BAD_OPTION, f"dry_run is true or false, not {dry_run!r:.60}")
+    to = router.dispatcher.position(group, fields["to"], "to")
+    meaning = {"before": group.position(), **_meaning(group, to, router.publishing.next_seq - 1)}
+    if dry_run:
+        return {**_place(router, group), "cursor": to.cursor, **meaning}
+    router.change.begin()
+    router.dispatcher.seek(group, to)
+    router.advisories.say("$sys.group.seeked", group=group.name, cursor=group.cursor)
+    return {**_place(router, group), **meaning}
+
+
+def _meaning(group: Group, to: Position, last_seq: int) -> dict[str, int]:
+    """How many settled messages come again and how many unsettled ones are skipped; of all topics, as in `behind`."""
+    now, then = Ranges(group.open), Ranges(to.open)
+    now.add(group.position(), last_seq + 1)
+    then.add(to.cursor, last_seq + 1)
+    return {"again": _without(then, now), "skipped": _without(now, then)}
+
+
+def _without(some: Ranges, others: Ranges) -> int:
+    left = Ranges(some)
+    for first, last in others:
+        left.remove(first, last)
+    return left.size()
+
+
+def pause(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    return _pause(router, find(router, fields), True)
+
+
+def resume(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    return _pause(router, find(router, fields), False)
+
+
+def _pause(router: "Router", group: Group, paused: bool) -> dict[str, Any]:
+    if group.paused != paused:
+        router.change.begin()
+        router.dispatcher.pause(group, paused)
+        router.advisories.say("$sys.group.paused" if paused else "$sys.group.resumed", group=group.name)
+    return {"group": group.name, "paused": group.paused}
+
+
+def refresh(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    """Let all consumers reload their local copies."""
+    group = find(router, fields)
+    return router.refreshes.begin(group, fields, now, out)
+
+
+def _place(router: "Router", group: Group) -> dict[str, Any]:
+    cursor = group.position()
+    return {"group": group.name, "cursor": cursor, "floor": group.floor, "paused": group.paused}

@@ -1,0 +1,114 @@
+"""ADMIN: what is changed by command and not by use. One table of operations; each is a small function of its noun.
+
+A command is done or refused as a whole, and answered when it is on disk. A field that an operation does not know is
+refused, because a misspelt setting must not pass for one that was made.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from fabric.records import GroupSettings
+from fabric.router.admin import dead_letters, groups
+from fabric.router.fields import is_number
+from fabric.router.sessions.session import Session
+from fabric.router.turn import Out
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code, ProtocolError
+
+if TYPE_CHECKING:
+    from fabric.router.router import Router
+
+Fields = Mapping[str, Any]
+Operation = Callable[["Router", Fields, float, Out], dict[str, Any]]
+
+
+def handle(router: "Router", message: m.Admin, session: Session, now: float, out: Out) -> None:
+    """Do what is asked and let the answer wait for the disk; raises when it cannot be done."""
+    op = message.fields.get("op")
+    fields = {name: value for name, value in message.fields.items() if name != "op"}
+    if isinstance(op, str) and op.startswith(("topic.", "queue.")):
+        answer = router.topics.admin(op, fields)
+    else:
+        operation, allowed = OPERATIONS.get(op, (None, ())) if isinstance(op, str) else (None, ())
+        if operation is None:
+            known = ", ".join([*OPERATIONS, *_OF_TOPICS])
+            raise ProtocolError(Code.NOT_FOUND, f"ADMIN has no op {op!r:.60}; it has {known}")
+        refuse_unknown(str(op), fields, allowed)
+        answer = operation(router, fields, now, out)
+    router.change.begin()
+    for row in router.dead_letters.take_rows():
+        router.buffer.write(row)
+    router.counters["admin"] += 1
+    if op != "dlq.list" and not fields.get("dry_run"):
+        told = {name: answer[name] for name in _TOLD if not isinstance(answer.get(name), dict | None)}
+        router.advisories.say("$sys.admin", op=op, **told, **session.who)
+    if message.rid:
+        router.buffer.answer(session.peer, m.Ok(0, message.rid, answer))
+
+
+def refuse_unknown(op: str, fields: Fields, allowed: tuple[str, ...]) -> None:
+    """Raise when a field is not one of those allowed; ALL of them are when the operation looks itself."""
+    unknown = sorted(set(fields) - set(allowed)) if allowed != ALL else []
+    if unknown:
+        raise ProtocolError(
+            Code.BAD_OPTION, f"{op} does not know {', '.join(unknown)}; it knows {', '.join(allowed) or 'no fields'}"
+        )
+
+
+# The hub and its sessions.
+
+
+def update_hub(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    router.change.begin()
+    for row in router.settings.change(fields):
+        router.buffer.write(row)
+    return dict(router.settings.values)
+
+
+def kick(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+    """End sessions, by their number or by the name of their client. They may come back: this is no ban."""
+    number, client = fields.get("session"), fields.get("client")
+    if (number is None) == (client is None) or not (number is None or is_number(number)):
+        raise ProtocolError(Code.BAD_OPTION, "session.kick takes session (a number from INFO) or client (a name)")
+    found = [
+        session
+        for session in router.session_table.sessions.values()
+        if (session.number == number if client is None else session.client == client)
+    ]
+    if not found:
+        what = f"client {client!r}" if number is None else f"number {number!r}"
+        raise ProtocolError(Code.NOT_FOUND, f"there is no session of {what}")
+    router.change.begin()
+    for session in found:
+        out.append((session.peer, m.Notice("kicked", {"reason": "ended by an administrator"})))
+        router.end(session, lost=True)
+    return {"kicked": len(found)}
+
+
+ALL: Final = ("*",)
+# Of an answer, what an advisory tells: what was changed, and how much of it.
+_TOLD: Final = (
+    *("group", "topic", "queue", "created", "before", "cursor", "again", "skipped"),
+    *("removed", "redriven", "discarded", "refresh", "kicked", "events", "advisories"),
+)
+_OF_TOPICS: Final = (
+    *("topic.create", "topic.update", "topic.delete", "topic.purge"),
+    *("queue.create", "queue.delete", "queue.purge"),
+)
+_GROUP_SETTINGS: Final = GroupSettings._fields
+_CHOICE: Final = ("group", "seqs", "filter", "all", "max", "after_seq")
+
+OPERATIONS: Final[dict[str, tuple[Operation, tuple[str, ...]]]] = {
+    "group.create": (groups.create, ("group", "start", *_GROUP_SETTINGS)),
+    "group.update": (groups.update, ("group", *_GROUP_SETTINGS)),
+    "group.delete": (groups.delete, ("group",)),
+    "group.seek": (groups.seek, ("group", "to", "dry_run")),
+    "group.pause": (groups.pause, ("group",)),
+    "group.resume": (groups.resume, ("group",)),
+    "group.refresh": (groups.refresh, ALL),
+    "dlq.list": (dead_letters.listed, ("group", "after_seq", "n")),
+    "dlq.redrive": (dead_letters.redrive, _CHOICE),
+    "dlq.discard": (dead_letters.discard, _CHOICE),
+    "hub.update": (update_hub, ALL),
+    "session.kick": (kick, ("session", "client")),
+}

@@ -1,0 +1,1 @@
+"""Dead letters: their blocks, and the index of each group."""

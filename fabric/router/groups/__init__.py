@@ -1,0 +1,1 @@
+"""Groups: subscriptions, leases, delivery, verdicts and redelivery."""

@@ -1,0 +1,24 @@
+"""How long a message waits after it failed: fixed, growing by the same amount, or doubling, up to a cap."""
+
+from typing import Final
+from zlib import crc32
+
+from fabric.records import GroupSettings
+
+_STEPS_MAX: Final = 40  # doublings after which every cap is reached
+
+
+def wait_ms(settings: GroupSettings, failures: int, what: str) -> int:
+    """The wait after failure number `failures`. Jitter is drawn from `what`, so that equal histories are equal."""
+    base = settings.backoff_ms
+    if settings.backoff == "linear":
+        wait = base * failures
+    elif settings.backoff == "exponential":
+        wait = base << min(failures - 1, _STEPS_MAX)
+    else:
+        wait = base
+    wait = min(wait, settings.backoff_max_ms)
+    spread = wait * settings.jitter_pct // 100
+    if spread:
+        wait += crc32(f"{what} {failures}".encode()) % (2 * spread + 1) - spread
+    return wait

@@ -1,0 +1,256 @@
+"""Handing out: which member is next, how much it gets, and the DELIVER that says so.
+
+Least loaded first, in turn among equals; shares shrink when many idle members wait, so that four jobs and four idle
+workers means one each. Order by key has its own way of dealing, in `deliver_by_key`, out of the same parts.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from fabric.router.dead_letters.blocks import revived
+from fabric.router.groups.group import Group
+from fabric.router.groups.lanes import REMOVED, STREAK_MAX, Runs, Work, next_work, work_again
+from fabric.router.groups.lease import Lease
+from fabric.router.groups.subscription import Subscription
+from fabric.router.rounds import LEASE_WORK, TOPIC_WORK
+from fabric.router.turn import Out
+from fabric_protocol.block import Block, pick
+from fabric_protocol.messages import Deliver, Gap, Happening
+from fabric_protocol.names import REDRIVE
+
+# Leases handed out by one group in one go; then others get their turn.
+LEASES_PER_GO: Final = 64
+MANY_READY: Final = 256  # then some of what is ready is taken for less urgent, without a look at all of it
+
+
+def hand_out(group: Group, now: float, out: Out) -> tuple[list[Lease], bool]:
+    """Hand out what there is to whoever has room. Returns new leases, and whether there is more to do."""
+    leased: list[Lease] = []
+    horizon, wall_us, careful = group.horizon, group.shared.clock.wall_us(now), group.pending.suspects or group.strict
+    rounds = group.shared.rounds
+    for _ in range(LEASES_PER_GO):
+        if rounds.is_over:
+            return leased, True
+        if careful:
+            if group.strict and group.pending.waiting:  # all behind it wait with it
+                return leased, False
+            lease = hand_out_suspect(group, now, wall_us, out)
+            if lease is not None:
+                leased.append(lease)
+                continue
+            if group.strict and group.pending.suspects and not overtaken(group):
+                return leased, False
+        member, eligible = choose(group)
+        if member is None:
+            return leased, False
+        work, searching = next_work(group, horizon, wall_us, out)
+        if work is None:
+            return leased, searching
+        count, ahead = work_ahead(group, work, horizon)
+        bytes_each = len(work.block.raw) // work.block.count
+        if not member.fitting(bytes_each):  # someone who holds more may have more bytes left
+            member, eligible = choose(group, bytes_each)
+            if member is None:  # they will fit when something is acked
+                put_back(group, work)
+                return leased, False
+        share = -(-(count + ahead) // eligible)
+        take = min(share, member.room(), member.fitting(bytes_each), count)
+        if len(group.lanes) > 1:
+            take = _keep_count(group, work, take)
+        lease = _send(group, member, work, take, now, out)
+        if lease is not None:
+            leased.append(lease)
+    return leased, True
+
+
+def work_ahead(group: Group, work: Work, horizon: int) -> tuple[int, int]:
+    """How many messages the work has, and about how many there are after it."""
+    count = sum(b - a for a, b in work.runs)
+    return count, max(horizon - work.block.last_seq, 0) if work.redelivery is None else len(group.pending.ready)
+
+
+def choose(group: Group, bytes_each: int = 0) -> tuple[Subscription | None, int]:
+    """The member with the fewest outstanding, the next in turn among equals; and how many have room."""
+    members, reserved = group.members, group.reserved
+    if group.strict:  # those who joined later take over when the first one leaves
+        if not members or _is_held_up(group):
+            return None, 0
+        first = members[0]
+        return (first, 1) if first.room() > 0 and first.fitting(bytes_each or 1) else (None, 0)
+    best, eligible, n = -1, 0, len(members)
+    for i in range(group.turn, group.turn + n):
+        member = members[i % n]
+        if member.room() > 0 and member is not reserved and (not bytes_each or member.fitting(bytes_each)):
+            eligible += 1
+            if best < 0 or member.outstanding < members[best].outstanding:
+                best = i % n
+    if best < 0:
+        return None, 0
+    group.turn = (best + 1) % n
+    return members[best], eligible
+
+
+def _is_held_up(group: Group) -> bool:
+    """In strict order, nobody is next while someone who was first before still holds something."""
+    return any(member.outstanding for member in group.members[1:])
+
+
+def hand_out_suspect(group: Group, now: float, wall_us: int, out: Out) -> Lease | None:
+    """Deliver a message that has failed repeatedly, alone, to a member that holds nothing else."""
+    pending = group.pending
+    while pending.suspects:
+        if (group.strict or group.keys) and overtaken(group):
+            return None  # in order
+        member = _idle_member(group)
+        if member is None:
+            return None
+        suspect = pending.take_suspect()
+        work, keys = work_again(group, suspect, wall_us, out), group.keys
+        if work is None:
+            if keys is not None:
+                keys.drop_suspect(suspect.first)
+            continue
+        if keys is not None and not keys.admit_suspect(suspect.first, member):
+            continue
+        names = [keys.names(work.block)[work.runs[0][0]]] if keys is not None else None
+        group.reserved = None
+        member.alone = post(group, member, work, work.runs, now, out, names)
+        return member.alone
+    group.reserved = None
+    return None
+
+
+def overtaken(group: Group) -> bool:
+    """Whether something is ready that comes before the first suspect."""
+    pending = group.pending
+    return bool(pending.ready) and pending.ready[0].first < pending.suspects[0].first
+
+
+def _idle_member(group: Group) -> Subscription | None:
+    """A member that holds nothing. When there is none, one is kept free from now on."""
+    members = group.members[:1] if group.strict else group.members
+    if group.strict and _is_held_up(group):
+        return None
+    for member in members:
+        if member.outstanding == 0 and member.room() > 0:
+            return member
+    reachable = [member for member in members if member.session.reachable and member.alone is None]
+    if group.reserved not in reachable:
+        group.reserved = min(reachable, key=lambda member: member.outstanding, default=None)
+    return None
+
+
+def _keep_count(group: Group, work: Work, take: int) -> int:
+    """Count what goes out in a row past lower priorities, so that they are not starved."""
+    if group.streak >= STREAK_MAX:
+        group.streak = 0
+        return 1
+    priority, ready = work.block.priority, group.pending.ready
+    if not (
+        any(lane.priority < priority and not lane.live for lane in group.lanes)
+        or len(ready) > MANY_READY
+        or any(-redelivery.rank < priority for redelivery in ready)
+    ):
+        group.streak = 0  # nothing lower waits
+        return take
+    take = min(take, STREAK_MAX - group.streak)
+    group.streak += take
+    return take
+
+
+def _send(group: Group, member: Subscription, work: Work, take: int, now: float, out: Out) -> Lease | None:
+    block, base = work.block, work.block.base_seq
+    runs, rest = split(work.runs, take)
+    rest += work.later
+    if work.lane is not None:
+        work.lane.move(base + rest[0][0] if rest else block.last_seq + 1, block if rest else None)
+        if work.lane.handed.is_low(work.lane.cursor):
+            group.dirty = group.durable
+        if group.leases:
+            group.open.add(base + runs[0][0], base + runs[-1][1] - 1)
+    elif rest and work.redelivery is not None:
+        group.pending.put(work.redelivery._replace(first=base + rest[0][0]))
+        group.close(base + runs[-1][1], base + rest[0][0] - 1)  # what lies between is nobody's
+    return post(group, member, work, runs, now, out)
+
+
+def post(
+    group: Group,
+    member: Subscription,
+    work: Work,
+    runs: Runs,
+    now: float,
+    out: Out,
+    keys: Sequence[bytes] | None = None,
+) -> Lease | None:
+    """The DELIVER of some messages of a block, and the lease on them."""
+    block, base = work.block, work.block.base_seq
+    seqs = [(base + a, base + b - 1) for a, b in runs]
+    raw = payload_for(block, runs)
+    first_ordinal, count = member.sent + 1, sum(b - a for a, b in runs)
+    member.sent += count
+    member.bytes_sent += len(raw)
+    group.shared.rounds.spent += len(raw) + LEASE_WORK + (block.n_topics - 1) * TOPIC_WORK
+    out.append((member.session.peer, Deliver(member.chan, first_ordinal, work.attempt, flat(seqs), raw)))
+    if group.shared.events is not None:
+        note(group, Happening.DELIVER, member, work.attempt, seqs)
+    if not group.leases:
+        if work.redelivery is not None:
+            for a, b in seqs:
+                group.close(a, b)
+        group.dirty = group.durable
+        return None
+    settings = group.settings
+    leased = (now + settings.lease_ms / 1000, now + settings.lease_max_ms / 1000)
+    lease = Lease(member, first_ordinal, seqs, (group.rank_of(block), work.attempt, work.failures), leased, keys)
+    lease.size = len(raw)
+    member.leases.append(lease)
+    member.outstanding += count
+    group.shared.held += 1
+    return lease
+
+
+def payload_for(block: Block, runs: Runs) -> bytes:
+    """The block that a consumer gets; what was put back for a group gets the topic back that it had."""
+    raw = pick(block, runs)
+    return revived(raw) if block.topics[0].startswith(REDRIVE) else raw
+
+
+def put_back(group: Group, work: Work) -> None:
+    if work.redelivery is not None:
+        group.pending.put(work.redelivery)
+
+
+def send_again(group: Group, lease: Lease) -> Out:
+    """The same delivery once more, for a client that came back without having seen it."""
+    block = group.shared.block_store.at(lease.runs[0][0])
+    peer, chan = lease.sub.session.peer, lease.sub.chan
+    if not isinstance(block, Block):
+        return [(peer, Gap(chan, lease.runs[0][0], lease.runs[-1][1], REMOVED))]
+    places = [(a - block.base_seq, b - block.base_seq + 1) for a, b in lease.runs]
+    return [(peer, Deliver(chan, lease.first, lease.attempt, flat(lease.runs), payload_for(block, places)))]
+
+
+def note(group: Group, kind: Happening, sub: Subscription, attempt: int, seqs: Sequence[tuple[int, int]]) -> None:
+    """Write down what happened to deliveries, for those who want to know."""
+    if group.shared.events is not None:
+        for a, b in seqs:
+            group.shared.events.note(kind, group.name, sub.session.client, attempt, a, b)
+
+
+def flat(runs: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """Runs as DELIVER writes them: nothing when there is one, since the block's base_seq says it."""
+    return () if len(runs) == 1 else tuple(n for a, b in runs for n in (a, b - a + 1))
+
+
+def split(runs: Sequence[tuple[int, int]], take: int) -> tuple[Runs, Runs]:
+    """The first `take` places of the runs, and the rest."""
+    taken: Runs = []
+    for i, (a, b) in enumerate(runs):
+        if b - a > take:
+            if take:
+                taken.append((a, a + take))
+            return taken, [(a + take, b), *runs[i + 1 :]]
+        taken.append((a, b))
+        take -= b - a
+    return taken, []

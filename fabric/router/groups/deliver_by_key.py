@@ -1,0 +1,212 @@
+"""Handing out in the order of keys: each message goes to whoever holds its key, or waits behind the key's lock."""
+
+from itertools import pairwise, takewhile
+
+from fabric.router.groups.deliver import LEASES_PER_GO, choose, hand_out_suspect, post, work_ahead
+from fabric.router.groups.group import Group
+from fabric.router.groups.key_locks import PARKED_MAX, Held, Keys, Lock
+from fabric.router.groups.lanes import REMOVED, Runs, Work, fit, next_work
+from fabric.router.groups.lease import Lease
+from fabric.router.groups.subscription import Subscription
+from fabric.router.turn import Out
+from fabric_protocol.block import Block
+
+
+def hand_out_by_key(group: Group, keys: Keys, now: float, out: Out) -> tuple[list[Lease], bool]:
+    """Hand out what there is to whoever has room. Returns new leases, and whether there is more to do."""
+    leased: list[Lease] = []
+    horizon, wall_us, rounds = group.horizon, group.shared.clock.wall_us(now), group.shared.rounds
+    for _ in range(LEASES_PER_GO):
+        if rounds.is_over:
+            return leased, True
+        if group.pending.suspects:
+            lease = hand_out_suspect(group, now, wall_us, out)
+            if lease is not None:
+                leased.append(lease)
+                continue
+        if not group.pending.ready:  # or something of the same key may come before what is parked
+            parked = keys.parked
+            for member in group.members:
+                leased += _unpark(group, keys, member, now, wall_us, out)
+            if keys.parked < parked:  # delivered, or settled because they are gone; either way others may follow
+                continue
+        if keys.parked >= PARKED_MAX:
+            return leased, False
+        chosen, eligible = choose(group)
+        if chosen is None:
+            return leased, False
+        work, searching = next_work(group, horizon, wall_us, out)
+        if work is None:
+            return leased, searching
+        count, ahead = work_ahead(group, work, horizon)
+        deal = _Deal(group, keys, chosen, work)
+        leased += deal.hand_out(-(-(count + ahead) // eligible), now, out)
+        if deal.stuck:
+            return leased, False
+    return leased, True
+
+
+class _Deal:
+    """One block, message by message: to the holder of its key, to the member whose turn it is, or behind a lock."""
+
+    def __init__(self, group: Group, keys: Keys, member: Subscription, work: Work) -> None:
+        self._group = group
+        self._keys = keys
+        self._member = member
+        self._work = work
+        self._bytes_each = len(work.block.raw) // work.block.count
+        self._rooms: dict[Subscription, int] = {}
+        self._hands: dict[Subscription, list[int]] = {}
+        self.stuck = False  # not even the first message could go anywhere
+
+    def hand_out(self, share: int, now: float, out: Out) -> list[Lease]:
+        work, base = self._work, self._work.block.base_seq
+        self._rooms[self._member] = min(share, self._room(self._member))
+        stop = self._deal()
+        self.stuck = stop == work.runs[0][0]
+        self._move_on(stop)
+        names = self._keys.names(work.block)
+        leases = []
+        for member, places in self._hands.items():
+            lease = post(self._group, member, work, runs_of(places), now, out, [names[place] for place in places])
+            assert lease is not None, f"seq {base} was not leased"
+            leases.append(lease)
+        return leases
+
+    def _deal(self) -> int:
+        """Say for each message where it goes; returns the place at which this ended."""
+        work, keys, rooms, hands = self._work, self._keys, self._rooms, self._hands
+        names, locks, default = keys.names(work.block), keys.locks, self._member
+        for a, b in work.runs:
+            for place in range(a, b):
+                member, key = default, names[place]
+                lock = locks.get(key) if key else None
+                if lock is not None:
+                    owner = lock.owner
+                    if lock.parked or owner is None or lock.inflight >= lock.limit or not self._has_room(owner):
+                        held = Held(work.block.base_seq + place, work.attempt, work.failures, 0.0)
+                        keys.park(lock, held)
+                        if lock.parked[0] is held:
+                            keys.sort_out(lock)
+                        continue
+                    member = owner
+                elif rooms[default] <= 0:
+                    return place
+                elif key:
+                    lock = locks[key] = Lock(key)
+                    lock.owner = default
+                if lock is not None:
+                    lock.inflight += 1
+                rooms[member] -= 1
+                hand = hands.get(member)
+                if hand is None:
+                    hand = hands[member] = []
+                hand.append(place)
+        return work.runs[-1][1]
+
+    def _has_room(self, member: Subscription) -> bool:
+        room = self._rooms.get(member)
+        if room is None:
+            room = self._rooms[member] = self._room(member)
+        return room > 0
+
+    def _room(self, member: Subscription) -> int:
+        if member is self._group.reserved:
+            return 0
+        return min(member.room(), member.fitting(self._bytes_each))
+
+    def _move_on(self, stop: int) -> None:
+        """What was dealt is open, in flight or parked; the rest stays where it came from."""
+        group, work, base = self._group, self._work, self._work.block.base_seq
+        dealt = [(a, min(b, stop)) for a, b in work.runs if a < stop]
+        if work.lane is not None:
+            for a, b in dealt:
+                group.open.add(base + a, base + b - 1)
+            rest = [(stop, stop)] if stop < work.runs[-1][1] else work.later
+            work.lane.move(base + rest[0][0] if rest else work.block.last_seq + 1, work.block if rest else None)
+            if work.lane.handed.is_low(work.lane.cursor):
+                group.dirty = True
+        elif work.redelivery is not None:
+            if stop < work.runs[-1][1]:
+                group.pending.put(work.redelivery._replace(first=base + stop))
+            for (_, a), (b, _) in pairwise([*dealt, (stop, stop)]):
+                group.close(base + a, base + b - 1)  # what lies between is nobody's
+
+
+def _unpark(group: Group, keys: Keys, member: Subscription, now: float, wall_us: int, out: Out) -> list[Lease]:
+    """Give a member what waits behind locks that it holds, or that nobody holds."""
+    room = 0 if member is group.reserved else member.room()
+    taken: list[tuple[Held, Lock]] = []
+    for source in (member, None):
+        locks = keys.movable.get(source)
+        while locks and len(taken) < room:
+            lock = next(iter(locks))
+            while len(taken) < room and lock.inflight < lock.limit and _may_go(group, lock):
+                taken.append((keys.unpark(lock), lock))
+            lock.owner = member
+            keys.sort_out(lock)
+        if locks is not None and not locks:
+            keys.movable.pop(source, None)
+    taken.sort()
+    return _post_parked(group, keys, member, taken, now, wall_us, out)
+
+
+def _may_go(group: Group, lock: Lock) -> bool:
+    head = lock.parked[0] if lock.parked else None
+    return head is not None and not head.due and head.failures < group.pending.suspect_failures
+
+
+def _post_parked(
+    group: Group,
+    keys: Keys,
+    member: Subscription,
+    taken: list[tuple[Held, Lock]],
+    now: float,
+    wall_us: int,
+    out: Out,
+) -> list[Lease]:
+    """Deliver messages that have left their locks, block by block; what cannot go is parked again, or settled."""
+    leases: list[Lease] = []
+    while taken:
+        seq, attempt, failures, _ = taken[0][0]
+        block = group.shared.block_store.at(seq)
+        if not isinstance(block, Block):
+            if group.open.holds(seq):  # or it was told already
+                group.lost(seq, seq, REMOVED if block is None else block.why, out)
+            keys.done([taken.pop(0)[1].key])
+            continue
+        last_seq = block.last_seq
+        here = list(takewhile(lambda one: one[0].seq <= last_seq and one[0][1:3] == (attempt, failures), taken))  # noqa: B023
+        fits = member.fitting(len(block.raw) // block.count)
+        taken = taken[len(here) :]
+        if fits < len(here):  # then nothing that follows may go either: it may be of the same keys
+            for held, lock in reversed([*here[fits:], *taken]):
+                keys.come_back(lock.key, held, failed=False)
+            here, taken = here[:fits], []
+        places = []
+        for held, lock in here:
+            if fit(group, block, held.seq, held.seq, wall_us, out):
+                places.append(held.seq - block.base_seq)
+            else:
+                group.close(held.seq, held.seq)
+                keys.done([lock.key])
+        if places:
+            names = keys.names(block)
+            work = Work(block, [], attempt, failures, None, None)
+            lease = post(group, member, work, runs_of(places), now, out, [names[place] for place in places])
+            assert lease is not None
+            leases.append(lease)
+    return leases
+
+
+def runs_of(places: list[int]) -> Runs:
+    """Ascending places as runs."""
+    runs: Runs = []
+    start = last = places[0]
+    for place in places[1:]:
+        if place != last + 1:
+            runs.append((start, last + 1))
+            start = place
+        last = place
+    runs.append((start, last + 1))
+    return runs

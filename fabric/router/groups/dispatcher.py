@@ -1,0 +1,438 @@
+"""Dispatcher: all groups together. Which of them have something to do, whose lease lapses, whose row is out of date.
+
+Whatever happens to a group stirs it; `serve` lets every stirred group hand out what it can. So the work of a turn is
+proportional to what happened in it, not to how many groups there are.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import count
+from operator import attrgetter
+from typing import Any, Final
+
+from fabric.records import DropGroup, GroupSettings, SaveFailure, SaveGroup, SaveSetting
+from fabric.router.dead_letters.blocks import letters
+from fabric.router.groups import verdicts
+from fabric.router.groups.deliver import hand_out, send_again
+from fabric.router.groups.deliver_by_key import hand_out_by_key
+from fabric.router.groups.group import Group
+from fabric.router.groups.key_index import KeyIndex
+from fabric.router.groups.lanes import advance
+from fabric.router.groups.lease import Lease
+from fabric.router.groups.pattern_change import before_change
+from fabric.router.groups.positions import Ends, Position, find_position
+from fabric.router.groups.rows import LAZY_S, GroupRows
+from fabric.router.groups.subscription import UNLIMITED, FetchOrder, Subscription
+from fabric.router.groups.verdict_rows import Row, merged, require_few, require_light
+from fabric.router.publish.publishing import Publishing
+from fabric.router.rounds import LEASE_WORK, SEARCH_WORK
+from fabric.router.searches import Searches
+from fabric.router.sessions.session import Session
+from fabric.router.shared import Shared
+from fabric.router.timers import NEVER, Timers
+from fabric.router.turn import Out, TurnBuffer
+from fabric_protocol import messages as m
+from fabric_protocol.block import Block
+from fabric_protocol.errors import Code, ProtocolError
+from fabric_protocol.names import DEAD
+
+GROUPS_MAX: Final = 10_000
+# A FETCH is kept open for so long after its deadline when there are messages for it that wait for a commit: those of a
+# group that has just been made or joined. Otherwise who asks for what is there now would be given nothing.
+FETCH_GRACE_S: Final = 0.1
+PRIORITIES: Final = "priorities"  # a setting of the hub: those that were ever used
+IDLE_PER_SWEEP: Final = 16  # groups without consumers whose lanes are moved on; each takes some two milliseconds
+
+_Timed = Lease | Group | Subscription
+
+
+class Dispatcher:
+    def __init__(self, shared: Shared, publishing: Publishing, buffer: TurnBuffer, first_seq: int) -> None:
+        self.counters: Counter[str] = Counter()
+        self.groups: dict[str, Group] = {}
+        self.shared = shared
+        self.first_seq = shared.block_store.first_seq = shared.block_store.begins_at = first_seq
+        self.draining = False
+        self.hasty_groups = 0  # how many are of level `received`
+        self.timers: Timers[_Timed] = Timers(_is_pending)
+        self.priorities: dict[int, None] = {}  # those that were ever used, besides the default
+        self.away: dict[Session, None] = {}  # sessions whose connection was closed, and whose grace is not over
+        self._publishing = publishing
+        self._buffer = buffer
+        self._rounds = shared.rounds
+        self._searches = Searches(shared.block_store.reader, shared.clock)
+        self._idle: dict[Group, None] = {}  # without consumers, and their lanes are not where they belong yet
+        self.rows = GroupRows()
+        self._ids = count(1)
+
+    # Groups and members.
+
+    def restore(
+        self, saved: Iterable[SaveGroup], failures: Iterable[SaveFailure], priorities: Iterable[int], now: float
+    ) -> None:
+        self.priorities = dict.fromkeys(priorities)
+        failed: dict[str, list[SaveFailure]] = {}
+        for failure in failures:
+            failed.setdefault(failure.group, []).append(failure)
+        for row in saved:
+            group = Group.restore(row, failed.get(row.name, ()), self.shared, now)
+            self._enrol(group)
+            group.trimmed(self.first_seq, [])
+            self._idle[group] = None
+            self.rows.note(group)
+            self._set_alarm(group)
+
+    def create(self, name: str | None, settings: GroupSettings, start: Any) -> Group:
+        """A new group; without a name it is ephemeral, and ends with its only member."""
+        if len(self.groups) >= GROUPS_MAX:
+            raise ProtocolError(Code.BUSY, f"a hub has at most {GROUPS_MAX} groups", retry_ms=1000)
+        durable = name is not None
+        name = name or f"$sub.{next(self._ids)}"
+        group = Group(name, settings, self._publishing.next_seq, self.shared, durable=durable)
+        self._enrol(group)
+        try:
+            group.move(self.position(group, start if start is not None else "first" if durable else "new", "start"))
+        except ProtocolError:
+            self._strike(group)
+            raise
+        self.rows.note(group)
+        self.mark_runnable(group)
+        return group
+
+    def position(self, group: Group, wish: Any, field: str) -> Position:
+        """The position that someone asks for, as this group sees it."""
+        ends = Ends(self.first_seq, self.shared.committed_seq, self._publishing.next_seq)
+        return find_position(wish, ends, group.patterns, self._searches, field)
+
+    def seek(self, group: Group, to: Position) -> None:
+        """Begin again elsewhere: all leases end, all failures are forgotten."""
+        verdicts.take_back_all(group, "the group was moved")
+        group.move(to)
+        self.rows.note(group)
+        self.mark_runnable(group)
+
+    def pause(self, group: Group, paused: bool) -> None:
+        group.paused, group.dirty = paused, group.durable
+        self.rows.note(group)
+        self.mark_runnable(group)
+
+    def update(self, group: Group, settings: GroupSettings, now: float, out: Out) -> None:
+        """Other settings from now on. New patterns hold from the oldest message on that waits for the group."""
+        self.mark_runnable(group)  # also when it has to be asked for again
+        if settings.patterns != group.settings.patterns:
+            before_change(group, self.shared.clock.wall_us(now), out)
+        self._strike(group)
+        group.settle_on(settings)
+        group.dirty = True
+        self._enrol(group)
+        self.shared.block_store.reader.forget(group.wants)
+        self._follow_up(group)
+
+    def delete(self, group: Group) -> None:
+        """The group is no more; its consumers have been told before."""
+        self._strike(group)
+        self.rows.drop(group)
+        group.durable = group.leases = False  # whatever is still said about it changes nothing on disk
+        self._buffer.write(DropGroup(group.name))
+
+    def is_settled(self, topic: str, seq: int) -> bool:
+        """Whether all durable groups that want a topic are done with a message."""
+        return all(group.has_settled(seq) for group in self.shared.trie.match(topic) if group.durable)
+
+    def join(self, sub: Subscription) -> None:
+        sub.group.members.append(sub)
+        sub.group.dirty = sub.group.durable  # it is going to hand out
+        self.rows.note(sub.group)
+        if self.away:
+            self._pass_on(sub.group)
+        self.mark_runnable(sub.group)
+
+    def leave(self, sub: Subscription, *, lost: bool) -> None:
+        sub.fetch = None
+        now = self.shared.clock.now
+        verdicts.leave(sub.group, sub, now, lost=lost)
+        if sub.group.durable:
+            sub.group.dirty |= not sub.group.members  # nothing is handed out from now on
+            self._follow_up(sub.group)
+        elif sub.group.name in self.groups:
+            self._strike(sub.group)
+
+    def detach(self, session: Session) -> None:
+        """The connection of a session was closed."""
+        self.away[session] = None
+        for sub in session.channels.values():
+            self._pass_on(sub.group)
+
+    def reattach(self, session: Session) -> None:
+        """The client of a session is back."""
+        self.away.pop(session, None)
+        for sub in session.channels.values():
+            if sub.away:
+                verdicts.reattach(sub.group, sub)
+            if self.away:
+                self._pass_on(sub.group)
+            self.mark_runnable(sub.group)
+
+    def send_again(self, sub: Subscription, seen: int, room: int, out: Out) -> int:
+        """Deliver again, under the same ordinals, what a lost connection swallowed, as far as there is room for it; the
+        rest is ready again, for the group. Returns what is left of the room."""
+        unseen = sub.leases[bisect_right(sub.leases, seen, key=attrgetter("first")) :]
+        for at, lease in enumerate(unseen):
+            if room <= 0:
+                verdicts.take_back_unseen(sub.group, sub, unseen[at:])
+                self._follow_up(sub.group)
+                break
+            for peer, message in send_again(sub.group, lease):
+                out.append((peer, message))
+                room -= LEASE_WORK + (len(message.block) if isinstance(message, m.Deliver) else 0)
+        return room
+
+    def _pass_on(self, group: Group) -> None:
+        """What members without a connection cannot have begun is for the others, if there are any."""
+        away = [member for member in group.members if member.session in self.away]
+        if away and len(away) < len(group.members):
+            for member in away:
+                verdicts.detach(group, member)
+            self._follow_up(group)
+
+    def use_priority(self, priority: int, seq: int) -> None:
+        """A priority is used for the first time, by the block at seq: every group counts it apart from here on."""
+        self.priorities[priority] = None
+        self._buffer.write(SaveSetting(PRIORITIES, list(self.priorities)))
+        for group in self.groups.values():
+            group.add_lane(priority, seq, first=True)
+
+    def _enrol(self, group: Group) -> None:
+        self.groups[group.name] = group
+        self.hasty_groups += group.received
+        for priority in self.priorities:
+            group.add_lane(priority, group.cursor)
+        for pattern in group.patterns:
+            self.shared.trie.add(pattern, group)
+
+    def _strike(self, group: Group) -> None:
+        del self.groups[group.name]
+        self._rounds.drop(group)
+        self._idle.pop(group, None)
+        self.hasty_groups -= group.received
+        for pattern in group.patterns:
+            self.shared.trie.remove(pattern, group)
+
+    # Handing out.
+
+    @property
+    def busy(self) -> bool:
+        """Some group has more to hand out than one go allows."""
+        return bool(self._rounds)
+
+    def mark_runnable(self, group: Group) -> None:
+        if group.is_searching():  # somewhere in a history, which is long or not
+            self._rounds.again(group)
+        else:
+            self._rounds.mark_runnable(group)
+
+    def mark_all_runnable(self, session: Session) -> None:
+        for sub in session.channels.values():
+            self.mark_runnable(sub.group)
+
+    def wake(self, blocks: list[Block], *, received: bool) -> None:
+        """Tell the groups of a level that there are blocks for them."""
+        for block in blocks:
+            for owners in self.shared.trie.match_all(block.topics):
+                for group in owners:
+                    if group.received == received and (group.wake(block) or group.members or block.expires_us):
+                        self.mark_runnable(group)
+
+    def serve(self, now: float, out: Out) -> None:
+        """Let every group that something happened to hand out what it can, as far as the work of a turn allows."""
+        if self.draining:
+            self._rounds.clear()
+        for group in self._rounds:
+            if group.untold:
+                group.tell_gaps()
+            if group.mail:
+                out += group.mail
+                group.mail = []
+            sent, leased, more = len(out), list[Lease](), False
+            if not group.paused and group.members:
+                if group.keys is not None:
+                    leased, more = hand_out_by_key(group, group.keys, now, out)
+                    self._set_alarm(group)  # what was first behind a lock may be gone, and the next one have to wait
+                else:
+                    leased, more = hand_out(group, now, out)
+            if not more and group.is_searching():
+                more = self._advance(group, now, out)
+            if group.expires_us():
+                self._set_alarm(group)
+            if group.dead or group.dirty:
+                self._bury(group)
+                self.rows.note(group)
+            for lease in leased:
+                self.timers.set(lease.deadline, lease)
+            if more:
+                self._rounds.again(group)
+                if len(out) == sent:
+                    self._rounds.spent += SEARCH_WORK
+            self.counters["deliveries"] += len(out) - sent
+            if len(out) > sent or not more:
+                for sub in group.members:
+                    if sub.fetch is not None and sub.sent >= (
+                        sub.fetch.target if more or group.is_held() else sub.fetch.enough
+                    ):
+                        self._end_fetch(sub, out)
+
+    def _advance(self, group: Group, now: float, out: Out) -> bool:
+        """Move a group's lanes on, though nobody has credit; whether to go on soon."""
+        if not advance(group, self.shared.clock.wall_us(now), out):
+            return False
+        if group.members:
+            return True
+        self._idle[group] = None
+        return False
+
+    def sweep(self, now: float, out: Out) -> None:
+        """Now and then: groups without consumers move on too, in small steps."""
+        self._searches.sweep(now)
+        for group in list(self._idle)[:IDLE_PER_SWEEP]:
+            del self._idle[group]
+            if self._advance(group, now, out):
+                self.mark_runnable(group)
+            self._bury(group)
+            self.rows.note(group)
+            self._set_alarm(group)
+
+    def fetch(self, sub: Subscription, message: m.Fetch, now: float) -> None:
+        if sub.fetch is not None or message.count < 1:
+            raise ProtocolError(Code.BAD_OPTION, "one FETCH at a time, of one message or more")
+        deadline = now + message.expires_ms / 1000
+        self.shared.change.begin()
+        sub.ordinal_max = sub.sent + message.count
+        sub.bytes_max = UNLIMITED
+        enough = sub.sent + min(message.enough or message.count, message.count)
+        sub.fetch = FetchOrder(message.rid, sub.sent, sub.ordinal_max, enough, deadline)
+        self.mark_runnable(sub.group)
+        self.timers.set(deadline, sub)
+
+    def _end_fetch(self, sub: Subscription, out: Out) -> None:
+        if sub.fetch is not None:
+            sub.ordinal_max = sub.sent
+            out.append((sub.session.peer, m.End(sub.chan, sub.fetch.rid, sub.sent - sub.fetch.first)))
+            sub.fetch = None
+
+    # Settling.
+
+    def settle(self, sub: Subscription, message: m.Settle, now: float) -> dict[str, Any]:
+        """Apply verdicts. Returns what to answer when they are on disk."""
+        rows: Sequence[Row] = message.verdicts
+        highest = rows[0][2] if len(rows) == 1 else max(last for _, _, last, _ in rows)
+        if highest > sub.sent:
+            raise ProtocolError(Code.BAD_ORDINAL, f"ordinal {highest} was never sent; the last one was {sub.sent}")
+        if len(rows) > 1:
+            rows = merged(rows)
+            require_few(len(rows))
+        require_light([(sub, rows)])
+        return self.apply(sub, rows, now)
+
+    def apply(self, sub: Subscription, rows: Sequence[Row], now: float) -> dict[str, Any]:
+        """Apply rows that were checked."""
+        self.shared.change.begin()
+        group, stale, applied = sub.group, [], 0
+        sub.key_index = KeyIndex(sub) if len(rows) > 1 else None
+        for verdict, first, last, arg in rows:
+            late = verdicts.settle(group, sub, verdict, first, last, arg, now)
+            stale += [list(pair) for pair in late]
+            applied += last - first + 1 - late.size()
+        sub.key_index = None
+        self.counters["settled"] += applied
+        if stale:
+            self.counters["stale_verdicts"] += 1
+        self._follow_up(group)
+        return {"applied": applied, "stale": stale}
+
+    def _follow_up(self, group: Group) -> None:
+        """Something was settled or came back: bury the dead, remember the row, look at the group again."""
+        if group.dead:
+            self._bury(group)
+        self.rows.note(group)
+        self.mark_runnable(group)
+        self._set_alarm(group)
+
+    def _bury(self, group: Group) -> None:
+        """Dead letters are appended in the turn that settles them: on disk, it is one or the other."""
+        dead, group.dead = group.dead, []
+        for letter in dead:
+            block = self.shared.block_store.at(letter.first)  # a letter comes from one delivery, and so from one block
+            if isinstance(block, Block) and block.topics[0].startswith(DEAD):  # letters have none of their own
+                self.counters["dead_letters_discarded"] += letter.last - letter.first + 1
+            elif isinstance(block, Block):
+                for raw in letters(group.name, letter, block, letter.first, letter.last):
+                    self._publishing.append(Block(raw))
+                self.counters["dead_letters"] += letter.last - letter.first + 1
+            group.close(letter.first, letter.last)
+
+    def begins_at(self, first_seq: int) -> None:
+        """The journal begins later, and nobody misses anything: groups that have waited for the news go on."""
+        self.first_seq = self.shared.block_store.begins_at = first_seq
+        for group in self.groups.values():
+            if group.is_searching():
+                self.mark_runnable(group)
+
+    def trimmed(self, first_seq: int, out: Out) -> None:
+        """Retention moved the start of the journal."""
+        self.first_seq = self.shared.block_store.first_seq = self.shared.block_store.begins_at = first_seq
+        for group in self.groups.values():
+            group.trimmed(first_seq, out)
+            if group.is_searching():
+                self.mark_runnable(group)
+            self.rows.note(group)
+
+    def committed(self) -> None:
+        """The oldest sealed turn is on disk: groups may hand out as far as their rows say."""
+        for group in self.rows.committed():
+            if self.groups.get(group.name) is group:
+                self.mark_runnable(group)
+
+    # Time.
+
+    def tick(self, now: float, out: Out) -> None:
+        self._rounds.begin_turn()
+        while (what := self.timers.ring(now)) is not None:
+            self._ring(what, now, out)
+
+    def _ring(self, what: _Timed, now: float, out: Out) -> None:
+        if isinstance(what, Lease):
+            if what.open and what.deadline > now:
+                self.timers.set(what.deadline, what)
+            elif what.open:
+                sub, count = what.sub, what.open.size()
+                self.counters["lapsed"] += count
+                self.shared.say("$sys.lapsed", group=sub.group.name, count=count, **sub.session.who)
+                verdicts.lapse(sub.group, what, now)
+                self._follow_up(what.sub.group)
+        elif isinstance(what, Group):
+            what.alarm = NEVER
+            if what.due(now):
+                self.mark_runnable(what)
+            self._set_alarm(what)
+        elif what.fetch is not None and what.fetch.deadline <= now:
+            last = what.fetch.deadline + FETCH_GRACE_S
+            self.serve(now, out)  # what is there at the deadline still counts
+            if now < last and (what.group.is_held() or what.group in self._rounds):
+                self.timers.set(min(now + LAZY_S, last), what)
+            else:
+                self._end_fetch(what, out)
+
+    def _set_alarm(self, group: Group) -> None:
+        """See to it that what waits in a group is looked at when it is due; a timer that is set already will do."""
+        due = group.next_due()
+        if due < group.alarm:
+            group.alarm = due
+            self.timers.set(due, group)
+
+
+def _is_pending(what: _Timed) -> bool:
+    """Whether a timer still has something to do."""
+    if isinstance(what, Lease):
+        return bool(what.open)
+    return what.next_due() < NEVER if isinstance(what, Group) else what.fetch is not None

@@ -1,0 +1,358 @@
+"""A group: those who share the work of one stream of messages, and how far they have come.
+
+A group is a cursor into the journal plus the seqs below it that are still open. Everything below the cursor and not
+open is settled. That, and how often open messages have failed, is all that must survive a crash; leases, queues and
+members are rebuilt or end with the process.
+
+What is here is the state. How it is handed out is in `deliver` and `deliver_by_key`, how it is settled in `verdicts`.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from fabric.records import GroupSettings, SaveFailure, SaveGroup
+from fabric.router.groups.failures import Failures
+from fabric.router.groups.handed_out import ANYTHING, HandedOut
+from fabric.router.groups.key_locks import Keys
+from fabric.router.groups.lanes import REMOVED, Lane
+from fabric.router.groups.lease import DeadLetter, Redelivery
+from fabric.router.groups.positions import Position
+from fabric.router.groups.redelivery import Pending
+from fabric.router.groups.subscription import Subscription
+from fabric.router.ranges import Ranges
+from fabric.router.shared import Shared
+from fabric.router.timers import NEVER
+from fabric.router.turn import Out
+from fabric_protocol.block import PRIORITY_DEFAULT, Block
+from fabric_protocol.messages import Gap, Level
+from fabric_protocol.names import REDRIVE
+
+# Ranges of open seqs that one group may have. They are one row on disk, rewritten with each commit that settles
+# something; beyond this, a group serves what it has failed so far before it takes anything new.
+OPEN_RANGES_MAX: Final = 4_096
+EXPIRY_S: Final = 0.01  # after its time a message is looked at; later than any rounding of the clocks
+UNTOLD_MAX: Final = 64  # gaps remembered for the next consumer that comes; more are told as one
+
+
+class Group:
+    def __init__(self, name: str, settings: GroupSettings, cursor: int, shared: Shared, *, durable: bool) -> None:
+        self.name = name
+        self.durable = durable  # durable groups persist; others are settled when sent, and end with their consumer
+        self.pending = Pending()
+        self.settle_on(settings)
+        self.shared = shared
+        self.base = Lane(PRIORITY_DEFAULT, cursor, HandedOut(0 if durable else ANYTHING))
+        self.lanes = [self.base]  # the most urgent first
+        self.streak = 0  # messages handed out in a row past lower lanes
+        self.open = Ranges()  # delivered or waiting for redelivery, below the cursor
+        self.failures = Failures(name)
+        self.keys = Keys(self.pending) if settings.order == "key" else None
+        self.alarm = NEVER  # when the dispatcher looks at what waits next
+        self.members: list[Subscription] = []
+        self.reserved: Subscription | None = None  # gets nothing new, so that a suspect can be alone with it
+        self.turn = 0  # whose turn it is among equals
+        self.paused = False
+        self.refresh = (0, 0, 0)  # number of the latest refresh, its target seq, its phase
+        self.dirty = False  # the row on disk is out of date
+        self._recorded = cursor  # the position in that row
+        self.expired = 0  # messages that were too old to be delivered
+        self.dead: list[DeadLetter] = []  # to be written in the turn that settles them
+        self.mail: Out = []  # to be said with what is handed out next
+        self.untold: list[tuple[int, int, str]] = []  # gaps that no consumer was there to hear of
+
+    def settle_on(self, settings: GroupSettings) -> None:
+        """These settings hold from now on."""
+        self.settings = settings
+        self.leases = self.durable and settings.ack == "explicit"  # whether consumers say when they are done
+        self.strict = settings.order == "strict"
+        self.ordered = settings.order != "none"
+        self.received = settings.level == Level.RECEIVED
+        self.pending.settle_on(settings.attempts_max)
+
+    def wants(self, topic: str) -> bool:
+        return self in self.shared.trie.match(topic)
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """What it takes from the journal: what it asked for, and what is put back for it alone."""
+        return (*self.settings.patterns, REDRIVE + self.name) if self.durable else self.settings.patterns
+
+    # Position.
+
+    @property
+    def cursor(self) -> int:
+        return self.base.cursor
+
+    @property
+    def horizon(self) -> int:
+        """The last seq that may be delivered."""
+        return self.shared.appended_seq if self.received else self.shared.committed_seq
+
+    def position(self) -> int:
+        """The first seq that was not considered yet, whatever its priority."""
+        horizon = self.horizon
+        if len(self.lanes) == 1:
+            return self.base.position(horizon)
+        return min(lane.position(horizon) for lane in self.lanes)
+
+    def reached(self, priority: int) -> int:
+        """The first seq that was not considered yet among messages of a priority."""
+        return self.lane_of(priority).position(self.horizon)
+
+    @property
+    def floor(self) -> int:
+        """All seqs up to here are settled."""
+        position = self.position()
+        return (min(self.open.first, position) if self.open else position) - 1
+
+    def has_settled(self, seq: int) -> bool:
+        """Whether it is done with a message that it wants."""
+        if self.open.holds(seq):
+            return False
+        if seq < self.position():
+            return True
+        if len(self.lanes) == 1 or seq > self.horizon:
+            return False
+        block = self.shared.block_store.at(seq)  # other priorities may wait before it
+        return not isinstance(block, Block) or seq < self.reached(block.priority)
+
+    @property
+    def has_room_for_new(self) -> bool:
+        return len(self.open) <= OPEN_RANGES_MAX
+
+    def takes(self, lane: Lane, priority: int) -> bool:
+        """Whether a lane is the one for messages of a priority."""
+        return priority == lane.priority or (lane is self.base and self.lane_of(priority) is lane)
+
+    def lane_of(self, priority: int) -> Lane:
+        if len(self.lanes) > 1:
+            for lane in self.lanes:
+                if lane.priority == priority:
+                    return lane
+        return self.base
+
+    def is_held(self) -> bool:
+        """Whether something that could be handed out waits for a commit."""
+        return any(lane.handed.is_held for lane in self.lanes)
+
+    def is_searching(self) -> bool:
+        """Whether a lane may stand before messages that it has no use for."""
+        if len(self.lanes) == 1:
+            return not (self.base.live or self.base.waits)
+        return any(not (lane.live or lane.waits) for lane in self.lanes)
+
+    def add_lane(self, priority: int, cursor: int, *, first: bool = False) -> None:
+        """Messages of a priority are counted apart from here on; `first`: there was none before. Order comes before
+        priority."""
+        if not self.ordered and self.lane_of(priority).priority != priority:
+            handed = HandedOut(self.base.handed.limit, self.base.handed.before)
+            lane = Lane(priority, max(cursor, self.base.cursor), handed)  # the group may begin after that
+            lane.live = first
+            self.lanes.append(lane)
+            self.lanes.sort(key=lambda lane: -lane.priority)
+
+    def by_rank(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """Messages first..last as (rank, first, last) of the same priority each."""
+        while len(self.lanes) > 1 and first <= last:
+            block = self.shared.block_store.at(first)
+            if not isinstance(block, Block):
+                break
+            end = min(last, block.last_seq)
+            yield -block.priority, first, end
+            first = end + 1
+        if first <= last:
+            yield -PRIORITY_DEFAULT, first, last
+
+    def rank_of(self, block: Block) -> int:
+        """How a message that comes back is ranked: by its priority, unless there is an order to keep."""
+        return -PRIORITY_DEFAULT if self.ordered else -block.priority
+
+    def wake(self, block: Block) -> bool:
+        """A wanted block can be delivered now; whether its first message is to be searched, though nobody is here."""
+        lane = self.lane_of(block.priority)
+        if lane.live and block.last_seq >= lane.cursor:
+            lane.move(max(lane.cursor, block.base_seq), block if block.base_seq >= lane.cursor else None)
+            return not lane.waits
+        return False
+
+    # Rows on disk.
+
+    @classmethod
+    def restore(cls, saved: SaveGroup, failures: Iterable[SaveFailure], shared: Shared, now: float) -> "Group":
+        """The group as its row says."""
+        group = cls(saved.name, saved.settings, saved.cursor, shared, durable=True)
+        group.paused, group.refresh, group.untold = saved.paused, saved.refresh, list(saved.untold)
+        marks = dict(saved.handed or ())
+        group.base.handed = _restored(next(iter(marks.values()), 0), shared.committed_seq)
+        for priority, cursor in saved.lanes:
+            group.add_lane(priority, 0)
+            group.lane_of(priority).cursor = cursor
+            group._recorded = min(group._recorded, cursor)
+            if priority in marks:
+                group.lane_of(priority).handed = _restored(marks[priority], shared.committed_seq)
+        fresh = Ranges(saved.open)
+        for first, last in saved.open:
+            group.open.add(first, last)
+        for row in failures:
+            group.failures.restore(row)
+            fresh.remove(row.first, row.last)
+            due = shared.clock.when(row.due_us) if row.due_us else 0.0
+            due = due if due > now else 0.0
+            if group.keys is not None:
+                group.keys.restore(row, due, shared.block_store)
+            else:
+                for rank, start, end in group.by_rank(row.first, row.last):
+                    group.pending.put(Redelivery(rank, start, end, row.failures + 1, row.failures), due)
+        for first, last in fresh:
+            for rank, start, end in group.by_rank(first, last):
+                group.pending.put(Redelivery(rank, start, end, attempt=2, failures=0))
+        return group
+
+    def record(self, next_seq: int, written: "list[tuple[Group, HandedOut, int]]", *, active: bool) -> SaveGroup:
+        """The row to write with a turn that ends before a seq; `active`: something may be handed out after it. What
+        may be handed out further than before, when the row is on disk, is added to `written`."""
+        self.dirty = False
+        horizon = self.horizon
+        cursor = self.base.position(horizon)
+        lanes: tuple[tuple[int, int], ...] = ()
+        if len(self.lanes) > 1:
+            lanes = tuple((lane.priority, lane.position(horizon)) for lane in self.lanes if lane is not self.base)
+        self._recorded = min(cursor, *(cursor for _, cursor in lanes)) if lanes else cursor
+        active = active and not self.paused and bool(self.members)
+        for lane in self.lanes:
+            position = lane.position(horizon)
+            number = lane.handed.write(position, next_seq if lane.live else position, active=active)
+            if number is not None:
+                written.append((self, lane.handed, number))
+        handed = [(lane.priority, lane.handed.mark) for lane in self.lanes]
+        if lanes:
+            handed.sort(key=lambda mark: mark[0] != PRIORITY_DEFAULT)
+        return SaveGroup(
+            self.name,
+            self.settings,
+            cursor,
+            tuple(self.open),
+            lanes,
+            self.paused,
+            self.refresh,
+            tuple(self.untold),
+            tuple(handed),
+        )
+
+    def record_beyond(self, seq: int) -> None:
+        """See to it that the row on disk tells what became of the messages up to a seq: after a restart it is all that
+        is known of those that were handed out, and that are not in the journal any more."""
+        if self._recorded <= seq:
+            self.dirty = self.durable
+
+    # What becomes of messages.
+
+    def close(self, first: int, last: int) -> None:
+        """Seqs first..last, if there are any, are settled."""
+        if first <= last and self.open.remove(first, last):
+            self.dirty = self.durable
+            if self.failures:
+                self.failures.forget(first, last)
+
+    def lost(self, first: int, last: int, why: str, out: Out) -> None:
+        """Say loudly that messages cannot be delivered; to the next consumer that comes, if none can hear it now."""
+        self.close(first, last)
+        if self.durable:
+            self.shared.say("$sys.gap", group=self.name, first_seq=first, last_seq=last, why=why)
+        out += [(member.session.peer, Gap(member.chan, first, last, why)) for member in self.members]
+        if not any(member.session.reachable for member in self.members):
+            if len(self.untold) >= UNTOLD_MAX:
+                first, last = min(first, *(gap[0] for gap in self.untold)), max(last, *(gap[1] for gap in self.untold))
+                self.untold, why = [], f"{why} (not every message between was)"
+            self.untold.append((first, last, why))
+            self.dirty = self.durable
+
+    def tell_gaps(self) -> None:
+        """Tell a consumer what was lost while none could hear it. On disk it is untold until the next commit: after a
+        crash it may be told twice."""
+        for member in self.members:
+            if member.session.reachable:
+                self.mail += [(member.session.peer, Gap(member.chan, *gap)) for gap in self.untold]
+                self.untold, self.dirty = [], self.durable
+                return
+
+    def trimmed(self, first_seq: int, out: Out) -> None:
+        """The journal now starts at first_seq."""
+        lost = self.open.first if self.open and self.open.first < first_seq else None
+        for lane in self.lanes:
+            if not lane.live and lane.cursor < first_seq:
+                lost = lane.cursor if lost is None else min(lost, lane.cursor)
+                lane.move(first_seq)
+        if self._recorded < first_seq:  # or it would seem after a restart that messages between were lost
+            self.dirty = self.durable
+        if lost is not None:
+            self.dirty = self.durable
+            self.lost(lost, first_seq - 1, REMOVED, out)
+
+    def move(self, to: Position) -> None:
+        """Begin again elsewhere: nothing is held, nothing has failed."""
+        self.open, self.streak = Ranges(to.open if self.durable else ()), 0
+        self.pending.clear()
+        self.failures.clear()
+        self.reserved = None  # the suspect it was for is none any more
+        if self.keys is not None:
+            self.keys = Keys(self.pending)
+        for lane in self.lanes:
+            lane.move(to.cursor)
+            lane.handed.forget()
+        for first, last in to.open:
+            self.pending.put(Redelivery(-PRIORITY_DEFAULT, first, last, attempt=1, failures=0))
+        self.dirty = self.durable
+
+    def expires_us(self) -> int:
+        """When the first of the messages that the lanes have come to is too old to be delivered; 0: never."""
+        if len(self.lanes) == 1:
+            return self.base.expires_us if self.base.waits else 0
+        return min((lane.expires_us for lane in self.lanes if lane.waits and lane.expires_us), default=0)
+
+    def next_due(self) -> float:
+        """When something that waits is due, or too old."""
+        due = self.pending.next_due()
+        if expires_us := self.expires_us():
+            due = min(due, self.shared.clock.when(expires_us) + EXPIRY_S)
+        return due if self.keys is None else min(due, self.keys.next_due())
+
+    def due(self, now: float) -> bool:
+        """Let go what has waited long enough, and what is too old; True when there was something."""
+        moved = bool(self.pending.due(now))
+        if self.expires_us():
+            wall_us = self.shared.clock.wall_us(now)
+            for lane in self.lanes:
+                moved |= lane.expire(wall_us)
+        return (self.keys is not None and self.keys.ring(now)) or moved
+
+    def describe(self) -> dict[str, Any]:
+        """For INFO."""
+        position, pending, keys = self.position(), self.pending, self.keys
+        held = list(keys.held()) if keys is not None else []
+        first = sum(one.size for one in pending if one.attempt == 1) + sum(one.attempt == 1 for one in held)
+        return {
+            "group": self.name,
+            **self.settings._asdict(),
+            "patterns": list(self.settings.patterns),
+            "level": Level(self.settings.level).name.lower(),
+            "durable": self.durable,
+            "paused": self.paused,
+            "members": len(self.members),
+            "cursor": position,
+            "floor": self.floor,
+            "behind": max(self.shared.committed_seq + 1 - position, 0) + first,
+            "outstanding": sum(member.outstanding for member in self.members),
+            "redelivering": sum(one.size for one in pending) + len(held) - first,
+            "waiting": sum(one.size for _, one in pending.waiting) + sum(one.due > 0 for one in held),
+            "suspects": sum(one.size for one in pending.suspects),
+            "failed": len(self.failures),
+            "parked": keys.parked if keys is not None else 0,
+            "expired": self.expired,
+            "refresh": list(self.refresh),
+        }
+
+
+def _restored(mark: int, last_seq: int) -> HandedOut:
+    """Marks go beyond what there is: a message that is published later was not handed out."""
+    return HandedOut(mark, min(mark, last_seq))

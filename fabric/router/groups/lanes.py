@@ -1,0 +1,269 @@
+"""Lanes: one cursor into the journal for each priority that is in use.
+
+A group reads the journal once for each priority, and serves the most urgent lane that has something. Most hubs know
+one priority and their groups one lane, the base lane, which takes whatever has no lane of its own.
+
+A lane moves past what it has no use for whether or not a consumer has credit (`advance`). So the position of a group,
+and all that follows from it (what is settled, what retention may remove), depends on messages alone.
+"""
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from fabric.router.block_store import SCAN_BLOCKS_MAX, BlockStore
+from fabric.router.groups.handed_out import HandedOut
+from fabric.router.groups.lease import DeadLetter, Redelivery
+from fabric.router.turn import Out
+from fabric_protocol.block import Block
+from fabric_protocol.messages import Happening
+
+if TYPE_CHECKING:
+    from fabric.router.groups.group import Group
+
+# After so many messages of higher priorities in a row, one of the lowest that waits gets its turn.
+STREAK_MAX: Final = 64
+REMOVED: Final = "removed by retention"
+
+Runs = list[tuple[int, int]]
+
+
+class Lane:
+    __slots__ = ("cursor", "expires_us", "handed", "live", "priority", "waits")
+
+    def __init__(self, priority: int, cursor: int, handed: HandedOut) -> None:
+        self.priority = priority
+        self.cursor = cursor  # all of this lane below were considered
+        self.handed = handed
+        self.live = False  # nothing wanted lies between the cursor and the horizon
+        self.waits = False  # the message at the cursor is known to be wanted, and waits for credit
+        self.expires_us = 0  # while it waits: when it is too old to be delivered; 0: never
+
+    def move(self, cursor: int, waits: Block | None = None) -> None:
+        """All below were considered; what lies above has to be searched, unless it is known which block waits there."""
+        self.cursor, self.live, self.waits = cursor, False, waits is not None
+        self.expires_us = waits.expires_us if waits is not None else 0
+
+    def expire(self, wall_us: int) -> bool:
+        """Whether the message that waits has become too old: then the next one has to be searched."""
+        if not (self.waits and 0 < self.expires_us <= wall_us):
+            return False
+        self.waits = False
+        return True
+
+    def position(self, horizon: int) -> int:
+        """The first seq that was not considered yet. A live lane has considered all there is."""
+        return max(self.cursor, horizon + 1) if self.live else self.cursor
+
+
+class Work(NamedTuple):
+    """What can be handed out next: runs of places (start..stop-1) in one block."""
+
+    block: Block
+    runs: Runs
+    attempt: int
+    failures: int
+    lane: Lane | None  # where it comes from: a cursor,
+    redelivery: Redelivery | None  # or an earlier delivery
+    later: Runs = []  # noqa: RUF012 - never changed; of the same block, and not to be handed out yet
+
+
+def next_work(group: "Group", horizon: int, wall_us: int, out: Out) -> tuple[Work | None, bool]:
+    """What the group hands out next, and whether to ask again soon when there is nothing yet."""
+    pending = group.pending
+    if len(group.lanes) == 1:
+        while pending.ready:
+            redelivery = pending.take(pending.ready[0].rank)
+            work = redelivery and work_again(group, redelivery, wall_us, out)
+            if work or group.ordered:  # where something is gone, a suspect may come next: look again from the top
+                return work, work is None
+        return _new_work(group, group.base, horizon, wall_us, out) if group.has_room_for_new else (None, False)
+    starving = group.streak >= STREAK_MAX
+    for lane in reversed(group.lanes) if starving else group.lanes:
+        rank = -lane.priority
+        while pending.ready and (starving or pending.ready[0].rank == rank) and (redelivery := pending.take(rank)):
+            if (work := work_again(group, redelivery, wall_us, out)) is not None:
+                return work, False
+        if not lane.live and group.has_room_for_new:
+            work, searching = _new_work(group, lane, horizon, wall_us, out)
+            if work is not None or searching or lane.handed.is_held:
+                return work, searching
+    return None, False
+
+
+def _new_work(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) -> tuple[Work | None, bool]:
+    """What a lane hands out next, as far as it may go; beyond that it waits for the commit that says so."""
+    work, searching = search(group, lane, horizon, wall_us, out)
+    if work is None:
+        return None, searching
+    block, runs, handed = work.block, work.runs, lane.handed
+    if lane.cursor > handed.limit and not handed.allows(lane.cursor):
+        group.dirty = True
+        return None, False
+    last_seq = handed.before if lane.cursor <= handed.before else handed.limit
+    if block.base_seq + runs[-1][1] - 1 <= last_seq:
+        return work, False
+    end = last_seq - block.base_seq + 1
+    now = [(a, min(b, end)) for a, b in runs if a < end]
+    return work._replace(runs=now, later=[(max(a, end), b) for a, b in runs if b > end]), False
+
+
+def advance(group: "Group", wall_us: int, out: Out) -> bool:
+    """Move all lanes on to their next message, as far as one go allows; whether there is more to look at."""
+    searching, horizon = False, group.horizon
+    for lane in group.lanes:
+        if not (lane.live or lane.waits):
+            searching |= search(group, lane, horizon, wall_us, out)[1]
+    return searching
+
+
+def search(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) -> tuple[Work | None, bool]:
+    """The next block for a lane."""
+    lane.waits = False
+    block_store = group.shared.block_store
+    for _ in range(SCAN_BLOCKS_MAX):
+        if lane.cursor > horizon:
+            break
+        block, cursor, more = block_store.find(lane.cursor, horizon, group.wants)
+        is_next = isinstance(block, Block) and block.base_seq <= lane.cursor
+        if not is_next and block_store.awaits_news(lane.cursor):  # what lies between may be lost, and not unwanted
+            return None, False
+        lane.cursor = max(lane.cursor, cursor)
+        if block is None:
+            lane.live = lane.cursor > horizon
+            return None, more
+        if not isinstance(block, Block):
+            if lane is group.base:
+                group.lost(max(block.first_seq, lane.cursor), block.last_seq, block.why, out)
+            lane.cursor = block.last_seq + 1
+            continue
+        if block.base_seq > horizon:
+            break
+        if len(group.lanes) == 1 or group.takes(lane, block.priority):
+            runs = fit(group, block, lane.cursor, block.last_seq, wall_us, out)
+            if runs:
+                lane.cursor, lane.waits, lane.expires_us = block.base_seq + runs[0][0], True, block.expires_us
+                return Work(block, runs, 1 if lane.cursor > lane.handed.before else 2, 0, lane, None), False
+        lane.cursor = block.last_seq + 1
+    else:
+        return None, True
+    lane.live = True
+    return None, False
+
+
+def work_again(group: "Group", redelivery: Redelivery, wall_us: int, out: Out) -> Work | None:
+    """Work out of an earlier delivery; None when nothing is left of it."""
+    rank, first, last, attempt, failures = redelivery
+    block_store = group.shared.block_store
+    block = block_store.at(first)
+    if not isinstance(block, Block):
+        end = min(last, _end_of_gap(block_store, first, last) if block is None else block.last_seq)
+        if not group.leases or group.open.holds(first):  # or they were told already
+            group.lost(first, end, REMOVED if block is None else block.why, out)
+        group.close(first, end)
+        if end < last:
+            group.pending.put(redelivery._replace(first=end + 1))
+        return None
+    if last > block.last_seq:
+        group.pending.put(redelivery._replace(first=block.last_seq + 1))
+        last = block.last_seq
+    if len(group.lanes) > 1 and rank != -block.priority:  # restored, so its rank was a guess
+        group.pending.put(Redelivery(-block.priority, first, last, attempt, failures))
+        return None
+    runs = fit(group, block, first, last, wall_us, out)
+    if not runs:  # a restored range may hold messages that were never this group's
+        group.close(first, last)
+        return None
+    start, end = block.base_seq + runs[0][0], block.base_seq + runs[-1][1] - 1
+    group.close(first, start - 1)  # nor are these
+    group.close(end + 1, last)
+    return Work(block, runs, attempt, failures, None, redelivery._replace(first=start, last=end))
+
+
+def fit(group: "Group", block: Block, first: int, last: int, wall_us: int, out: Out) -> Runs:
+    """Places in the block, within seqs first..last, of messages that the group wants and may still have."""
+    runs = wanted_runs(group, block, first, last)
+    if not runs:
+        return runs
+    if block.expires_us and block.expires_us <= wall_us:
+        _expire(group, block, runs)
+        return []
+    block_store = group.shared.block_store
+    if not block_store.removed and block_store.superseded is None:
+        return runs
+    if block_store.removed and not block_store.removed.keys().isdisjoint(block.topics):
+        runs = _without_removed(group, block, runs, out)
+    if block_store.superseded is not None and not block_store.keyed.isdisjoint(block.topics):
+        superseded = block_store.superseded
+        runs = _kept(runs, [not superseded(block, place) for a, b in runs for place in range(a, b)])
+    return runs
+
+
+def wanted_runs(group: "Group", block: Block, first: int, last: int) -> Runs:
+    """Places in the block, within seqs first..last, of messages that the group wants."""
+    start, stop = max(first - block.base_seq, 0), min(last - block.base_seq + 1, block.count)
+    assert start < stop
+    takers = group.shared.trie.match_all(block.topics)
+    if all(group in owners for owners in takers):
+        return [(start, stop)]
+    if not any(group in owners for owners in takers):
+        return []
+    wanted = [group.wants(topic) for topic in block.topics]
+    return _kept([(start, stop)], [wanted[topic] for topic in block.topic_idx()[start:stop]])
+
+
+def _kept(runs: Runs, keep: list[bool]) -> Runs:
+    """What is left of the runs when only some places are kept."""
+    if all(keep):
+        return runs
+    left: Runs = []
+    flags = iter(keep)
+    for a, b in runs:
+        at = -1
+        for place in range(a, b):
+            if next(flags):
+                if at < 0:
+                    at = place
+            elif at >= 0:
+                left.append((at, place))
+                at = -1
+        if at >= 0:
+            left.append((at, b))
+    return left
+
+
+def _without_removed(group: "Group", block: Block, runs: Runs, out: Out) -> Runs:
+    """The runs without messages that retention of their topic took; the group's consumers are told."""
+    removed, base = group.shared.block_store.removed, block.base_seq
+    floors = [removed.get(topic, 0) for topic in block.topics]
+    if max(floors) <= base + runs[0][0]:
+        return runs
+    places = block.topic_idx()
+    keep = [base + place >= floors[places[place]] for a, b in runs for place in range(a, b)]
+    for a, b in _kept(runs, [not kept for kept in keep]) if not all(keep) else ():
+        group.lost(base + a, base + b - 1, REMOVED, out)
+    return _kept(runs, keep)
+
+
+def _expire(group: "Group", block: Block, runs: Runs) -> None:
+    """What is past its time is never delivered."""
+    events = group.shared.events
+    for a, b in runs:
+        first, last = block.base_seq + a, block.base_seq + b - 1
+        group.expired += b - a
+        if events is not None:
+            events.note(Happening.EXPIRED, group.name, "", 0, first, last)
+        if group.durable and group.settings.on_expire == "dead":
+            group.dead.append(DeadLetter(first, last, 0, "expired"))
+        group.close(first, last)
+    group.dirty = group.durable
+
+
+def _end_of_gap(block_store: BlockStore, first: int, last: int) -> int:
+    """Where the messages end that retention removed from `first` on; `last` if there is nothing after them."""
+    block, _ = block_store.reader.next_block(first, _any_topic)
+    if block is None:
+        return last
+    return max(block.base_seq if isinstance(block, Block) else block.first_seq, block_store.first_seq) - 1
+
+
+def _any_topic(topic: str) -> bool:
+    return True

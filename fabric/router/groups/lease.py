@@ -1,0 +1,134 @@
+"""One DELIVER on its way: which ordinals it gave out, which seqs are behind them, which are still unsettled.
+
+The life of a message in a group, drawn once in clients/PROTOCOL.md:
+
+      publish         deliver            ack
+     --------> READY --------> LEASED ---------> DONE
+                 ^               | |
+                 '---------------' '-----------> DEAD
+      retry, release, lapse,         reject, or attempts spent
+      consumer gone
+
+READY is a place above a lane's cursor, in `Group.pending` or behind its key's lock; LEASED is an open ordinal of a
+lease; DONE and DEAD are absence from `Group.open`. A verdict on an ordinal that is no longer open is stale and changes
+nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from fabric.router.ranges import Ranges
+
+if TYPE_CHECKING:
+    from fabric.router.groups.subscription import Subscription
+
+
+class Redelivery(NamedTuple):
+    """Messages first..last that were delivered before and wait for their next delivery."""
+
+    rank: int  # the priority, negative: the most urgent first, then the lowest seq
+    first: int
+    last: int
+    attempt: int  # number of the next delivery, 2 and up
+    failures: int  # how many of the earlier ones count towards attempts_max
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
+
+
+class DeadLetter(NamedTuple):
+    """Messages first..last that a group gives up."""
+
+    first: int
+    last: int
+    attempts: int
+    reason: str  # retries spent, lease lapsed, consumer lost, rejected or expired
+    error: str = ""  # what the consumer said
+
+
+class Lease:
+    """The deliveries of one DELIVER frame, leased to one subscription."""
+
+    __slots__ = (
+        "attempt",
+        "deadline",
+        "done",
+        "ends",
+        "failures",
+        "first",
+        "gaps",
+        "keys",
+        "last",
+        "open",
+        "rank",
+        "runs",
+        "size",
+        "sub",
+    )
+
+    def __init__(
+        self,
+        sub: "Subscription",
+        first: int,
+        runs: Sequence[tuple[int, int]],
+        work: tuple[int, int, int],
+        leased: tuple[float, float],
+        keys: Sequence[bytes] | None = None,
+    ) -> None:
+        self.sub = sub
+        self.first = first
+        self.runs = runs  # ascending (first seq, last seq) of one block
+        self.last = first + sum(b - a + 1 for a, b in runs) - 1
+        self.rank, self.attempt, self.failures = work
+        self.deadline, self.ends = leased  # the lease, and how far it can be extended
+        self.open = Ranges([(first, self.last)])  # ordinals not yet settled
+        self.size = 0  # bytes of its block
+        self.done = False  # nothing is open any more, and nobody remembers it
+        self.keys = keys  # the key of each ordinal, where keys are kept in order
+        # Seqs between the runs are not this group's; they count as open until the lease is done, so that a group
+        # with a narrow pattern is still one range on disk.
+        self.gaps = [] if keys is not None else [(a + 1, b - 1) for (_, a), (b, _) in pairwise(runs)]
+
+    def seqs(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The seqs of ordinals first..last."""
+        if len(self.runs) == 1:
+            shift = self.runs[0][0] - self.first
+            return [(first + shift, last + shift)]
+        found, ordinal = [], self.first
+        for a, b in self.runs:
+            end = ordinal + b - a
+            if ordinal <= last and end >= first:
+                found.append((a + max(first - ordinal, 0), a + min(last, end) - ordinal))
+            ordinal = end + 1
+        return found
+
+    def open_seqs(self) -> list[tuple[int, int]]:
+        return [pair for a, b in self.open for pair in self.seqs(a, b)]
+
+    def open_after(self, seq: int) -> list[tuple[int, int]]:
+        """Open ordinals of messages with a higher seq."""
+        for first, last in self.runs:
+            if last > seq:
+                start = self.ordinal_of(max(first, seq + 1))
+                return [(max(a, start), b) for a, b in self.open if b >= start]
+        return []
+
+    def ordinal_of(self, seq: int) -> int:
+        """The ordinal of a message of this lease."""
+        ordinal = self.first
+        for first, last in self.runs:
+            if first <= seq <= last:
+                return ordinal + seq - first
+            ordinal += last - first + 1
+        raise AssertionError(f"{seq} is not in {self.runs}")
+
+    def each(self, first: int, last: int) -> Iterator[tuple[int, int, bytes]]:
+        """Ordinal, seq and key of the deliveries first..last, where keys are kept in order."""
+        assert self.keys is not None
+        ordinal = first
+        for start, end in self.seqs(first, last):
+            for seq in range(start, end + 1):
+                yield ordinal, seq, self.keys[ordinal - self.first]
+                ordinal += 1

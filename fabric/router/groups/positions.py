@@ -1,0 +1,49 @@
+"""Where a group begins, or begins again."""
+
+from typing import Any, NamedTuple
+
+from fabric.router.fields import is_number
+from fabric.router.ranges import Ranges
+from fabric.router.searches import Searches
+from fabric_protocol.errors import Code, ProtocolError
+
+
+class Position(NamedTuple):
+    """A place in the journal, and messages before it that are wanted nevertheless."""
+
+    cursor: int
+    open: tuple[tuple[int, int], ...] = ()  # (first seq, last seq), ascending
+
+
+class Ends(NamedTuple):
+    """Where the journal begins and ends."""
+
+    first_seq: int
+    committed_seq: int  # the last one on disk; readers know of none after it
+    next_seq: int  # what the next publish gets
+
+
+def find_position(wish: Any, ends: Ends, patterns: tuple[str, ...], searches: Searches, field: str) -> Position:
+    """The position that a client asks for. Raises BUSY while it is searched."""
+    first_seq, committed_seq, next_seq = ends
+    match wish:
+        case "first":
+            return Position(first_seq)
+        case "new":
+            return Position(next_seq)
+        case "last":
+            found = searches.last(patterns, first_seq, committed_seq)
+            return Position(committed_seq + 1 if found is None else found)
+        case "last_per_key":
+            latest = Ranges()
+            for seq in searches.last_per_key(patterns, first_seq, committed_seq):
+                latest.add(seq, seq)
+            return Position(committed_seq + 1, tuple(latest))
+        case {"seq": seq} if is_number(seq) and len(wish) == 1:
+            return Position(min(max(seq, first_seq), next_seq))
+        case {"time_us": time_us} if is_number(time_us) and len(wish) == 1:
+            return Position(max(searches.reader.seek_time(time_us), first_seq))
+    raise ProtocolError(
+        Code.BAD_OPTION,
+        f"{field} is 'first', 'new', 'last', 'last_per_key', {{seq: n}} or {{time_us: t}}, not {wish!r:.60}",
+    )

@@ -1,0 +1,220 @@
+"""Refresh: the consumers of a group reload their local copies, and everyone can see how far that is.
+
+                 RESET begin                  all up to the target is settled             all have said READY
+    (asked for) ------------> SYNCING ------------------------------> ENDED ---------------------> READY
+                                 '------ DEGRADED: not ready in time; it goes on nevertheless ------^
+                                                                     RESET end
+
+A refresh seeks the group back and remembers, as its target, what was the last message then. What is published
+meanwhile has higher seqs and so comes after it: a copy that was dropped at `begin` is complete at `end`, and only
+then to be used again. Number, target and phase are part of the group's row, so a refresh goes on after a restart.
+
+`begin` is a promise: everything comes again. So when a consumer joins and nobody else is there, because the last one
+was lost or the hub was restarted, a refresh that is not ready starts over: what was settled meanwhile went into a copy
+that may be gone.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from typing import Any, Final
+
+from fabric.records import SaveSetting
+from fabric.router.fields import bounded
+from fabric.router.groups.dispatcher import Dispatcher
+from fabric.router.groups.group import Group
+from fabric.router.groups.subscription import Subscription
+from fabric.router.timers import NEVER
+from fabric.router.turn import Out, TurnBuffer
+from fabric_protocol import messages as m
+from fabric_protocol.bounds import REFRESH_MS
+from fabric_protocol.errors import Code, ProtocolError
+
+FEW: Final = 64  # so many running ones are looked at in every turn; when there are more,
+PAUSE_S: Final = 0.25  # all of them so often
+FIELDS: Final = ("op", "group", "from", "timeout_ms")
+START: Final = "first"  # where a refresh begins unless told otherwise
+ROW: Final = "refresh:"  # the setting that keeps, with the group's name, where it was told to begin
+
+
+class Phase(IntEnum):
+    NONE = 0  # there was never one
+    SYNCING = 1  # messages up to the target are on their way
+    ENDED = 2  # they are settled; consumers have to say READY
+    READY = 3
+    DEGRADED = 4  # not ready in time
+
+
+class _Refresh:
+    """One that is not ready yet."""
+
+    __slots__ = ("deadline", "group", "has_ended", "ready", "start", "timeout_s")
+
+    def __init__(self, group: Group, start: Any, timeout_s: float, *, has_ended: bool) -> None:
+        self.group = group
+        self.start = start  # a position, as it was asked for
+        self.timeout_s = timeout_s
+        self.deadline: float | None = None  # None: the next tick sets it
+        self.has_ended = has_ended
+        self.ready: set[Subscription] = set()
+
+    @property
+    def number(self) -> int:
+        return self.group.refresh[0]
+
+    @property
+    def target(self) -> int:
+        return self.group.refresh[1]
+
+    @property
+    def is_at_target(self) -> bool:
+        return self.group.floor >= self.target
+
+    @property
+    def is_ready(self) -> bool:
+        """All members have said READY, and there is one."""
+        members = self.group.members
+        return bool(members) and all(sub in self.ready for sub in members)
+
+
+class Refreshes:
+    def __init__(
+        self, dispatcher: Dispatcher, buffer: TurnBuffer, saved: Iterable[SaveSetting], say: Callable[..., None]
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._buffer = buffer
+        self._say = say  # an advisory
+        self._running: dict[Group, _Refresh] = {}
+        self._look_at = 0.0  # when `tick` has something to do, if nothing happens
+        starts = {setting.name: setting.value for setting in saved if setting.name.startswith(ROW)}
+        for group in dispatcher.groups.values():
+            if group.refresh[2] in (Phase.SYNCING, Phase.ENDED, Phase.DEGRADED):
+                start, has_ended = starts.pop(ROW + group.name, START), group.refresh[2] == Phase.ENDED
+                self._running[group] = _Refresh(group, start, REFRESH_MS[1] / 1000, has_ended=has_ended)
+        for name in starts:  # of groups that are gone
+            buffer.write(SaveSetting(name, None))
+
+    def begin(self, group: Group, fields: Mapping[str, Any], now: float, out: Out) -> dict[str, Any]:
+        """ADMIN group.refresh: start a new one, in place of one that is still running."""
+        if unknown := [name for name in fields if name not in FIELDS]:
+            raise ProtocolError(Code.BAD_OPTION, f"group.refresh knows {', '.join(FIELDS)}, not {unknown[0]!r}")
+        if not group.durable:
+            raise ProtocolError(Code.NOT_FOUND, "only a group with a name can be refreshed")
+        timeout_s = bounded(fields, "timeout_ms", *REFRESH_MS) / 1000
+        dispatcher = self._dispatcher
+        target = dispatcher.shared.committed_seq
+        start = fields.get("from", START)
+        to = dispatcher.position(group, start, "from")
+        number = group.refresh[0] + 1
+        dispatcher.shared.change.begin()
+        for sub in group.members:  # before anything is delivered again
+            out.append((sub.session.peer, _reset(sub, number, "begin", target)))
+        dispatcher.seek(group, to)
+        self.forget(group)
+        refresh = self._running[group] = _Refresh(group, start, timeout_s, has_ended=False)
+        refresh.deadline = now + timeout_s
+        if start != START:
+            self._buffer.write(SaveSetting(ROW + group.name, start))
+        self._look_at = now
+        self._move(group, (number, target, Phase.SYNCING))
+        return {"group": group.name, "refresh": number, "target": target, "cursor": to.cursor}
+
+    def require_start(self, group: Group) -> None:
+        """Raise BUSY while the position is searched at which the refresh starts over when a consumer joins."""
+        refresh = self._running.get(group)
+        if refresh is not None and not group.members:
+            self._dispatcher.position(group, refresh.start, "from")
+
+    def joined(self, sub: Subscription, out: Out) -> None:
+        """A new member hears where the refresh is; if it is the only one, that is at the beginning."""
+        refresh = self._running.get(sub.group)
+        if refresh is not None:
+            if len(sub.group.members) == 1:
+                self._start_over(refresh)
+            phase = "end" if refresh.has_ended else "begin"
+            out.append((sub.session.peer, _reset(sub, refresh.number, phase, refresh.target)))
+
+    def _start_over(self, refresh: _Refresh) -> None:
+        group = refresh.group
+        self._dispatcher.seek(group, self._dispatcher.position(group, refresh.start, "from"))
+        refresh.has_ended = False
+        refresh.ready.clear()
+        if refresh.deadline == NEVER:  # it was degraded
+            refresh.deadline = None
+        self._move(group, (refresh.number, refresh.target, Phase.SYNCING))
+
+    def ready(self, sub: Subscription, message: m.Ready) -> None:
+        """A consumer has its copy in use again."""
+        group = sub.group
+        number, _, phase = group.refresh
+        if message.refresh != number or not number:
+            if message.refresh > number or not message.refresh:
+                raise ProtocolError(Code.NOT_FOUND, f"group {group.name!r} has no refresh {message.refresh}")
+            raise ProtocolError(Code.STALE, f"refresh {message.refresh} is over; the latest one is {number}")
+        refresh = self._running.get(group)
+        if refresh is not None and not refresh.has_ended:
+            raise ProtocolError(Code.CONFLICT, f"refresh {number} has not ended yet: wait for RESET end")
+        self._dispatcher.shared.change.begin()
+        if refresh is not None:
+            refresh.ready.add(sub)
+            self._look(refresh)
+            phase = group.refresh[2]
+        if message.rid:
+            answer = {"refresh": number, "phase": Phase(phase).name.lower()}
+            self._buffer.answer(sub.session.peer, m.Ok(sub.chan, message.rid, answer))
+
+    # Time.
+
+    def tick(self, now: float, out: Out) -> None:
+        if not self._running or (len(self._running) > FEW and now < self._look_at):
+            return
+        for refresh in list(self._running.values()):
+            self._advance(refresh, now, out)
+        deadline = min((refresh.deadline or NEVER for refresh in self._running.values()), default=NEVER)
+        self._look_at = deadline if len(self._running) <= FEW else min(deadline, now + PAUSE_S)
+
+    def next_deadline(self) -> float:
+        return self._look_at if self._running else NEVER
+
+    def _advance(self, refresh: _Refresh, now: float, out: Out) -> None:
+        group = refresh.group
+        if not refresh.has_ended and refresh.is_at_target:
+            self._end(refresh, out)
+        self._look(refresh)
+        if refresh.deadline is None:
+            refresh.deadline = now + refresh.timeout_s
+        if group in self._running and now >= refresh.deadline:
+            refresh.deadline = NEVER
+            if group.refresh[2] != Phase.DEGRADED:
+                self._move(group, (*group.refresh[:2], Phase.DEGRADED))
+
+    def _end(self, refresh: _Refresh, out: Out) -> None:
+        refresh.has_ended = True
+        group = refresh.group
+        for sub in group.members:
+            out.append((sub.session.peer, _reset(sub, refresh.number, "end", refresh.target)))
+        self._move(group, (refresh.number, refresh.target, Phase.ENDED))
+
+    def _look(self, refresh: _Refresh) -> None:
+        """Whether everyone is ready by now; members come and go."""
+        if refresh.has_ended and refresh.is_ready:
+            self.forget(refresh.group)
+            self._move(refresh.group, (refresh.number, refresh.target, Phase.READY))
+
+    def forget(self, group: Group) -> None:
+        """It is over, or its group is deleted; at once, as another group may get the name and a row with it."""
+        refresh = self._running.pop(group, None)
+        if refresh is not None and refresh.start != START:
+            self._buffer.write(SaveSetting(ROW + group.name, None))
+
+    def _move(self, group: Group, state: tuple[int, int, int]) -> None:
+        group.refresh = state
+        group.dirty = True
+        self._dispatcher.rows.note(group)
+        number, target, phase = state
+        self._say(
+            "$sys.group.refresh", group=group.name, refresh=number, target=target, phase=Phase(phase).name.lower()
+        )
+
+
+def _reset(sub: Subscription, number: int, phase: str, target: int) -> m.Reset:
+    return m.Reset(sub.chan, {"refresh": number, "phase": phase, "target": target})

@@ -1,0 +1,164 @@
+"""A subscription: one consumer's membership in a group, with its credit and what it holds."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from fabric.router.groups.key_index import KeyIndex
+from fabric.router.groups.lease import Lease
+from fabric.router.ranges import Ranges
+
+if TYPE_CHECKING:
+    from fabric.router.groups.group import Group
+    from fabric.router.sessions.session import Session
+
+UNLIMITED: Final = 1 << 62
+# Deliveries that are not settled, each of one message or more: they cost memory, and time when the consumer goes.
+HELD_MAX: Final = 16_384  # of one subscription, whatever its credit is
+HELD_MIN: Final = 64  # however many others hold
+ALL_HELD_MAX: Final = 524_288  # of all together; above it only subscriptions get more that hold few
+UNSURE_ATTEMPTS: Final = 3  # from this attempt on a loss counts, also of a consumer that is unsure what it has begun
+_first_ordinal = attrgetter("first")
+
+
+class FetchOrder(NamedTuple):
+    """An open FETCH. END closes it at an ordinal, at a time, or when enough was sent and no more is ready."""
+
+    rid: int
+    first: int  # ordinals sent before it
+    target: int
+    enough: int  # the ordinal that is enough
+    deadline: float
+
+
+class Subscription:
+    """Credit is cumulative: the client names the highest ordinal and the most bytes that it will take."""
+
+    __slots__ = (
+        "alone",
+        "away",
+        "batches",
+        "bytes_max",
+        "bytes_sent",
+        "chan",
+        "concurrency",
+        "fetch",
+        "group",
+        "key_index",
+        "leases",
+        "ordinal_max",
+        "outstanding",
+        "sent",
+        "session",
+        "stuck",
+        "unsure",
+    )
+
+    def __init__(
+        self,
+        session: "Session",
+        chan: int,
+        group: "Group",
+        ordinal_max: int,
+        bytes_max: int,
+        concurrency: int = 1,
+    ) -> None:
+        self.session = session
+        self.chan = chan
+        self.group = group
+        self.ordinal_max = ordinal_max
+        self.bytes_max = bytes_max
+        self.sent = 0  # the last ordinal given out
+        self.bytes_sent = 0
+        self.outstanding = 0  # ordinals given out and not settled
+        self.leases: list[Lease] = []  # ascending by first ordinal
+        self.concurrency = concurrency  # handlers that can be at work at once
+        self.batches = False  # it begins whole deliveries, so many at once, and not single messages
+        self.unsure = 0  # how many of the oldest open ordinals may be begun or done; 0: as many as `concurrency` are
+        self.stuck: set[int] = set()  # ordinals that were begun, have lapsed, and were not spoken of since
+        self.alone: Lease | None = None  # a suspect; nothing else is sent until it is settled
+        self.away = Ranges()  # ordinals that were taken back while the client was not connected
+        self.fetch: FetchOrder | None = None
+        self.key_index: KeyIndex | None = None  # while rows of one ACK are applied
+
+    def room(self) -> int:
+        """How many messages may be sent now, by ordinal credit; 0 also when bytes or the connection forbid."""
+        if self.alone is not None:
+            return 0
+        held = len(self.leases)
+        if held >= HELD_MIN and (held >= HELD_MAX or self.group.shared.held >= ALL_HELD_MAX):
+            return 0
+        if self.bytes_sent >= self.bytes_max and (self.outstanding or not self.group.leases):
+            return 0  # where nothing is acked, nothing is ever outstanding, and the bytes alone decide
+        return self.ordinal_max - self.sent if self.session.reachable else 0
+
+    def fitting(self, bytes_each: int) -> int:
+        """How many messages of that size the byte credit admits; one when nothing is outstanding."""
+        return max((self.bytes_max - self.bytes_sent) // max(bytes_each, 1), 0 if self.outstanding else 1)
+
+    def leases_in(self, first: int, last: int) -> list[Lease]:
+        """Leases with ordinals in first..last."""
+        leases = self.leases
+        at = max(bisect_right(leases, first, key=_first_ordinal) - 1, 0)
+        end = bisect_right(leases, last, at, key=_first_ordinal) if last > first else min(at + 1, len(leases))
+        return [lease for lease in leases[at:end] if lease.first <= last and lease.last >= first]
+
+    def begun(self) -> Ranges:
+        """Ordinals that count as begun if the consumer is lost now: the oldest open ones, as many as it can work on at
+        once. While it is unsure which they are, none, unless there is one only, or it was delivered too often for that.
+        """
+        if not self.unsure or self.outstanding == 1:
+            return self._oldest(self.concurrency - len(self.stuck))
+        often = [span for lease in self.leases if lease.attempt >= UNSURE_ATTEMPTS for span in lease.open]
+        return Ranges(often)
+
+    def kept(self) -> Ranges:
+        """Ordinals that can be begun, or done and not spoken of: what stays with a consumer without a connection."""
+        return self._oldest(max(self.unsure, self.concurrency) - len(self.stuck))
+
+    def _oldest(self, count: int) -> Ranges:
+        """So many of the oldest open ordinals that can be handled at the same time."""
+        found, keys = Ranges(), set[bytes]()
+        if self.group.strict and not self.unsure:
+            count = min(count, 1)
+        for lease in self.leases if count > 0 else ():
+            if lease.keys is not None and not self.unsure:
+                count -= self._oldest_of_keys(lease, lease.keys, keys, count, found)
+            elif self.batches:
+                count -= 1
+                for first, last in lease.open:
+                    found.add(first, last)
+            else:
+                for first, last in lease.open:
+                    last = min(last, first + count - 1)
+                    if first <= last:
+                        found.add(first, last)
+                        count -= last - first + 1
+            if count <= 0:
+                break
+        return found
+
+    def _oldest_of_keys(self, lease: Lease, names: Sequence[bytes], keys: set[bytes], count: int, found: Ranges) -> int:
+        """Messages of one key are handled one after the other: only the oldest of each can be begun."""
+        added = 0
+        for first, last in lease.open:
+            for ordinal in range(first, last + 1):
+                key = names[ordinal - lease.first]
+                if key in keys:
+                    continue
+                if added == count:
+                    return added
+                if key:
+                    keys.add(key)
+                found.add(ordinal, ordinal)
+                added += 1
+        return added
+
+    def forget(self, lease: Lease) -> None:
+        if self.alone is lease:
+            self.alone = None
+        at = bisect_right(self.leases, lease.first, key=_first_ordinal) - 1
+        assert self.leases[at] is lease
+        del self.leases[at]
+        self.group.shared.held -= 1

@@ -1,0 +1,79 @@
+"""Rows of an ACK or TXN before they are applied: what can be said in fewer rows is, and what cannot is bounded.
+
+Each row costs the hub some microseconds whatever its range, so the number of rows is what a frame costs.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from fabric.router.groups.lease import Lease
+from fabric_protocol.errors import Code, ProtocolError
+from fabric_protocol.messages import Verdict
+
+if TYPE_CHECKING:
+    from fabric.router.groups.subscription import Subscription
+
+ROWS_MAX: Final = 4_096  # of one ACK or TXN, once they are merged
+# What fails may become a dead letter, a copy of the message. Of one ACK or TXN:
+FAILED_MAX: Final = 131_072  # messages: two of the largest blocks,
+FAILED_BYTES_MAX: Final = 64 << 20  # and bytes, besides those of one delivery
+
+_FAILURES: Final = frozenset({Verdict.RETRY, Verdict.REJECT})
+
+Row = tuple[int, int, int, Any]  # verdict, first ordinal, last ordinal, argument
+
+
+def merged(rows: Sequence[Row], *, twice: bool = True) -> Sequence[Row]:
+    """Consecutive rows with the same verdict and argument whose ranges follow each other, as one row each.
+
+    Only consecutive rows are merged, so the order in which verdicts take effect is kept. Ranges may overlap where the
+    second verdict on an ordinal is no different from the first: a TOUCH, unless `twice` is False.
+    """
+    if len(rows) == 1:
+        return rows
+    found: list[Row] = []
+    verdict, first, last, arg = rows[0]
+    repeatable = Verdict.TOUCH if twice else None
+    for row in islice(rows, 1, None):
+        kind, start, end, argument = row
+        if start > last + 1 or kind != verdict or argument != arg:
+            joins = False
+        else:
+            joins = start == last + 1 or (kind == repeatable and end >= first - 1)
+        if joins:
+            first, last = min(first, start), max(last, end)
+        else:
+            found.append((verdict, first, last, arg))
+            verdict, first, last, arg = row
+    found.append((verdict, first, last, arg))
+    return found
+
+
+def require_few(count: int) -> None:
+    """Refuse an ACK or TXN with more rows than one frame may make the hub apply."""
+    if count > ROWS_MAX:
+        raise ProtocolError(
+            Code.TOO_LARGE,
+            f"{count} rows remain after those that follow each other were merged; at most {ROWS_MAX} are taken: "
+            "send the others in a frame of their own",
+        )
+
+
+def require_light(work: "Sequence[tuple[Subscription, Sequence[Row]]]") -> None:
+    """Refuse an ACK or TXN that lets more messages fail than one frame may make the hub copy."""
+    failed = [(sub, row) for sub, rows in work for row in rows if row[0] in _FAILURES]
+    if not failed:
+        return
+    count, sizes = 0, dict[Lease, int]()
+    for sub, (_, first, last, _) in failed:
+        for lease in sub.leases_in(first, last):
+            count += min(last, lease.last) - max(first, lease.first) + 1
+            sizes[lease] = lease.size
+    size = sum(sizes.values()) - max(sizes.values(), default=0)
+    if count > FAILED_MAX or size > FAILED_BYTES_MAX:
+        raise ProtocolError(
+            Code.TOO_LARGE,
+            f"{count} messages of {size} bytes are rejected or retried; at most {FAILED_MAX} messages of "
+            f"{FAILED_BYTES_MAX} bytes are taken at once: send the others in a frame of their own",
+        )

@@ -1,0 +1,312 @@
+"""Settling: what consumers say about their deliveries, and what happens when they say nothing.
+
+One policy for all failures. A `retry`, a lapsed lease and a lost consumer count alike and wait alike; what a consumer
+had only in its buffer counts for nothing and waits for nothing. On the last failure a message becomes a dead letter at
+once, in the turn that settles it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from fabric.router.groups.backoff import wait_ms
+from fabric.router.groups.deliver import note
+from fabric.router.groups.group import Group
+from fabric.router.groups.key_index import KeyIndex
+from fabric.router.groups.key_locks import Held
+from fabric.router.groups.lease import DeadLetter, Lease, Redelivery
+from fabric.router.groups.subscription import Subscription
+from fabric.router.ranges import Ranges
+from fabric_protocol.block import Block
+from fabric_protocol.messages import Happening, Notice, Verdict
+from fabric_protocol.names import DEAD
+
+RETRIES_SPENT: Final = "retries spent"
+LEASE_LAPSED: Final = "lease lapsed"
+CONSUMER_LOST: Final = "consumer lost"
+CONNECTION_LOST: Final = "the connection was lost"
+REJECTED: Final = "rejected"
+
+Span = tuple[int, int]
+
+
+class _Why(NamedTuple):
+    """Why deliveries failed: what is written down, and how long the consumer wishes to wait."""
+
+    reason: str
+    error: str = ""
+    delay_ms: int | None = None  # None: as the group's settings say
+    is_shared: bool = False  # other messages were begun at the same time, and each of them can be the cause
+
+
+def settle(group: Group, sub: Subscription, verdict: int, first: int, last: int, arg: Any, now: float) -> Ranges:
+    """Apply a verdict to ordinals. Returns those that are stale: they are someone else's by now, or settled."""
+    stale = Ranges([(first, last)])
+    leases = sub.leases_in(first, last)
+    if group.ordered:
+        leases.reverse()  # what comes back takes later ones along, and these are to be judged themselves
+    for lease in leases:
+        if verdict == Verdict.TOUCH:
+            taken = lease.open.within(first, last)
+            if taken:
+                lease_ms = arg if type(arg) is int else group.settings.lease_ms
+                lease.deadline = min(max(lease.deadline, now + lease_ms / 1000), lease.ends)
+        else:
+            taken = lease.open.remove(first, last)
+        for a, b in reversed(taken):
+            stale.remove(a, b)
+            if verdict != Verdict.TOUCH:
+                sub.outstanding -= b - a + 1
+                _judge(group, lease, (a, b), verdict, arg, now)
+        _finish(group, lease)
+    if sub.stuck and verdict != Verdict.TOUCH:
+        sub.stuck.difference_update(_among(sub.stuck, first, last))
+    return stale
+
+
+def _among(ordinals: set[int], first: int, last: int) -> list[int]:
+    """Those in first..last, found by the shorter way."""
+    if last - first < len(ordinals):
+        return [ordinal for ordinal in range(first, last + 1) if ordinal in ordinals]
+    return [ordinal for ordinal in ordinals if first <= ordinal <= last]
+
+
+def _judge(group: Group, lease: Lease, ordinals: Span, verdict: int, arg: Any, now: float) -> None:
+    seqs = lease.seqs(*ordinals)
+    if verdict == Verdict.ACK:
+        for a, b in seqs:
+            group.close(a, b)
+        if lease.keys is not None:
+            _keys_done(group, lease, ordinals)
+        if group.shared.events is not None:
+            note(group, Happening.ACK, lease.sub, lease.attempt, seqs)
+    elif verdict == Verdict.REJECT:
+        _give_up(group, lease, ordinals, REJECTED, arg if isinstance(arg, str) else "")
+    elif verdict == Verdict.RELEASE:
+        note(group, Happening.RELEASE, lease.sub, lease.attempt, seqs)
+        _come_back(group, lease, [ordinals], lease.attempt)
+        _take_back_later(group, lease, [ordinals])
+    else:
+        delay_ms, error = arg if isinstance(arg, tuple) else (arg, "")
+        if isinstance(delay_ms, str):
+            delay_ms, error = None, delay_ms
+        note(group, Happening.RETRY, lease.sub, lease.attempt, seqs)
+        _fail(group, lease, [ordinals], _Why(RETRIES_SPENT, error, delay_ms), now)
+        _take_back_later(group, lease, [ordinals])  # also behind a dead letter: the consumer has dropped them
+
+
+def lapse(group: Group, lease: Lease, now: float) -> None:
+    """The lease ran out: what was begun has failed, and all its ordinals are stale from now on."""
+    sub = lease.sub
+    started = sub.begun()
+    why = _Why(LEASE_LAPSED, is_shared=_is_shared(sub, started))
+    begun, rest = _revoke(group, lease, started)
+    lost = [*begun, *rest]
+    sub.stuck.update(ordinal for a, b in begun for ordinal in range(a, b + 1))
+    note(group, Happening.LAPSE, sub, lease.attempt, [pair for span in lost for pair in lease.seqs(*span)])
+    _fail(group, lease, begun, why, now)
+    _come_back(group, lease, rest, lease.attempt + 1)
+    _take_back_later(group, lease, lost)
+    _tell_lost(group, sub, lost, LEASE_LAPSED)
+    if group.strict and len(group.members) > 1 and group.members[0] is sub:
+        group.members.append(group.members.pop(0))  # someone else may do better
+
+
+def leave(group: Group, sub: Subscription, now: float, *, lost: bool) -> None:
+    """A member goes. If it was lost, what it can have begun has failed; all else is ready again."""
+    started = sub.begun() if lost else Ranges()
+    why = _Why(CONSUMER_LOST, is_shared=_is_shared(sub, started))
+    for lease in list(sub.leases):
+        begun, rest = _revoke(group, lease, started)
+        if lost:
+            seqs = [pair for span in (*begun, *rest) for pair in lease.seqs(*span)]
+            note(group, Happening.LOST, sub, lease.attempt, seqs)
+        _fail(group, lease, begun, why, now)
+        _come_back(group, lease, rest, lease.attempt + lost)
+    group.members.remove(sub)
+    group.turn = 0
+    if group.keys is not None:
+        group.keys.movable.pop(sub, None)
+    if group.reserved is sub:
+        group.reserved = None
+
+
+def detach(group: Group, sub: Subscription) -> None:
+    """The connection of a member was closed: what it cannot have begun is ready again, the rest is its own for now."""
+    kept = sub.kept()
+    for lease in list(sub.leases):
+        lease.open, taken = _split(lease.open, kept)
+        sub.outstanding -= sum(b - a + 1 for a, b in taken)
+        note(group, Happening.LOST, sub, lease.attempt, [pair for span in taken for pair in lease.seqs(*span)])
+        _come_back(group, lease, taken, lease.attempt + 1)
+        _finish(group, lease)
+        for a, b in taken:
+            sub.away.add(a, b)
+    if group.strict and len(group.members) > 1 and group.members[0] is sub:
+        group.members.append(group.members.pop(0))  # the next one is first when this one holds nothing any more
+
+
+def reattach(group: Group, sub: Subscription) -> None:
+    """The client is back: tell it what was taken from its buffer meanwhile."""
+    _tell_lost(group, sub, sub.away, CONNECTION_LOST)
+    sub.away = Ranges()
+
+
+def take_back_unseen(group: Group, sub: Subscription, leases: Sequence[Lease]) -> None:
+    """The client is back, and has not seen its latest deliveries: they are ready again."""
+    _take_back(group, sub, {lease: list(lease.open) for lease in leases}, CONNECTION_LOST)
+
+
+def take_back_all(group: Group, why: str) -> None:
+    """Nobody holds anything any more; nothing is counted, and nothing is ready again either."""
+    for sub in group.members:
+        ordinals = [span for lease in sub.leases for span in lease.open]
+        for lease in list(sub.leases):
+            _revoke(group, lease, Ranges())
+        _tell_lost(group, sub, ordinals, why)
+
+
+# Parts of the above.
+
+
+def _fail(group: Group, lease: Lease, ordinals: Sequence[Span], why: _Why, now: float) -> None:
+    """These deliveries count as failures: again later, or never again. A failure that several messages share ends none
+    of them: each comes once more, alone, and what fails then is the cause."""
+    failures, settings = lease.failures + 1, group.settings
+    is_last = settings.attempts_max and failures >= settings.attempts_max and not why.is_shared
+    if is_last and not _is_letter(group, lease):
+        for span in ordinals:
+            _give_up(group, lease, span, why.reason, why.error)
+        return
+    for span in ordinals:
+        for a, b in lease.seqs(*span):
+            delay = why.delay_ms
+            if delay is None:
+                delay = wait_ms(settings, failures, f"{group.name} {a}")
+            due = now + delay / 1000 if delay else 0.0
+            group.failures.note(a, b, failures, group.shared.clock.wall_us(due) if due else 0, why.error or why.reason)
+            group.dirty = group.durable
+            _put_back(group, lease, (a, b), (lease.attempt + 1, failures), due, failed=True)
+
+
+def _is_shared(sub: Subscription, started: Ranges) -> bool:
+    """Whether a consumer is at work on several messages; it may still be at work on what has lapsed."""
+    return started.size() + len(sub.stuck) > 1
+
+
+def _is_letter(group: Group, lease: Lease) -> bool:
+    """Dead letters have none of their own: they are tried for ever."""
+    block = group.shared.block_store.at(lease.runs[0][0])
+    return isinstance(block, Block) and block.topics[0].startswith(DEAD)
+
+
+def _come_back(group: Group, lease: Lease, ordinals: Iterable[Span], attempt: int) -> None:
+    """These deliveries were not begun: they are ready again, and nothing is counted."""
+    for span in ordinals:
+        for seqs in lease.seqs(*span):
+            _put_back(group, lease, seqs, (attempt, lease.failures), 0.0, failed=False)
+
+
+def _put_back(group: Group, lease: Lease, seqs: Span, counts: tuple[int, int], due: float, *, failed: bool) -> None:
+    first, last = seqs
+    attempt, failures = counts
+    if lease.keys is None or group.keys is None:
+        group.pending.put(Redelivery(lease.rank, first, last, attempt, failures), due)
+        return
+    start = lease.ordinal_of(first)
+    for _, seq, key in lease.each(start, start + last - first):
+        if key:
+            group.keys.come_back(key, Held(seq, attempt, failures, due), failed=failed)
+        else:
+            group.pending.put(Redelivery(lease.rank, seq, seq, attempt, failures), due)
+
+
+def _give_up(group: Group, lease: Lease, ordinals: Span, reason: str, error: str) -> None:
+    """To the dead letters, in this turn."""
+    seqs = lease.seqs(*ordinals)
+    group.dead += [DeadLetter(a, b, lease.attempt, reason, error) for a, b in seqs]
+    note(group, Happening.DEAD, lease.sub, lease.attempt, seqs)
+    if lease.keys is not None:
+        _keys_done(group, lease, ordinals)
+
+
+def _keys_done(group: Group, lease: Lease, ordinals: Span) -> None:
+    assert lease.keys is not None
+    assert group.keys is not None
+    first = lease.first
+    group.keys.done(lease.keys[ordinals[0] - first : ordinals[1] - first + 1])
+
+
+def _take_back_later(group: Group, lease: Lease, ordinals: Sequence[Span]) -> None:
+    """In groups that keep an order, whatever comes after a message that comes back must come after it again."""
+    if not ordinals:
+        return
+    if group.strict:
+        first = min(a for span in ordinals for a, _ in lease.seqs(*span))
+        _take_back(group, lease.sub, {other: other.open_after(first) for other in _leases_after(lease.sub, first)})
+    elif lease.keys is not None:
+        firsts: dict[bytes, int] = {}
+        for span in ordinals:
+            for _, seq, key in lease.each(*span):
+                if key:
+                    firsts.setdefault(key, seq)
+        if firsts:
+            _take_back(group, lease.sub, (lease.sub.key_index or KeyIndex(lease.sub)).later(firsts))
+
+
+def _leases_after(sub: Subscription, seq: int) -> list[Lease]:
+    """Leases with a higher seq; in a strict group they are the last ones."""
+    found = []
+    for lease in reversed(sub.leases):
+        if lease.runs[-1][1] <= seq:
+            break
+        found.append(lease)
+    return found[::-1]
+
+
+def _take_back(
+    group: Group, sub: Subscription, ahead: Mapping[Lease, list[Span]], why: str = "an earlier message comes first"
+) -> None:
+    """Take back what was sent ahead; nothing of it is counted."""
+    lost: list[Span] = []
+    for lease, taken in ahead.items():
+        for a, b in taken:
+            lease.open.remove(a, b)
+            sub.outstanding -= b - a + 1
+        _come_back(group, lease, taken, lease.attempt + 1)
+        _finish(group, lease)
+        lost += taken
+    _tell_lost(group, sub, lost, why)
+
+
+def _tell_lost(group: Group, sub: Subscription, ordinals: Iterable[Span], why: str) -> None:
+    """Tell a consumer which deliveries are not its own any more."""
+    spans = [list(span) for span in Ranges(ordinals)]
+    if spans:
+        fields = {"chan": sub.chan, "ordinals": spans, "why": why}
+        group.mail.append((sub.session.peer, Notice("lease_lost", fields)))
+
+
+def _revoke(group: Group, lease: Lease, started: Ranges) -> tuple[list[Span], list[Span]]:
+    """End a lease. Returns the ordinals that were open and started, and the other open ones."""
+    taken, lease.open = lease.open, Ranges()
+    lease.sub.outstanding -= taken.size()
+    begun, rest = _split(taken, started)
+    _finish(group, lease)
+    return list(begun), rest
+
+
+def _split(ordinals: Ranges, by: Ranges) -> tuple[Ranges, list[Span]]:
+    """Ordinals that are in `by`, and those that are not; takes them out of the first argument."""
+    found = Ranges()
+    for first, last in by.between(ordinals.first, ordinals.last) if ordinals else ():
+        for a, b in ordinals.remove(first, last):
+            found.add(a, b)
+    return found, list(ordinals)
+
+
+def _finish(group: Group, lease: Lease) -> None:
+    if not lease.open and not lease.done:
+        lease.done = True
+        lease.sub.forget(lease)
+        for a, b in lease.gaps:
+            group.close(a, b)

@@ -1,0 +1,109 @@
+"""Finds the owners of the patterns that match a topic. Their grammar is in `fabric_protocol.names`."""
+
+from typing import Final, Generic, TypeVar
+
+from fabric.router.patterns.automaton import Automaton, places_of
+
+# Topics whose match is remembered. Ten thousand live topics must fit, or every publish asks for each of its topics.
+CACHE_MAX: Final = 65_536
+# Places of one automaton: in larger ones a new pattern would cost as much as all others together.
+SIZE_MAX: Final = 131_072
+
+Owner = TypeVar("Owner")
+
+
+class _Takers(Generic[Owner]):
+    """Who wants a topic. Topics that match the same patterns share one: a block of many topics is a few of these."""
+
+    __slots__ = ("owners",)
+
+    def __init__(self, owners: dict[Owner, None]) -> None:
+        self.owners = owners
+
+
+class Trie(Generic[Owner]):
+    """Canonical patterns to owners, with a bounded memory of recent topics."""
+
+    def __init__(self) -> None:
+        # By pattern; a dict of owners for its order: matches must not depend on hashes.
+        self._owners: dict[str, dict[Owner, None]] = {}
+        # Of patterns with wildcards, by their first word if it is a literal one.
+        self._automata: dict[str, list[Automaton]] = {}
+        self._places: dict[str, tuple[Automaton, int]] = {}  # where each of them is
+        self._forget()
+
+    def _forget(self) -> None:
+        self._cache: dict[str, _Takers[Owner]] = {}
+        self._shared: dict[tuple[object, ...], _Takers[Owner]] = {}  # by the patterns that match
+        self._last_topics: tuple[str, ...] = ()
+        self._last_found: list[dict[Owner, None]] = []
+
+    def add(self, pattern: str, owner: Owner) -> None:
+        if pattern not in self._owners:
+            self._owners[pattern] = {}
+            if "*" in pattern or "#" in pattern:
+                self._enter(pattern)
+        self._owners[pattern][owner] = None
+        self._forget()
+
+    def remove(self, pattern: str, owner: Owner) -> None:
+        owners = self._owners[pattern]
+        del owners[owner]
+        if not owners:
+            del self._owners[pattern]
+            if pattern in self._places:
+                self._take_out(pattern)
+        self._forget()
+
+    def _enter(self, pattern: str) -> None:
+        automata = self._automata.setdefault(_first_word(pattern), [])
+        if not automata or automata[-1].size >= SIZE_MAX:
+            automata.append(Automaton())
+        self._places[pattern] = (automata[-1], automata[-1].add(pattern))
+
+    def _take_out(self, pattern: str) -> None:
+        """An automaton of which less than half is used is given up; its patterns go into others."""
+        automaton, last = self._places.pop(pattern)
+        automaton.remove(last)
+        if 2 * automaton.used < automaton.size:
+            word = _first_word(pattern)
+            self._automata[word].remove(automaton)
+            for other in automaton.patterns.values():
+                self._enter(other)
+            if not self._automata[word]:
+                del self._automata[word]
+
+    def match(self, topic: str) -> dict[Owner, None]:
+        """All owners with a pattern that matches, each once, in an order that does not depend on hashes."""
+        return (self._cache.get(topic) or self._find(topic)).owners
+
+    def match_all(self, topics: tuple[str, ...]) -> list[dict[Owner, None]]:
+        """The distinct answers of `match` for the topics of a block; asked several times for one block."""
+        if topics is not self._last_topics:
+            found = dict.fromkeys(map(self._cache.get, topics))
+            if None in found:
+                found = dict.fromkeys([self._cache.get(topic) or self._find(topic) for topic in topics])
+            self._last_topics, self._last_found = topics, [takers.owners for takers in found if takers is not None]
+        return self._last_found
+
+    def _find(self, topic: str) -> _Takers[Owner]:
+        automata = self._automata.get("", []) + self._automata.get(topic.partition(".")[0], [])
+        matching = [(automaton, automaton.match(topic)) for automaton in automata]
+        literal = topic if topic in self._owners else None
+        key = (literal, *[match for match in matching if match[1]])
+        takers = self._shared.get(key)
+        if takers is None:
+            patterns = [automaton.patterns[last] for automaton, bits in matching for last in places_of(bits)]
+            patterns += [literal] if literal is not None else []
+            takers = _Takers({owner: None for pattern in patterns for owner in self._owners[pattern]})
+        if len(self._cache) >= CACHE_MAX:
+            self._cache.clear()
+            self._shared.clear()
+        self._cache[topic] = self._shared[key] = takers
+        return takers
+
+
+def _first_word(pattern: str) -> str:
+    """Empty if it is a wildcard."""
+    word = pattern.partition(".")[0]
+    return "" if word in ("*", "#") else word

@@ -1,0 +1,1 @@
+"""PUB: producers, sequence numbers and the blocks of a turn."""

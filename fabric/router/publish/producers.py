@@ -1,0 +1,125 @@
+"""Producer sequences: a publish that is sent again after a lost confirmation is stored once.
+
+A producer numbers its messages 1, 2, 3, …; the hub remembers how far it got, which seqs the latest ones have, and what
+the latest blocks contained. A resend is the same block under the same numbers in the same epoch. Anything else under
+numbers that are used up is refused, because a confirmation would be a lie.
+"""
+
+from array import array
+from typing import Final
+
+from fabric.records import SaveProducer
+from fabric_protocol.errors import Code, ProtocolError
+
+# The unconfirmed publishes of one session: enough for a full pipeline while the disk takes its time.
+WINDOW_BLOCKS: Final = 64
+# Runs and blocks remembered for each producer. What it sends again was unconfirmed, and so is among the last window of
+# blocks. The row is rewritten with each commit; a lone producer needs one run, since its own numbers and the journal's
+# go in step.
+RECENT_MAX: Final = WINDOW_BLOCKS
+TRIM_BLOCKS: Final = 64  # removed at a time, because the front of an array is dear to cut
+# Delayed publishes have no seq yet: in place of it stands this and the number of the schedule.
+SCHEDULED: Final = 1 << 63
+
+
+class Producer:
+    __slots__ = ("blocks", "epoch", "last_pseq", "name", "recent", "seen_us", "since_pseq")
+
+    def __init__(self, name: str, epoch: int = 0, last_pseq: int = 0) -> None:
+        self.name = name
+        self.epoch = epoch
+        self.last_pseq = last_pseq
+        self.since_pseq = 1  # the first number of this epoch; 0: not known, the row is of an older program
+        self.recent: list[int] = []  # flat (count, first seq) runs, oldest first; the last one ends with last_pseq
+        self.blocks = array("I")  # flat (count, CRC of the body) of the latest blocks; the last one ends with last_pseq
+        self.seen_us = 0
+
+    @classmethod
+    def restore(cls, saved: SaveProducer) -> "Producer":
+        producer = cls(saved.name, saved.epoch, saved.last_pseq)
+        producer.recent = list(saved.recent)
+        producer.seen_us = saved.seen_us
+        producer.since_pseq = saved.since_pseq
+        producer.blocks.frombytes(saved.blocks)
+        return producer
+
+    @property
+    def last_seq(self) -> int:
+        """Of the last message that has one."""
+        for at in range(len(self.recent) - 2, -1, -2):
+            if self.recent[at + 1] < SCHEDULED:
+                return self.recent[at + 1] + self.recent[at] - 1
+        return 0
+
+    def claim(self, epoch: int) -> None:
+        """A session takes the name over. What was stored before is no resend of that session's messages."""
+        self.epoch = epoch
+        self.since_pseq = self.last_pseq + 1
+
+    def duplicate_of(self, pseq: int, count: int, body_crc: int) -> int | None:
+        """The first seq of a block stored before, or None when it is the next in line. Gaps are refused, and blocks
+        other than the one that was stored under these numbers."""
+        if pseq == self.last_pseq + 1:
+            return None
+        if pseq > self.last_pseq:
+            raise ProtocolError(
+                Code.SEQUENCE_GAP,
+                f"producer {self.name!r}: {pseq} cannot follow {self.last_pseq}",
+                retry_ms=1,
+                expected=self.last_pseq + 1,
+            )
+        is_known = self._is_stored(pseq, count, body_crc)
+        seq = self._seq_of(pseq) if is_known and pseq + count - 1 <= self.last_pseq else None
+        if seq is None:
+            raise ProtocolError(
+                Code.BAD_OPTION,
+                f"producer {self.name!r}: pseq {pseq}..{pseq + count - 1} is older than the last {RECENT_MAX} blocks, "
+                "so the hub cannot tell whether it is a resend",
+            )
+        return seq
+
+    def _is_stored(self, pseq: int, count: int, body_crc: int) -> bool:
+        """Whether this very block was stored; False when its numbers are too old to tell. Refuses another block."""
+        blocks, first = self.blocks, self.last_pseq + 1
+        at, oldest = len(blocks), max(len(blocks) - 2 * RECENT_MAX, 0)
+        while first > pseq and at > oldest:
+            at -= 2
+            first -= blocks[at]
+        if pseq < self.since_pseq:
+            why = "was stored by an earlier session of this name"
+        elif first > pseq:
+            return not self.since_pseq  # an older program noted no contents: its numbers alone are compared
+        elif (first, blocks[at], blocks[at + 1]) == (pseq, count, body_crc):
+            return True
+        else:
+            why = "was stored with other content, or in other blocks"
+        raise ProtocolError(
+            Code.PSEQ_TAKEN, f"producer {self.name!r}: pseq {pseq}..{pseq + count - 1} {why}; this block is not stored"
+        )
+
+    def _seq_of(self, pseq: int) -> int | None:
+        first = self.last_pseq + 1
+        for at in range(len(self.recent) - 2, -1, -2):
+            first -= self.recent[at]
+            if pseq >= first:
+                return self.recent[at + 1] + pseq - first
+        return None
+
+    def stored(self, pseq: int, count: int, body_crc: int, seq: int) -> None:
+        recent, blocks = self.recent, self.blocks
+        if recent and recent[-1] + recent[-2] == seq:
+            recent[-2] += count
+        else:
+            recent += (count, seq)
+            if len(recent) > 2 * RECENT_MAX:
+                del recent[:2]
+        blocks.append(count)
+        blocks.append(body_crc)
+        if len(blocks) > 2 * (RECENT_MAX + TRIM_BLOCKS):
+            del blocks[: 2 * TRIM_BLOCKS]
+        self.last_pseq = pseq + count - 1
+
+    def record(self, now_us: int) -> SaveProducer:
+        self.seen_us = now_us
+        recent, blocks = tuple(self.recent), self.blocks[-2 * RECENT_MAX :].tobytes()
+        return SaveProducer(self.name, self.epoch, self.last_pseq, recent, now_us, self.since_pseq, blocks)

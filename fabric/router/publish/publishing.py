@@ -1,0 +1,287 @@
+"""From publishes to journal blocks: checks, sequence numbers, and the joining of small blocks.
+
+A publish gets its seq when it arrives; blocks are sealed when the shell has room for another commit. What gathered
+in between is one turn: its small blocks become one journal block, so singles are stored and scanned like batches.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from fabric.records import Append, Record, SaveProducer
+from fabric.router.change import Change
+from fabric.router.patterns.trie import CACHE_MAX
+from fabric.router.publish.dedupe.index import Ids
+from fabric.router.publish.producers import SCHEDULED, Producer
+from fabric.router.sessions.session import Session
+from fabric_protocol.block import COUNT_MAX, IDS, SPARSE, Block, join
+from fabric_protocol.errors import Code, ProtocolError
+from fabric_protocol.messages import Confirm, Level, Publish, PubOk
+from fabric_protocol.names import check_topic, unaliased
+
+# Blocks below this are joined, up to the second figure: LMDB likes rows of 16-256 KB.
+SMALL_BLOCK_BYTES: Final = 16 << 10
+JOINED_BYTES_MAX: Final = 256 << 10
+# All that was taken and is not yet on disk, over all sessions. Beyond it publishers hear BUSY and send again.
+PENDING_BYTES_MAX: Final = 48 << 20
+# The unconfirmed bytes of one session; less when many publish.
+WINDOW_BYTES: Final = 8 << 20
+WINDOW_BYTES_MIN: Final = 256 << 10
+RETRY_MS: Final = 50
+# Duplicates named in one PUBOK, if a single publish has no more; with 13 bytes each they fit a frame's meta.
+REPEATS_MAX: Final = COUNT_MAX
+LOOKUPS_MAX: Final = 8_192  # ids or topics of one block: each is looked up, and nothing else is done meanwhile
+
+
+class Refusal(NamedTuple):
+    """Why no publishes are taken now."""
+
+    code: Code
+    text: str
+    retry_ms: int
+
+
+class _Entry(NamedTuple):
+    block: Block
+    base_seq: int
+
+
+class Batch(NamedTuple):
+    """What one turn took in."""
+
+    blocks: list[Block]
+    records: list[Record]
+    confirms: list[tuple[Session, PubOk]]  # to be sent when the turn is on disk
+    prompt: list[tuple[Session, PubOk]]  # to be sent at once: level `received`
+    taken: list[tuple[Session, int, int]]  # (session, blocks, bytes) that are in flight until then
+    size: int  # bytes of all blocks, as they were taken
+
+
+class Publishing:
+    def __init__(self, last_seq: int, last_ts_us: int, producers: Iterable[SaveProducer]) -> None:
+        self.change = Change()
+        self.next_seq = last_seq + 1
+        self.producers = {p.name: Producer.restore(p) for p in producers}
+        self.refusal: Refusal | None = None
+        self.pending_bytes = 0  # taken and not yet committed
+        self.hasty = False  # something of level `received` waits for the seal
+        self._last_ts_us = last_ts_us
+        self._entries: list[_Entry] = []
+        self._confirms: dict[tuple[Session, int], list[Confirm]] = {}
+        self._taken: dict[Session, tuple[int, int]] = {}
+        self._dirty: dict[Producer, None] = {}
+        self.confirmed: tuple[Any, ...] = ()  # the latest row of a confirmation, for those who answer themselves
+        self._held = 0  # bytes that wait for the disk and are not in the entries
+        self._known_topics: set[str] = set()
+        self.watch: Callable[[Block, int], None] = _ignore  # told of each block of the hub's own topics, and its seq
+        self.tracked: set[str] = set()  # topics with settings: with a block of these,
+        self.require_room: Callable[[Block], None] = _ignore_block  # asked before a publish is taken,
+        self.count: Callable[[Block, int], None] = _ignore  # and told of what is stored, and its seq
+
+        self.ids: Ids | None = None  # whoever made the intake sets it; without it, ids are stored and not looked at
+
+    def __bool__(self) -> bool:
+        waiting = self._entries or self._confirms or self._held or self._dirty
+        return bool(waiting or (self.ids is not None and self.ids.is_due))
+
+    def accept(
+        self,
+        session: Session,
+        publish: Publish,
+        window: tuple[int, int],
+        examined: tuple[Block, int | None] | None = None,
+    ) -> Block | None:
+        """Take a publish and give it its seqs; None when it is a duplicate. Raises when it is refused."""
+        block, first = examined or self.examine(session, publish, window)
+        if first is not None:
+            if first >= SCHEDULED:
+                raise ProtocolError(
+                    Code.BAD_OPTION,
+                    f"pseq {publish.pseq} was accepted as a delayed publish; resend it with the same options",
+                )
+            repeats = self.ids.resent(block, first) if block.flags & IDS and self.ids is not None else ()
+            self._confirm(session, publish, _row(publish.rid, first, 0, block.count, repeats))
+            return None
+        if block.flags & IDS and self.ids is not None:
+            return self._accept_new(session, publish, block, self.ids)
+        if self.tracked and not self.tracked.isdisjoint(block.topics):
+            self.require_room(block)
+        self.take(session, publish, block, self.next_seq)
+        self._confirm(session, publish, (publish.rid, self.next_seq, block.count, 0))
+        self.hasty |= publish.level == Level.RECEIVED
+        self.append(block)
+        return block
+
+    def _accept_new(self, session: Session, publish: Publish, block: Block, ids: Ids) -> Block | None:
+        """Take what is left of a block without the messages whose idempotency keys are known."""
+        checked = ids.check(block)
+        left, first = checked.block, self.next_seq
+        if left is not None and not self.tracked.isdisjoint(left.topics):
+            self.require_room(left)
+        self.change.begin()
+        ids.remember(checked, first)
+        repeats = checked.rows(first)
+        if left is None:
+            first = repeats[0][1]
+        stored = left.count if left is not None else 0
+        self.take(session, publish, block, first)
+        self._confirm(session, publish, _row(publish.rid, first, stored, len(repeats), repeats))
+        self.hasty |= publish.level == Level.RECEIVED
+        if left is not None:
+            self.append(left)
+        return left
+
+    def examine(self, session: Session, publish: Publish, window: tuple[int, int]) -> tuple[Block, int | None]:
+        """The checks of every publish. With the block comes the first seq of a duplicate by pseq; None: it is new."""
+        if self.refusal is not None:
+            raise ProtocolError(self.refusal.code, self.refusal.text, retry_ms=self.refusal.retry_ms)
+        size = len(publish.block)
+        if session.inflight_blocks >= window[0] or session.inflight_bytes >= 2 * window[1]:  # bytes: FLOW may be late
+            raise ProtocolError(Code.OVERRUN, "more unconfirmed publishes than the window allows", retry_ms=RETRY_MS)
+        if self.pending_bytes + size > PENDING_BYTES_MAX:
+            raise ProtocolError(Code.BUSY, "the disk is behind; send again", retry_ms=RETRY_MS)
+        if session.fenced:
+            assert session.producer is not None
+            raise ProtocolError(Code.FENCED, f"producer {session.producer.name!r} has a newer session")
+        block = Block(publish.block)
+        if block.count > LOOKUPS_MAX:
+            _require_few_lookups(block)
+        block.verify()
+        if block.flags & SPARSE:
+            raise ProtocolError(Code.BAD_BLOCK, "a published block is not sparse")
+        if not self._known_topics.issuperset(block.topics):
+            self._learn(block.topics)
+        if not publish.pseq:
+            return block, None
+        if session.producer is None:
+            raise ProtocolError(Code.BAD_OPTION, "a numbered publish needs a producer in HELLO")
+        return block, session.producer.duplicate_of(publish.pseq, block.count, block.body_crc)
+
+    def take(self, session: Session, publish: Publish, block: Block, place: int) -> None:
+        """Count an examined publish as stored at a place: its first seq, or SCHEDULED + the number of its schedule."""
+        self.change.begin()
+        if publish.pseq:
+            assert session.producer is not None
+            session.producer.stored(publish.pseq, block.count, block.body_crc, place)
+            self._dirty[session.producer] = None
+        size = len(publish.block)
+        session.inflight_blocks += 1
+        session.inflight_bytes += size
+        blocks, taken = self._taken.get(session, (0, 0))
+        self._taken[session] = (blocks + 1, taken + size)
+
+    def save(self, producer: Producer) -> None:
+        """Write the producer's row with this turn."""
+        self._dirty[producer] = None
+
+    def hold(self, size: int) -> None:
+        """So many bytes that are not blocks of this turn wait for the disk with it."""
+        self._held += size
+        self.pending_bytes += size
+
+    def _confirm(self, session: Session, publish: Publish, row: Confirm) -> None:
+        self.change.begin()
+        self.confirmed = row
+        if publish.rid:
+            self._confirms.setdefault((session, publish.level), []).append(row)
+
+    def append(self, block: Block) -> None:
+        """Take a block that has passed the checks, or that the hub made itself."""
+        if block.topics[0][0] == "$":
+            self.watch(block, self.next_seq)
+        if self.tracked and not self.tracked.isdisjoint(block.topics):
+            self.count(block, self.next_seq)
+        self._entries.append(_Entry(block, self.next_seq))
+        self.next_seq += block.count
+        self.pending_bytes += len(block.raw)
+
+    def _learn(self, topics: tuple[str, ...]) -> None:
+        for topic in topics:
+            check_topic(topic)
+            if unaliased(topic).startswith("$"):  # who reads x.DLQ gets dead letters, so nobody may write there
+                raise ProtocolError(Code.FORBIDDEN, f"topic {topic!r} is the hub's own")
+        if len(self._known_topics) >= CACHE_MAX:
+            self._known_topics.clear()
+        self._known_topics.update(topics)
+
+    def seal(self, wall_us: int) -> Batch:
+        """Close the turn: stamped blocks in order, the records to commit, and who is told what."""
+        ts_us = self._last_ts_us = max(self._last_ts_us, wall_us)
+        blocks = [_sealed(run, ts_us) for run in _joinable(self._entries)]
+        records: list[Record] = [Append(block.raw) for block in blocks]
+        records += [producer.record(ts_us) for producer in self._dirty]
+        confirms: list[tuple[Session, PubOk]] = []
+        prompt: list[tuple[Session, PubOk]] = []
+        for (session, level), rows in self._confirms.items():
+            target = prompt if level == Level.RECEIVED else confirms
+            target += [(session, PubOk(level, part)) for part in _parts(rows)]
+        taken = [(session, *counts) for session, counts in self._taken.items()]
+        size = sum(len(entry.block.raw) for entry in self._entries) + self._held
+        self._held = 0
+        self._entries, self._confirms, self._taken, self._dirty = [], {}, {}, {}
+        self.hasty = False
+        return Batch(blocks, records, confirms, prompt, taken, size)
+
+
+def _row(rid: int, first: int, stored: int, dups: int, repeats: tuple[tuple[int, int], ...]) -> Confirm:
+    return (rid, first, stored, dups, repeats) if repeats else (rid, first, stored, dups)
+
+
+def _parts(rows: list[Confirm]) -> Iterator[tuple[Confirm, ...]]:
+    """The rows for one PUBOK each: one, unless they name very many duplicates."""
+    start = named = 0
+    for at, row in enumerate(rows):
+        more = len(row[4]) if len(row) == 5 else 0
+        if named + more > REPEATS_MAX and at > start:
+            yield tuple(rows[start:at])
+            start, named = at, 0
+        named += more
+    yield tuple(rows[start:])
+
+
+def _joinable(entries: list[_Entry]) -> list[list[_Entry]]:
+    """Runs of entries that become one journal block each. The hub's own topics stay apart from all others, so that
+    one look at a block's first topic tells whether it is made of dead letters."""
+    runs: list[list[_Entry]] = []
+    size = count = 0
+    for entry in entries:
+        block = entry.block
+        if runs and len(block.raw) < SMALL_BLOCK_BYTES and size + len(block.raw) <= JOINED_BYTES_MAX:
+            last = runs[-1][-1].block
+            if (
+                len(last.raw) < SMALL_BLOCK_BYTES
+                and (last.priority, last.expires_us) == (block.priority, block.expires_us)
+                and count + block.count <= COUNT_MAX
+                and (last.topics == block.topics or "$" not in (last.topics[0][0], block.topics[0][0]))
+            ):
+                runs[-1].append(entry)
+                size += len(block.raw)
+                count += block.count
+                continue
+        runs.append([entry])
+        size, count = len(block.raw), block.count
+    return runs
+
+
+def _sealed(run: list[_Entry], ts_us: int) -> Block:
+    if len(run) == 1:
+        return run[0].block.stamped(run[0].base_seq, ts_us)
+    return Block(join([entry.block for entry in run])).stamped(run[0].base_seq, ts_us)
+
+
+def _ignore_block(block: Block) -> None:
+    pass
+
+
+def _ignore(block: Block, base_seq: int) -> None:
+    pass
+
+
+def _require_few_lookups(block: Block) -> None:
+    """Refuse a block that would keep all others waiting while its ids or topics are looked up."""
+    what = "messages with ids" if block.flags & IDS else "topics" if block.n_topics > LOOKUPS_MAX else ""
+    if what:
+        count = block.count if block.flags & IDS else block.n_topics
+        raise ProtocolError(
+            Code.TOO_LARGE,
+            f"a block has at most {LOOKUPS_MAX} {what}, not {count}: publish the rest in another block",
+        )

@@ -1,0 +1,1 @@
+"""GET and INFO: reading without a group."""

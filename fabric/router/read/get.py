@@ -1,0 +1,329 @@
+"""GET: committed messages read without a group. Nothing is leased, nothing is remembered between two commands.
+
+One command does a bounded amount of work and says where to go on, so a reader of a long history asks again and again,
+and the hub's other clients get their turns in between.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from fabric.router.block_store import BlockStore
+from fabric.router.dead_letters.index import DeadLetters
+from fabric.router.fields import bounded
+from fabric.router.patterns.view import View
+from fabric_protocol.block import Block, pick
+from fabric_protocol.bounds import GET_N, NUMBER_MAX
+from fabric_protocol.errors import Code, ProtocolError
+from fabric_protocol.messages import Got
+from fabric_protocol.names import DEAD, canonical, check_topic, unaliased
+
+BYTES_MAX: Final = 4 << 20  # of blocks in one answer; a larger message comes alone
+READ_BYTES_MAX: Final = 16 << 20  # looked at for one answer
+FINDS_MAX: Final = 64  # searches through the index for one answer
+TOPICS_MAX: Final = 8_192  # compared with the patterns for one answer, and the rest of a block
+MESSAGES_MAX: Final = 8_192  # looked at one by one for one answer, and the rest of a block
+TURN_BYTES_MAX: Final = 32 << 20  # answered to all clients together in one turn
+PATTERNS_MAX: Final = 64
+VIEWS_MAX: Final = 256  # remembered
+_FIELDS: Final = ("topic", "pattern", "seq", "time_us", "n", "last", "before", "by_key")
+
+Runs = list[tuple[int, int]]
+
+
+class _Order(NamedTuple):
+    """What one GET asks for."""
+
+    view: View
+    start: int
+    n: int
+    by_key: bool
+    before: int  # of the last ones only those below this seq
+
+
+class Answer(NamedTuple):
+    frames: list[Got]
+    fields: dict[str, Any]
+
+
+class _Page:
+    """What was found so far, and how much of it still fits."""
+
+    def __init__(self, rid: int, n: int) -> None:
+        self.rid = rid
+        self.n = n
+        self.left = n
+        self.bytes = 0
+        self.frames: list[Got] = []
+        self.gaps: list[list[Any]] = []
+
+    @property
+    def full(self) -> bool:
+        return self.left <= 0 or self.bytes >= BYTES_MAX
+
+    def take(self, block: Block, runs: Runs) -> int:
+        """Add as many messages as fit; returns the seq at which to go on."""
+        each = max(len(block.raw) // block.count, 1)
+        fitting = max((BYTES_MAX - self.bytes) // each, 0 if self.frames else 1)
+        taken, rest = split(runs, min(self.left, fitting))
+        if taken:
+            self.frames.append(got(self.rid, block, taken))
+            self.bytes += len(self.frames[-1].block)
+            self.left -= sum(b - a for a, b in taken)
+        if rest:
+            self.left = 0
+        return block.base_seq + rest[0][0] if rest else block.last_seq + 1
+
+    def answer(self, following: int, more: bool) -> Answer:
+        fields: dict[str, Any] = {"count": sum(_size(frame) for frame in self.frames), "next": following, "more": more}
+        if self.gaps:
+            fields["gaps"] = self.gaps
+        return Answer(self.frames, fields)
+
+
+class Reading:
+    def __init__(self, block_store: BlockStore, letters: DeadLetters) -> None:
+        self._block_store = block_store
+        self._letters = letters
+        self._views: dict[tuple[str, ...], View] = {}
+        self.spent = 0  # bytes answered in this turn
+
+    def get(self, rid: int, fields: Mapping[str, Any], first_seq: int, wall_us: int) -> Answer:
+        """Answer a GET."""
+        order = self._order(fields, first_seq)
+        horizon = self._block_store.committed
+        if fields.get("last"):
+            answer = self._last(rid, order, first_seq, horizon, wall_us)
+        elif self.spent >= TURN_BYTES_MAX:
+            return Answer([], {"count": 0, "next": order.start, "more": order.start <= horizon})
+        elif order.by_key:
+            answer = self._by_key(rid, order, horizon, wall_us)
+        else:
+            answer = self._forward(rid, order, horizon, wall_us)
+        self.spent += sum(len(frame.block) for frame in answer.frames)
+        return answer
+
+    # What was asked.
+
+    def _order(self, fields: Mapping[str, Any], first_seq: int) -> _Order:
+        unknown = sorted(set(fields) - set(_FIELDS))
+        if unknown:
+            raise ProtocolError(Code.BAD_OPTION, f"GET knows {', '.join(_FIELDS)}, not {', '.join(unknown)}")
+        for name in ("last", "by_key"):
+            if type(fields.get(name, False)) is not bool:
+                raise ProtocolError(Code.BAD_OPTION, f"{name} is true or false, not {fields[name]!r}")
+        if sum(bool(fields.get(name) is not None) for name in ("seq", "time_us")) + bool(fields.get("last")) > 1:
+            raise ProtocolError(Code.BAD_OPTION, "seq, time_us and last exclude each other")
+        if fields.get("last") and fields.get("by_key"):
+            raise ProtocolError(Code.BAD_OPTION, "last and by_key exclude each other")
+        if fields.get("before") is not None and not fields.get("last"):
+            raise ProtocolError(Code.BAD_OPTION, "before is for last")
+        before = bounded(fields, "before", 0, NUMBER_MAX, NUMBER_MAX)
+        start = bounded(fields, "seq", 0, first_seq, NUMBER_MAX)
+        if fields.get("time_us") is not None:
+            start = self._block_store.reader.seek_time(bounded(fields, "time_us", 0, 0, NUMBER_MAX))
+        n = bounded(fields, "n", *GET_N)
+        return _Order(self._view(fields), max(start, first_seq), n, bool(fields.get("by_key")), before)
+
+    def _view(self, fields: Mapping[str, Any]) -> View:
+        topic, pattern = fields.get("topic"), fields.get("pattern")
+        if topic is not None and pattern is not None:
+            raise ProtocolError(Code.BAD_OPTION, "topic and pattern exclude each other")
+        asked: list[Any] = ["#"] if pattern is None else pattern if isinstance(pattern, list) else [pattern]
+        if topic is not None:
+            asked = [topic]
+        if not 1 <= len(asked) <= PATTERNS_MAX or not all(isinstance(one, str) for one in asked):
+            raise ProtocolError(Code.BAD_OPTION, f"topic is a text; pattern is one, or a list of 1..{PATTERNS_MAX}")
+        if isinstance(topic, str):
+            check_topic(topic)
+        patterns = tuple(sorted({canonical(unaliased(one)) for one in asked}))
+        view = self._views.get(patterns)
+        if view is None:
+            if len(self._views) >= VIEWS_MAX:
+                self._views.clear()
+            view = self._views[patterns] = View(patterns)
+        return view
+
+    # Looking for it.
+
+    def _blocks(self, order: _Order, horizon: int, gaps: list[list[Any]]) -> Iterator[tuple[Block | None, int]]:
+        """Blocks with wanted topics from the start on, and the seq at which each begins to count; a last pair without
+        a block says how far there is nothing more, or how far one answer looks."""
+        cursor, read, messages = order.start, 0, 0
+        looked_max = order.view.looked + TOPICS_MAX
+        for _ in range(GET_N[2] + FINDS_MAX):
+            if cursor > horizon or read >= READ_BYTES_MAX or order.view.looked >= looked_max:
+                break
+            if messages >= MESSAGES_MAX:
+                break
+            found = self._block_store.find(cursor, horizon, order.view)
+            cursor = max(cursor, found.cursor)
+            if found.block is None:
+                if not found.more:
+                    cursor = horizon + 1
+                    break
+                read += READ_BYTES_MAX // FINDS_MAX  # a long search is work, too
+                continue
+            if not isinstance(found.block, Block):
+                gaps.append([max(found.block.first_seq, cursor), found.block.last_seq, found.block.why])
+                cursor = found.block.last_seq + 1
+                continue
+            if found.block.base_seq > horizon:
+                cursor = horizon + 1
+                break
+            yield found.block, max(cursor, found.block.base_seq)
+            read += len(found.block.raw)
+            messages += found.block.count
+            cursor = max(cursor, found.block.last_seq + 1)
+        yield None, cursor
+
+    def _forward(self, rid: int, order: _Order, horizon: int, wall_us: int) -> Answer:
+        page = _Page(rid, order.n)
+        following = order.start
+        for block, start in self._blocks(order, horizon, page.gaps):
+            following = start
+            if block is None or page.full:
+                break
+            runs = self._runs(block, start, order.view, wall_us)
+            following = page.take(block, runs) if runs else block.last_seq + 1
+            if page.full:
+                break
+        return page.answer(following, more=following <= horizon)
+
+    def _by_key(self, rid: int, order: _Order, horizon: int, wall_us: int) -> Answer:
+        """The latest of each key among what one answer looks at: later answers override earlier ones."""
+        latest: dict[tuple[str, bytes], int] = {}  # (topic, key) -> seq
+        loose: list[int] = []  # without a key, nothing is overridden
+        blocks: dict[int, Block] = {}
+        page = _Page(rid, order.n)
+        following = order.start
+        for block, start in self._blocks(order, horizon, page.gaps):
+            following = start
+            if block is None:
+                break
+            blocks[block.base_seq] = block
+            following = self._note_keys(block, self._runs(block, start, order.view, wall_us), latest, loose, order.n)
+            if following <= block.last_seq:
+                break
+        return self._newest(page, blocks, sorted([*latest.values(), *loose]), following, horizon)
+
+    def _note_keys(
+        self, block: Block, runs: Runs, latest: dict[tuple[str, bytes], int], loose: list[int], n: int
+    ) -> int:
+        topics, keys = block.topic_names(), block.keys()
+        for a, b in runs:
+            for at in range(a, b):
+                place = topics[at], keys[at]
+                if len(latest) + len(loose) >= n and place not in latest:
+                    return block.base_seq + at
+                if keys[at]:
+                    latest[place] = block.base_seq + at
+                else:
+                    loose.append(block.base_seq + at)
+        return block.last_seq + 1
+
+    def _newest(self, page: _Page, blocks: dict[int, Block], seqs: list[int], following: int, horizon: int) -> Answer:
+        """The chosen messages block by block. What is cut off for its size is looked at again by the next GET."""
+        for base, block in blocks.items():
+            places = [seq - base for seq in seqs if base <= seq <= block.last_seq]
+            if not places:
+                continue
+            if page.full:
+                following = min(following, base + places[0])
+                break
+            stop = page.take(block, as_runs(places))
+            if stop <= base + places[-1]:
+                following = min(following, stop)
+                break
+        return page.answer(following, more=following <= horizon)
+
+    def _last(self, rid: int, order: _Order, first_seq: int, horizon: int, wall_us: int) -> Answer:
+        """The last n that match, oldest first, or fewer when that is a long search; others are before the next seq."""
+        if self.spent >= TURN_BYTES_MAX:
+            raise ProtocolError(Code.BUSY, "others read just now; ask again", retry_ms=5)
+        found: list[tuple[Block, Runs]] = []
+        wanted, before, read, messages = order.n, min(order.before, horizon + 1), 0, 0
+        looked_max = order.view.looked + TOPICS_MAX
+        for _ in range(FINDS_MAX):
+            if wanted <= 0 or before <= first_seq or read >= BYTES_MAX or order.view.looked >= looked_max:
+                break
+            if messages >= MESSAGES_MAX:
+                break
+            block, reached = self._block_store.reader.previous_block(before, order.view)
+            if block is not None:
+                runs = self._runs(block, first_seq, order.view, wall_us)
+                runs = _cut(runs, min(before, horizon + 1) - block.base_seq)
+                size = sum(b - a for a, b in runs)
+                runs = split(runs, size - wanted)[1] if size > wanted else runs
+                if runs:
+                    found.append((block, runs))
+                wanted -= min(size, wanted)
+                read += len(block.raw)
+                messages += block.count
+            before = reached
+        page = _Page(rid, order.n)
+        page.frames = [got(rid, block, runs) for block, runs in reversed(found)]
+        if wanted <= 0:
+            block, runs = found[-1]
+            before = block.base_seq + runs[0][0]
+        more = before > first_seq
+        return page.answer(before if more else horizon + 1, more)
+
+    # Which messages of a block.
+
+    def _runs(self, block: Block, start: int, view: Callable[[str], bool], wall_us: int) -> Runs:
+        """Places in a block from seq `start` on: of wanted topics, not expired, not removed, not superseded."""
+        if block.expires_us and block.expires_us <= wall_us:
+            return []
+        removed, superseded = self._block_store.removed, self._block_store.superseded
+        wanted = [view(topic) for topic in block.topics]
+        floors = [removed.get(topic, 0) for topic in block.topics]
+        dead = [topic.startswith(DEAD) for topic in block.topics]
+        first = max(start - block.base_seq, 0)
+        if superseded is None and all(wanted) and not any(dead) and max(floors) <= block.base_seq:
+            return [(first, block.count)]
+        index, base = block.topic_idx(), block.base_seq
+        places = [
+            at
+            for at in range(first, block.count)
+            if wanted[index[at]]
+            and floors[index[at]] <= base + at
+            and (not dead[index[at]] or self._letters.holds(block.topics[index[at]], base + at))
+            and not (superseded is not None and superseded(block, at))
+        ]
+        return as_runs(places)
+
+
+def as_runs(places: list[int]) -> Runs:
+    """Ascending numbers as runs (start, stop)."""
+    runs: Runs = []
+    for at in places:
+        if runs and runs[-1][1] == at:
+            runs[-1] = (runs[-1][0], at + 1)
+        else:
+            runs.append((at, at + 1))
+    return runs
+
+
+def split(runs: Runs, take: int) -> tuple[Runs, Runs]:
+    """The first `take` places of the runs, and the rest."""
+    taken: Runs = []
+    for i, (a, b) in enumerate(runs):
+        if b - a > take:
+            return taken + ([(a, a + take)] if take else []), [(a + take, b), *runs[i + 1 :]]
+        taken.append((a, b))
+        take -= b - a
+    return taken, []
+
+
+def got(rid: int, block: Block, runs: Runs) -> Got:
+    seqs = () if len(runs) == 1 else tuple(n for a, b in runs for n in (block.base_seq + a, b - a))
+    return Got(rid, seqs, pick(block, runs))
+
+
+def _cut(runs: Runs, stop: int) -> Runs:
+    """What lies below stop."""
+    return [(a, min(b, stop)) for a, b in runs if a < stop]
+
+
+def _size(frame: Got) -> int:
+    return Block(frame.block).count

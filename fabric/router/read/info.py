@@ -1,0 +1,154 @@
+"""INFO: what there is, in numbers. Reads only, and answers at once.
+
+Lists come in pages, because an answer has a mebibyte at most: a page has up to `n` rows and ends earlier when they
+are long; `more` says that there are others and `next` what to give as `after`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from fabric.router.admin.dead_letters import box_of
+from fabric.router.admin.groups import as_map, find
+from fabric.router.dead_letters.index import Box
+from fabric.router.fields import bounded, is_number
+from fabric.router.groups.group import Group
+from fabric_protocol.bounds import INFO_N
+from fabric_protocol.errors import Code, ProtocolError
+
+if TYPE_CHECKING:
+    from fabric.router.router import Router
+
+Fields = Mapping[str, Any]
+Row = dict[str, Any]
+
+PAGE_CHARS_MAX: Final = 200_000  # at most four times as many bytes
+MEMBERS_MAX: Final = 1_000  # described with one group
+
+
+def info(router: "Router", fields: Fields) -> Row:
+    """The answer to INFO; without `what` it is about the hub."""
+    what = fields.get("what", "hub")
+    question = QUESTIONS.get(what) if isinstance(what, str) else None
+    if question is None:
+        raise ProtocolError(Code.NOT_FOUND, f"INFO knows {', '.join(QUESTIONS)}, not {what!r}")
+    return question(router, fields)
+
+
+def _hub(router: "Router", fields: Fields) -> Row:
+    return {
+        "first_seq": router.dispatcher.first_seq,
+        "last_seq": router.dispatcher.shared.committed_seq,
+        "groups": len(router.groups),
+        "sessions": len(router.session_table.sessions),
+        "dead_letters": sum(box.size for box in router.dead_letters.boxes.values()),
+        "ids": router.ids.count,
+        "pending_bytes": router.publishing.pending_bytes,
+        "refusing": router.publishing.refusal.text if router.publishing.refusal else "",
+        **router.place,
+    }
+
+
+def _counters(router: "Router", fields: Fields) -> Row:
+    return dict(router.counters)
+
+
+def _settings(router: "Router", fields: Fields) -> Row:
+    return dict(router.settings.values)
+
+
+def _groups(router: "Router", fields: Fields) -> Row:
+    after = _after(fields, str, "")
+    names = sorted(name for name in router.groups if name > after)
+    return page("groups", fields, names, lambda name: _described(router, router.groups[name]))
+
+
+def _group(router: "Router", fields: Fields) -> Row:
+    group = find(router, fields, "name" if "name" in fields else "group")
+    box = router.dead_letters.boxes.get(group.name)
+    members = [
+        {"client": sub.session.client, "session": sub.session.number, "chan": sub.chan, "outstanding": sub.outstanding}
+        for sub in group.members[:MEMBERS_MAX]
+    ]
+    return {
+        **_described(router, group),
+        "settings": as_map(group.settings),
+        "consumers": members,
+        "dead_letters": box.count(router.dispatcher.shared.committed_seq) if box else 0,
+    }
+
+
+def _described(router: "Router", group: Group) -> Row:
+    return group.describe()
+
+
+def _sessions(router: "Router", fields: Fields) -> Row:
+    after = _after(fields, int, 0)
+    found = {s.number: s for s in router.session_table.sessions.values() if s.number > after}
+    return page("sessions", fields, sorted(found), lambda number: {"session": number, **found[number].describe()})
+
+
+def _services(router: "Router", fields: Fields) -> Row:
+    """Who answers requests."""
+    after = _after(fields, str, "")
+    found = {service.name: service for service in router.requests.services if service.name > after}
+    answer = page("services", fields, sorted(found), lambda name: found[name].describe())
+    return {**answer, "open": len(router.requests)}
+
+
+def _dead_letters(router: "Router", fields: Fields) -> Row:
+    """Of one group, or how many each group has."""
+    horizon = router.dispatcher.shared.committed_seq
+    for name in ("group", "name"):
+        if fields.get(name) is not None:
+            return _box(box_of(router, fields, name), horizon)
+    after = _after(fields, str, "")
+    boxes = {name: box for name, box in router.dead_letters.boxes.items() if box.size and name > after}
+    return page("groups", fields, sorted(boxes), lambda name: _box(boxes[name], horizon))
+
+
+def _box(box: Box, horizon: int) -> Row:
+    first = next((first for first, _ in box.runs(0, horizon)), 0)
+    return {"group": box.group, "count": box.count(horizon), "first_seq": first}
+
+
+def _topics(router: "Router", fields: Fields) -> Row:
+    return router.topics.info(fields)
+
+
+def _schedules(router: "Router", fields: Fields) -> Row:
+    return router.schedules.describe(fields)
+
+
+QUESTIONS: Final[dict[str, Callable[["Router", Fields], Row]]] = {
+    "hub": _hub,
+    "counters": _counters,
+    "settings": _settings,
+    "groups": _groups,
+    "group": _group,
+    "topics": _topics,
+    "topic": _topics,
+    "sessions": _sessions,
+    "services": _services,
+    "schedules": _schedules,
+    "dlq": _dead_letters,
+}
+
+
+def page(name: str, fields: Fields, keys: Iterable[Any], row_of: Callable[[Any], Row]) -> Row:
+    """The rows of ascending keys, as many as one answer holds."""
+    n = bounded(fields, "n", *INFO_N)
+    rows: list[Row] = []
+    last, chars = None, 0
+    for key in keys:
+        if len(rows) >= n or chars > PAGE_CHARS_MAX:
+            return {name: rows, "more": True, "next": last}
+        rows.append(row_of(key))
+        last, chars = key, chars + len(repr(rows[-1]))
+    return {name: rows, "more": False}
+
+
+def _after(fields: Fields, kind: type, default: Any) -> Any:
+    value = fields.get("after")
+    if value is not None and (type(value) is not kind or (kind is int and not is_number(value))):
+        raise ProtocolError(Code.BAD_OPTION, f"after is what `next` of the page before was, not {value!r:.60}")
+    return default if value is None else value

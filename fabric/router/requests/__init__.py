@@ -1,0 +1,1 @@
+"""REQ and REP: requests, and the services that answer them."""

@@ -1,0 +1,159 @@
+"""Who answers requests. A service is a set of responders that share its requests; who is free gets the next one.
+
+Services are kept apart from groups: nothing of them is written down, and they end with their last responder.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from fabric.router.fields import GROUP_CHARS_MAX, bounded, patterns_of, text
+from fabric.router.patterns.trie import Trie
+from fabric.router.sessions.session import Session
+from fabric_protocol.bounds import CONCURRENCY
+from fabric_protocol.errors import Code, ProtocolError
+
+if TYPE_CHECKING:
+    from fabric.router.requests.requests import Inquiry
+
+QUEUE_PER_HANDLER: Final = 64  # requests that wait for a busy service, for each handler it has,
+QUEUE_MAX: Final = 4_096  # and at most
+
+
+class Responder:
+    """One subscription that answers. It is never given more requests at a time than it has handlers."""
+
+    __slots__ = ("chan", "concurrency", "open", "service", "session")
+
+    def __init__(self, session: Session, chan: int, service: "Service", concurrency: int) -> None:
+        self.session = session
+        self.chan = chan
+        self.service = service
+        self.concurrency = concurrency
+        self.open: dict[int, Inquiry] = {}  # requests it is at work on, by number
+
+    @property
+    def load(self) -> float:
+        return len(self.open) / self.concurrency
+
+    @property
+    def is_free(self) -> bool:
+        return len(self.open) < self.concurrency and self.session.reachable
+
+
+class Service:
+    __slots__ = ("_turn", "chosen", "members", "name", "patterns", "waiting")
+
+    def __init__(self, name: str, patterns: tuple[str, ...]) -> None:
+        self.name = name
+        self.patterns = patterns
+        self.members: list[Responder] = []
+        self.chosen = 0  # the number of the latest request that it was chosen for
+        self.waiting: dict[int, Inquiry] = {}  # by number, first come first served; all members are busy
+        self._turn = 0
+
+    @property
+    def handlers(self) -> int:
+        return sum(member.concurrency for member in self.members)
+
+    @property
+    def load(self) -> float:
+        """What it has to do, for each handler: below 1 when one of them is idle."""
+        return (sum(len(member.open) for member in self.members) + len(self.waiting)) / self.handlers
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.waiting) >= min(QUEUE_PER_HANDLER * self.handlers, QUEUE_MAX)
+
+    def free(self) -> Responder | None:
+        """The free responder with the least to do, the next in turn among equals."""
+        best, n = -1, len(self.members)
+        for i in range(self._turn, self._turn + n):
+            member = self.members[i % n]
+            if member.is_free and (best < 0 or member.load < self.members[best].load):
+                best = i % n
+        if best < 0:
+            return None
+        self._turn = (best + 1) % n
+        return self.members[best]
+
+    def leave(self, responder: Responder) -> None:
+        self.members.remove(responder)
+        self._turn = 0
+
+    def describe(self) -> dict[str, Any]:
+        """For INFO."""
+        return {
+            "service": self.name,
+            "patterns": list(self.patterns),
+            "members": len(self.members),
+            "handlers": self.handlers,
+            "busy": sum(len(member.open) for member in self.members),
+            "waiting": len(self.waiting),
+        }
+
+
+class Services:
+    """All services, by name and by the topics they answer; all responders, by session and channel."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Service] = {}
+        self._by_session: dict[Session, dict[int, Responder]] = {}
+        self._trie: Trie[Service] = Trie()
+        self._made = 0
+
+    def __iter__(self) -> Iterator[Service]:
+        return iter(self._by_name.values())
+
+    def of(self, session: Session) -> dict[int, Responder]:
+        """The responders of a session, by channel."""
+        return self._by_session.get(session, {})
+
+    def match(self, topic: str) -> dict[Service, None]:
+        return self._trie.match(topic)
+
+    def join(self, session: Session, chan: int, fields: Mapping[str, Any]) -> tuple[Responder, bool]:
+        """A new responder, as SUB asks for it; and whether its service is new."""
+        name, patterns = self._name(fields), patterns_of(fields)
+        concurrency = bounded(fields, "concurrency", *CONCURRENCY)
+        service = self._by_name.get(name)
+        created = service is None
+        if service is None:
+            if not patterns:
+                raise ProtocolError(Code.BAD_OPTION, "patterns is missing: a new service needs at least one")
+            service = Service(name, patterns)
+            self._by_name[name] = service
+            for pattern in patterns:
+                self._trie.add(pattern, service)
+        elif patterns and patterns != service.patterns:
+            raise ProtocolError(
+                Code.GROUP_MISMATCH,
+                f"service {name!r} exists with patterns {service.patterns!r}, not {patterns!r}",
+                field="patterns",
+                have=str(service.patterns),
+                want=str(patterns),
+            )
+        responder = Responder(session, chan, service, concurrency)
+        service.members.append(responder)
+        self._by_session.setdefault(session, {})[chan] = responder
+        return responder, created
+
+    def leave(self, responder: Responder) -> None:
+        service, session = responder.service, responder.session
+        service.leave(responder)
+        del self._by_session[session][responder.chan]
+        if not self._by_session[session]:
+            del self._by_session[session]
+        if not service.members:
+            del self._by_name[service.name]
+            for pattern in service.patterns:
+                self._trie.remove(pattern, service)
+
+    def _name(self, fields: Mapping[str, Any]) -> str:
+        """The service that a SUB names; one of its own when it names none."""
+        if fields.get("group") is None:
+            self._made += 1
+            return f"$service.{self._made}"
+        name = text(fields, "group", "", GROUP_CHARS_MAX)
+        if not name or name.startswith("$"):
+            raise ProtocolError(Code.BAD_OPTION, f"group {name!r}: a name is not empty and does not start with $")
+        return name

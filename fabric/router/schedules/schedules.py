@@ -1,0 +1,314 @@
+"""Publishes that are not for now: taken, kept on disk, and fired when they are due.
+
+A delayed block has no seq until it is due; then it is appended like any other, in the transaction that removes its
+row. So journal order is the order of becoming due, and nothing is lost or fired twice, wherever a crash falls. What
+repeats gets its next row in that transaction too.
+
+Due times are of the wall's clock. People set clocks: a schedule is fired when the wall shows its time or a later one,
+once, since its row is gone then.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from fabric.records import CountSchedules, DropSchedule, SaveSchedule
+from fabric.router.clock import Clock
+from fabric.router.fields import bounded, is_number
+from fabric.router.publish.producers import SCHEDULED
+from fabric.router.publish.publishing import PENDING_BYTES_MAX, Publishing
+from fabric.router.schedules.due_queue import Key, StoredSchedules, Upcoming
+from fabric.router.schedules.options import NAME_CHARS_MAX, Timing, expiry, next_due, shown
+from fabric.router.schedules.overlay import Unwritten
+from fabric.router.sessions.session import Session
+from fabric.router.timers import NEVER
+from fabric.router.turn import TurnBuffer
+from fabric_protocol import messages as m
+from fabric_protocol.block import IDS, Block, expiring
+from fabric_protocol.bounds import NUMBER_MAX, SCHEDULES_N
+from fabric_protocol.errors import Code, ProtocolError
+
+# A hub that was down may find a million due. They are fired in steps, so that other work gets its turn between.
+FIRE_MAX: Final = 512  # in one step,
+FIRE_BYTES_MAX: Final = 4 << 20
+TURN_MAX: Final = 4_096  # in one transaction
+HOLD_S: Final = 0.1  # before what cannot be fired now is tried again
+ENDINGS_MAX: Final = 4_096  # schedules whose end is remembered, for the text of an error
+PAGE_BYTES_MAX: Final = 1 << 20  # that are read for it
+TOPICS_MAX: Final = 500  # whose counts are told
+
+
+class Schedules:
+    def __init__(
+        self,
+        stored: StoredSchedules,
+        publishing: Publishing,
+        buffer: TurnBuffer,
+        clock: Clock,
+        counters: Counter[str],
+        say: Callable[..., None],
+    ) -> None:
+        self._stored = stored
+        self._publishing = publishing
+        self._buffer = buffer
+        self._clock = clock
+        self._counters = counters
+        self._say = say  # an advisory
+        self._unwritten = Unwritten(stored)
+        self._upcoming = Upcoming(stored)
+        self._last_id = self._saved_id = stored.counts(0).last_id
+        self._changes: Counter[str] = Counter()  # of this turn: messages that wait, by topic
+        self._fired = 0  # in this turn
+        self._hold_until = 0.0
+        self.jumps = 0  # of the clock, when it was last looked at
+        self.look_at = 0.0  # when `tick` has something to do, if nobody sets the clock,
+        self.deadline = 0.0  # and when the hub must wake up for it
+        self._endings: OrderedDict[int, str] = OrderedDict()
+
+    # Publishing.
+
+    def publish(self, session: Session, publish: m.Publish, window: tuple[int, int], now: float) -> Block | None:
+        """Take a publish that has options; None when it is a duplicate. Raises when it is refused."""
+        timing, wall_us = Timing.of(publish.options), self._clock.wall_us(now)
+        if not timing.is_later:
+            block = Block(publish.block)
+            raw = expiring(block.raw, expiry(wall_us, timing.ttl_ms, block.expires_us))
+            return self._publishing.accept(session, publish._replace(block=raw, options={}), window)
+        block, first = self._publishing.examine(session, publish, window)
+        if first is not None:
+            self._publishing.change.begin()
+            self._answer(session, publish, self._known(first))
+            return None
+        if timing.repeats and block.flags & IDS:
+            raise ProtocolError(
+                Code.BAD_OPTION, "with ids, the second time would be a duplicate of the first; give the schedule a name"
+            )
+        due_us = timing.first_due(wall_us)
+        if 0 < block.expires_us <= due_us and not timing.repeats:
+            raise ProtocolError(
+                Code.BAD_OPTION, f"the block expires at {block.expires_us}, before it is due at {due_us}"
+            )
+        if not self._publishing.tracked.isdisjoint(block.topics):
+            self._publishing.require_room(block)
+        answer = {"schedule": self._last_id + 1, "due_us": due_us}
+        old = self._unwritten.find_name(timing.name) if timing.name else None
+        self._publishing.change.begin()
+        if old is not None:
+            answer["replaced"] = self._replace(old)
+        self._last_id += 1
+        schedule = SaveSchedule(
+            self._last_id, due_us, publish.block, timing.ttl_ms, timing.every_ms, timing.cron, timing.name
+        )
+        self._publishing.take(session, publish, block, SCHEDULED + schedule.id)
+        self._save(schedule)
+        self._count(block, 1)
+        self._counters["schedules_taken"] += 1
+        self._answer(session, publish, answer)
+        return block
+
+    def _answer(self, session: Session, publish: m.Publish, fields: Mapping[str, Any]) -> None:
+        if publish.rid:
+            self._buffer.answer(session.peer, m.Ok(0, publish.rid, fields))
+
+    def _known(self, place: int) -> dict[str, Any]:
+        """The answer to a publish that was taken before."""
+        schedule = self._unwritten.find(place - SCHEDULED) if place >= SCHEDULED else None
+        if isinstance(schedule, SaveSchedule):
+            return {"schedule": schedule.id, "due_us": shown(schedule.due_us), "dup": True}
+        return {"schedule": 0, "dup": True}
+
+    def _replace(self, old: SaveSchedule | str) -> int:
+        if isinstance(old, str):
+            raise ProtocolError(Code.INTERNAL, f"the schedule of that name is damaged: {old}")
+        self._end(old, Block(old.block), "was replaced by another of its name")
+        return old.id
+
+    # Cancelling.
+
+    def cancel(self, session: Session, cancel: m.Cancel) -> None:
+        """Take a schedule back, by `id` or by `name`. The answer waits for the disk even when it is too late: that is
+        true only when the turn that fired it is written."""
+        fields = cancel.fields
+        number, name = fields.get("id"), fields.get("name")
+        if (number is None) == (name is None):
+            raise ProtocolError(Code.BAD_OPTION, "CANCEL names a schedule by its id or by its name")
+        if name is not None and not (isinstance(name, str) and 0 < len(name) <= NAME_CHARS_MAX):
+            raise ProtocolError(Code.BAD_OPTION, f"name is text of 1..{NAME_CHARS_MAX} characters")
+        number = bounded(fields, "id", 1, 0, NUMBER_MAX)
+        found = self._unwritten.find_name(name) if name is not None else self._unwritten.find(number)
+        self._publishing.change.begin()
+        if isinstance(found, SaveSchedule):
+            self._end(found, Block(found.block), "was cancelled")
+            self._counters["schedules_cancelled"] += 1
+            if cancel.rid:
+                answer = {"cancelled": True, "schedule": found.id, "due_us": shown(found.due_us)}
+                self._buffer.answer(session.peer, m.Ok(0, cancel.rid, answer))
+            return
+        self._counters["refused_not_found"] += 1
+        why = found or self._why_not(number, name)
+        if cancel.rid:
+            self._buffer.answer(session.peer, m.Err(0, cancel.rid, Code.NOT_FOUND, why, {}))
+
+    def _why_not(self, number: int, name: str | None) -> str:
+        if name is not None:
+            return f"no schedule has the name {name!r}: it has fired, was cancelled, or never was"
+        if number > self._last_id:
+            return f"schedule {number} never was; the latest is {self._last_id}"
+        return f"schedule {number} {self._endings.get(number, 'has fired or was cancelled')}"
+
+    # Listing.
+
+    def describe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """For INFO: how many wait, and some of them in the order in which they are due."""
+        limit = bounded(fields, "n", *SCHEDULES_N)
+        after = fields.get("after")
+        if after is None:
+            after = [0, 0]
+        elif not (isinstance(after, list) and len(after) == 2 and all(map(is_number, after))):
+            raise ProtocolError(Code.BAD_OPTION, f"after is what `next` was, [due_us, id], not {after!r:.80}")
+        counts = self._stored.counts(TOPICS_MAX)
+        if (name := fields.get("name")) is not None:
+            named = self._stored.find_name(name) if isinstance(name, str) else None
+            rows, following = ([named] if isinstance(named, SaveSchedule) else []), None
+        else:
+            rows, following = self._stored.page((after[0], after[1]), limit, PAGE_BYTES_MAX)
+        return {
+            "count": counts.schedules,
+            "messages": counts.messages,
+            "topics": counts.topics,
+            "schedules": [_described(row) for row in rows],
+            "next": list(following) if following else None,
+            "more": following is not None,
+        }
+
+    # Time.
+
+    def tick(self, now: float) -> None:
+        """Fire what is due, as much as one step may."""
+        self.jumps = self._clock.jumps
+        self._fire_due(now)
+        if self._is_held_up():
+            self.look_at, self.deadline = 0.0, NEVER  # whatever ends that wakes the hub
+        else:
+            self.look_at = self.deadline = max(self._clock.when(self._upcoming.next_us()), self._hold_until)
+
+    def _fire_due(self, now: float) -> None:
+        if self._is_held_up() or now < self._hold_until:
+            return
+        wall_us = self._clock.wall_us(now)
+        if self._upcoming.wants_load(wall_us):
+            self._upcoming.load(wall_us, self._unwritten.keys(), self._unwritten.is_gone)
+        keys = self._upcoming.take(wall_us, min(FIRE_MAX, TURN_MAX - self._fired))
+        if keys and not self._fire(keys, wall_us):
+            self._hold_until = now + HOLD_S
+
+    def _is_held_up(self) -> bool:
+        publishing = self._publishing
+        return (
+            publishing.refusal is not None or self._fired >= TURN_MAX or publishing.pending_bytes >= PENDING_BYTES_MAX
+        )
+
+    def _fire(self, keys: list[Key], wall_us: int) -> bool:
+        """False when the hub cannot take them now."""
+        rows = self._unwritten.read(keys, FIRE_BYTES_MAX)
+        self._upcoming.put_back(keys[len(rows) :])
+        for at, row in enumerate(rows):
+            if isinstance(row, SaveSchedule):
+                try:
+                    self._fire_one(row, wall_us)
+                except ProtocolError:  # BUSY: too many ids to look after
+                    self._upcoming.put_back(keys[at : len(rows)])
+                    return False
+            elif row is not None:
+                self._counters["schedules_damaged"] += 1  # it stays on disk, for whoever looks into that
+        return True
+
+    def _fire_one(self, schedule: SaveSchedule, wall_us: int) -> None:
+        block, following = Block(schedule.block), next_due(schedule, wall_us)
+        expires_us = expiry(schedule.due_us, schedule.ttl_ms, block.expires_us)
+        self._append(block if expires_us == block.expires_us else Block(expiring(block.raw, expires_us)))
+        self._fired += 1
+        self._counters["schedules_fired"] += 1
+        if following is None and schedule.cron:
+            self._counters["schedules_ended"] += 1
+            self._say("$sys.schedule.ended", schedule=schedule.id, name=schedule.name, cron=schedule.cron)
+            self._end(schedule, block, f"has fired for the last time: cron {schedule.cron!r} has no later day")
+        elif following is None:
+            self._end(schedule, block, "has fired")
+        else:
+            self._drop(schedule)
+            self._save(schedule._replace(due_us=following))
+
+    def _append(self, block: Block) -> None:
+        """Idempotency keys count now: of two that are due, the later one is the duplicate."""
+        publishing = self._publishing
+        if block.flags & IDS and publishing.ids is not None:
+            checked = publishing.ids.check(block)
+            publishing.ids.remember(checked, publishing.next_seq)
+            if checked.block is None:
+                self._counters["duplicates"] += 1
+                return
+            block = checked.block
+        publishing.append(block)
+
+    # Turns.
+
+    def seal(self) -> None:
+        """The turn is about to be closed."""
+        if self._changes or self._last_id != self._saved_id:
+            changes = tuple((topic, change) for topic, change in self._changes.items() if change)
+            if changes or self._last_id != self._saved_id:
+                self._buffer.write(CountSchedules(self._last_id, changes))
+            self._saved_id = self._last_id
+            self._changes.clear()
+        if self._fired:
+            self._fired = 0
+            self.look_at = self.deadline = 0.0
+        self._unwritten.seal()
+
+    def committed(self) -> None:
+        self._unwritten.committed()
+
+    # Rows.
+
+    def _save(self, schedule: SaveSchedule) -> None:
+        self._buffer.write(schedule)
+        self._publishing.hold(len(schedule.block))
+        self._unwritten.saved(schedule)
+        self._upcoming.add((schedule.due_us, schedule.id))
+        self.look_at = self.deadline = 0.0
+
+    def _drop(self, schedule: SaveSchedule) -> None:
+        drop = DropSchedule(schedule.id, schedule.due_us, schedule.name)
+        self._buffer.write(drop)
+        self._unwritten.dropped(drop)
+
+    def _end(self, schedule: SaveSchedule, block: Block, ending: str) -> None:
+        self._drop(schedule)
+        self._count(block, -1)
+        self._endings[schedule.id] = ending
+        if len(self._endings) > ENDINGS_MAX:
+            self._endings.popitem(last=False)
+
+    def _count(self, block: Block, sign: int) -> None:
+        if block.n_topics == 1:
+            self._changes[block.topics[0]] += sign * block.count
+        else:
+            for topic, count in Counter(block.topic_names()).items():
+                self._changes[topic] += sign * count
+
+
+def _described(schedule: SaveSchedule) -> dict[str, Any]:
+    block = Block(schedule.block)
+    row: dict[str, Any] = {
+        "id": schedule.id,
+        "due_us": shown(schedule.due_us),
+        "topic": block.topics[0],
+        "topics": block.n_topics,
+        "count": block.count,
+        "bytes": block.payload_bytes(),
+    }
+    for field in ("ttl_ms", "every_ms", "cron", "name"):
+        if value := getattr(schedule, field):
+            row[field] = value
+    return row

@@ -1,0 +1,81 @@
+"""A session: what the hub knows of one client, for longer than one connection lasts."""
+
+from hashlib import blake2b
+from typing import Any, Final
+
+from fabric.router.groups.subscription import Subscription
+from fabric.router.publish.producers import Producer
+from fabric_protocol.messages import PeerId
+
+CHANNELS_MAX: Final = 1_024  # subscriptions of one session
+SILENT_BEATS: Final = 3  # so many heartbeats missed and the hub stops sending
+# How long a client whose connection was closed keeps what it has begun. With the first wait after a failure, half a
+# second, another consumer has it within two.
+GRACE_S: Final = 1.4
+
+
+class Session:
+    __slots__ = (
+        "blocked",
+        "channels",
+        "client",
+        "grace_until",
+        "hb_s",
+        "id",
+        "inflight_blocks",
+        "inflight_bytes",
+        "last_seen",
+        "number",
+        "peer",
+        "producer",
+        "producer_epoch",
+        "suspect",
+        "ttl_s",
+    )
+
+    def __init__(self, session_id: bytes, peer: PeerId, client: str, hb_s: float, ttl_s: float, now: float) -> None:
+        self.id = session_id
+        self.number = 0  # what people call it; the id is a secret
+        self.peer: PeerId = peer
+        self.client = client
+        self.hb_s = hb_s
+        self.ttl_s = ttl_s
+        self.last_seen = now
+        self.suspect = False  # silent for SILENT_BEATS heartbeats, or its connection was closed
+        self.grace_until = 0.0  # when its connection was closed: until then its subscriptions are kept
+        self.blocked = False  # the connection's send queue is full
+        self.channels: dict[int, Subscription] = {}
+        self.producer: Producer | None = None
+        self.producer_epoch = 0
+        self.inflight_blocks = 0  # publishes taken and not yet confirmed
+        self.inflight_bytes = 0
+
+    @property
+    def reachable(self) -> bool:
+        return not (self.suspect or self.blocked)
+
+    @property
+    def fenced(self) -> bool:
+        return self.producer is not None and self.producer.epoch != self.producer_epoch
+
+    @property
+    def who(self) -> dict[str, Any]:
+        """For advisories."""
+        return {"session": self.number, "client": self.client}
+
+    def describe(self) -> dict[str, Any]:
+        """For INFO."""
+        return {
+            "client": self.client,
+            "channels": len(self.channels),
+            "outstanding": sum(sub.outstanding for sub in self.channels.values()),
+            "unconfirmed": self.inflight_blocks,
+            "suspect": self.suspect,
+            "blocked": self.blocked,
+            "producer": _mark(self.producer.name) if self.producer else "",
+        }
+
+
+def _mark(producer: str) -> str:
+    """What INFO shows of a producer: enough to tell two apart. The name itself would let every peer claim it."""
+    return blake2b(producer.encode(), digest_size=4).hexdigest()

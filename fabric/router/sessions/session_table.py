@@ -1,0 +1,212 @@
+"""Who is here: HELLO, sessions by connection and by secret, liveness, and the publish window they share."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from fabric.router.fields import bounded, is_number, text
+from fabric.router.publish.producers import WINDOW_BLOCKS, Producer
+from fabric.router.publish.publishing import PENDING_BYTES_MAX, WINDOW_BYTES, WINDOW_BYTES_MIN, Publishing
+from fabric.router.sessions.session import CHANNELS_MAX, SILENT_BEATS, Session
+from fabric.router.turn import Out
+from fabric_protocol import messages as m
+from fabric_protocol.block import BLOCK_BYTES_MAX, COUNT_MAX, TOPIC_BYTES_MAX
+from fabric_protocol.bounds import EPOCH_MAX, HEARTBEAT_MS, TTL_MS
+from fabric_protocol.errors import Code, ProtocolError
+
+SESSIONS_MAX: Final = 20_000  # a connection costs about 28 KB inside ZeroMQ
+NAME_CHARS_MAX: Final = 128
+EPOCH_JUMP_BYTES: Final = 4
+PRODUCERS_MAX: Final = 50_000  # remembered at once; each costs about half a kilobyte
+
+Seen = list[tuple[int, int]]  # (channel, last ordinal seen)
+
+
+class Greeting(NamedTuple):
+    """The answer to a HELLO."""
+
+    welcome: m.Welcome
+    session: Session
+    seen: Seen | None  # what a resumed client has seen; None for a new session
+    is_claim: bool  # it starts a new epoch of a producer: WELCOME leaves when that is on disk
+
+
+class _Claim(NamedTuple):
+    producer: Producer
+    epoch: int
+    is_new: bool  # fences whatever has the name, so it must be on disk before it has any effect
+
+
+class SessionTable:
+    def __init__(self, token: Callable[[], bytes], publishing: Publishing, about: dict[str, Any]) -> None:
+        self._token = token
+        self._publishing = publishing
+        self._about = about  # hub version, journal uuid and epoch: the same in every WELCOME
+        self.sessions: dict[bytes, Session] = {}
+        self._by_peer: dict[m.PeerId, Session] = {}
+        self._numbers = count(1)
+        self.window = (WINDOW_BLOCKS, WINDOW_BYTES)
+
+    def find(self, peer: m.PeerId) -> Session | None:
+        return self._by_peer.get(peer)
+
+    def session_of(self, peer: m.PeerId) -> Session:
+        try:
+            return self._by_peer[peer]
+        except KeyError:
+            raise ProtocolError(Code.NO_SESSION, "say HELLO first; what you sent was not processed") from None
+
+    def greet(self, hello: m.Hello, peer: m.PeerId, now: float, out: Out) -> Greeting:
+        """Open or resume a session."""
+        fields = hello.fields
+        if peer in self._by_peer:
+            raise ProtocolError(Code.SESSION_EXISTS, "this connection has said HELLO already")
+        proto = fields.get("proto")
+        if type(proto) is not int or proto != m.PROTOCOL_VERSION:
+            raise ProtocolError(
+                Code.UNSUPPORTED_VERSION, f"protocol {proto!r:.60} is not known; this hub speaks {m.PROTOCOL_VERSION}"
+            )
+        old, seen = self._resumable(fields.get("resume"))
+        claim = self._claim(fields.get("producer"), old)
+        if old is None:
+            session = self._open(fields, peer, now)
+        else:
+            session = old
+            self._move(session, peer, out)
+        session.last_seen = now
+        if claim is not None:
+            self._admit(session, claim)
+        welcome = self._welcome(hello.rid, session, old is not None)
+        return Greeting(welcome, session, None if old is None else seen, claim is not None and claim.is_new)
+
+    def _open(self, fields: Any, peer: m.PeerId, now: float) -> Session:
+        if len(self.sessions) >= SESSIONS_MAX:
+            raise ProtocolError(Code.BUSY, f"a hub has at most {SESSIONS_MAX} sessions", retry_ms=1000)
+        client = text(fields, "client", "", NAME_CHARS_MAX)
+        hb_ms = bounded(fields, "hb_ms", *HEARTBEAT_MS)
+        ttl_ms = bounded(fields, "ttl_ms", *TTL_MS)
+        self._publishing.change.begin()
+        session = Session(self._token(), peer, client, hb_ms / 1000, ttl_ms / 1000, now)
+        session.number = next(self._numbers)
+        self.sessions[session.id] = self._by_peer[peer] = session
+        return session
+
+    def _resumable(self, resume: Any) -> tuple[Session | None, Seen]:
+        """The session that HELLO goes on with, if the hub has it, and what its client has seen."""
+        if resume is None:
+            return None, []
+        subs = resume.get("subs", []) if isinstance(resume, dict) else None
+        if not isinstance(subs, list) or not all(
+            isinstance(row, list) and len(row) == 2 and all(map(is_number, row)) for row in subs
+        ):
+            raise ProtocolError(Code.BAD_OPTION, "resume is {session, subs: [[chan, last ordinal seen], …]}")
+        secret = resume.get("session")
+        session = self.sessions.get(secret) if isinstance(secret, bytes) else None
+        return session, [(chan, ordinal) for chan, ordinal in subs]
+
+    def _move(self, session: Session, peer: m.PeerId, out: Out) -> None:
+        """The session goes on at another connection."""
+        self._publishing.change.begin()
+        if self._by_peer.pop(session.peer, None) is not None:
+            out.append((session.peer, m.Notice("taken_over", {})))
+        session.peer = peer
+        session.suspect = session.blocked = False
+        self._by_peer[peer] = session
+
+    def _claim(self, wish: Any, resumed: Session | None) -> _Claim | None:
+        """The producer that HELLO names and the epoch that it gets; nothing is changed yet."""
+        if wish is None:
+            return None
+        if not isinstance(wish, dict):
+            raise ProtocolError(Code.BAD_OPTION, "producer is {name, epoch?}")
+        name = text(wish, "name", "", NAME_CHARS_MAX)
+        if not name:
+            raise ProtocolError(Code.BAD_OPTION, "producer.name is missing")
+        known = self._publishing.producers.get(name)
+        producer = known or Producer(name)
+        epoch = wish.get("epoch")
+        if resumed is not None:
+            if known is None or resumed.producer is not known:
+                raise ProtocolError(Code.BAD_OPTION, f"a resumed session keeps its producer, which is not {name!r}")
+            epoch = resumed.producer_epoch if epoch is None else epoch
+        elif epoch is None:
+            # A jump at random: a hub that was restored from a backup does not know the claims made after it, and must
+            # not give one of their epochs to another session.
+            jump = int.from_bytes(self._token()[-EPOCH_JUMP_BYTES:], "big")
+            return _Claim(producer, producer.epoch + 1 + jump, is_new=True)
+        # The hub's own epochs may be above: it counts on from the highest that a peer has claimed.
+        if type(epoch) is not int or not 1 <= epoch <= max(EPOCH_MAX, producer.epoch):
+            raise ProtocolError(Code.BAD_OPTION, f"producer.epoch is the one that WELCOME gave, not {epoch!r:.60}")
+        if epoch < producer.epoch:
+            raise ProtocolError(Code.FENCED, f"producer {name!r} has a newer session (epoch {producer.epoch})")
+        if resumed is not None and epoch != resumed.producer_epoch:
+            raise ProtocolError(Code.BAD_OPTION, f"producer.epoch of this session is {resumed.producer_epoch}")
+        # A name that the hub does not know fences nothing. Its row is written with its first publish.
+        return _Claim(producer, epoch, is_new=known is not None and epoch > known.epoch)
+
+    def _admit(self, session: Session, claim: _Claim) -> None:
+        producer = claim.producer
+        self._publishing.producers[producer.name] = producer
+        if claim.epoch != producer.epoch:
+            producer.claim(claim.epoch)
+        if claim.is_new:
+            self._publishing.save(producer)
+        session.producer, session.producer_epoch = producer, claim.epoch
+
+    def _welcome(self, rid: int, session: Session, resumed: bool) -> m.Welcome:
+        fields: dict[str, Any] = {
+            "proto": m.PROTOCOL_VERSION,
+            **self._about,
+            "session": session.id,
+            "resumed": resumed,
+            "hb_ms": int(session.hb_s * 1000),
+            "ttl_ms": int(session.ttl_s * 1000),
+            "limits": {
+                "block_bytes": BLOCK_BYTES_MAX,
+                "count": COUNT_MAX,
+                "topic_bytes": TOPIC_BYTES_MAX,
+                "meta_bytes": m.META_BYTES_MAX,
+                "channels": CHANNELS_MAX,
+            },
+            "flow": list(self.window),
+            "subs": [],
+        }
+        if session.producer is not None:
+            producer = session.producer
+            fields["producer"] = {
+                "epoch": producer.epoch,
+                "last_pseq": producer.last_pseq,
+                "last_seq": producer.last_seq,
+            }
+        return m.Welcome(rid, fields)
+
+    def dismiss(self, session: Session) -> None:
+        del self.sessions[session.id]
+        if self._by_peer.get(session.peer) is session:
+            del self._by_peer[session.peer]
+
+    def silent(self, now: float) -> Iterator[Session]:
+        """Sessions whose time to live is over. Marks those that merely missed some heartbeats as suspect."""
+        for session in list(self.sessions.values()):
+            quiet_s = now - session.last_seen
+            if quiet_s > session.ttl_s:
+                yield session
+            elif quiet_s > SILENT_BEATS * session.hb_s:
+                session.suspect = True
+
+    def forget_producers(self) -> None:
+        """Keep the memory for producers bounded: those not heard of for longest go first, never those who are here."""
+        producers = self._publishing.producers
+        if len(producers) > PRODUCERS_MAX:
+            here = {session.producer for session in self.sessions.values()}
+            away = sorted((p for p in producers.values() if p not in here), key=lambda p: p.seen_us)
+            for producer in away[: len(producers) - PRODUCERS_MAX * 9 // 10]:
+                del producers[producer.name]
+
+    def adjust_window(self, out: Out) -> None:
+        """Share the memory for unconfirmed publishes among those who publish."""
+        publishing = sum(1 for s in self.sessions.values() if s.producer is not None) or 1
+        size = min(max(PENDING_BYTES_MAX // 2 // publishing, WINDOW_BYTES_MIN), WINDOW_BYTES)
+        if not self.window[1] // 2 < size < self.window[1] * 2:
+            self.window = (WINDOW_BLOCKS, size)
+            out += [(s.peer, m.Flow(*self.window)) for s in self.sessions.values()]

@@ -1,0 +1,1 @@
+"""Topics: settings, counts, retention and compaction."""

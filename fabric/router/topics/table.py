@@ -1,0 +1,390 @@
+"""All topics that have settings: how much each may hold, what is kept of it, and how much there is.
+
+A topic needs no settings; those without cost nothing here but one look into a set for each block. The book counts what
+is published, refuses what does not fit, answers ADMIN and INFO of topics, and lets retention do the rest.
+
+The retention of the whole journal removes blocks too, and would make the counts wrong. So it is held back (`hold`)
+until the book has given way: the topics' own floors are raised first, and written down.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from fabric.records import Record, SaveGroup, SaveTopic, TopicSettings
+from fabric.router.publish.publishing import Publishing
+from fabric.router.shared import Shared
+from fabric.router.timers import NEVER
+from fabric.router.topics.retention import TopicRetention
+from fabric.router.topics.settings import (
+    SETTINGS,
+    any_topic_name,
+    as_map,
+    asked_settings,
+    refuse_unknown,
+    require_same,
+    topic_name,
+)
+from fabric.router.topics.topic import Superseded, Topic
+from fabric.router.turn import Out, TurnBuffer
+from fabric_protocol.block import Block
+from fabric_protocol.errors import Code, ProtocolError
+
+TOPICS_MAX: Final = 10_000  # with settings; each is some 500 bytes here, and a row
+QUEUES_PER_SWEEP: Final = 64
+NAMES_MAX: Final = 1_000  # of topics without settings, in one INFO
+UNHELD: Final = (1 << 64) - 1
+DEFAULTS: Final = TopicSettings()
+
+Fields = Mapping[str, Any]
+Answer = dict[str, Any]
+
+
+class TopicTable:
+    def __init__(
+        self,
+        saved: Iterable[SaveTopic],
+        shared: Shared,
+        publishing: Publishing,
+        buffer: TurnBuffer,
+        counters: Counter[str],
+        first_seq: int,
+    ) -> None:
+        self.tracked: set[str] = set()  # names of topics with settings
+        self.retention = TopicRetention(shared, buffer, counters, first_seq)
+        self.hold = UNHELD  # the retention of the whole journal must leave what lies at or above this
+        self.queues: Callable[[str, Fields], Answer] | None = None  # who answers ADMIN of queues
+        self._shared = shared
+        self._publishing = publishing
+        self._counters = counters
+        self._topics: dict[str, Topic] = {}  # also those that were deleted and of which something is left
+        self._dirty: dict[Topic, None] = {}  # counts that changed with this turn
+        self._acked: dict[Topic, None] = {}  # those of `until_acked`, in the order in which they are looked at
+        self._acked_by: dict[str, tuple[tuple[str, ...], list[Topic]]] = {}  # group -> its patterns, those it wants
+        self._giving: dict[Topic, None] = {}  # those that have not given way yet,
+        self._wanted = 0  # to the retention of the whole journal, up to here
+        self._grants: deque[int] = deque()  # for each sealed turn, what may be removed when it is on disk; 0: as before
+        self._forgotten: dict[str, int] = {}  # floors that matter only while there are blocks below them in memory
+        self._superseded = Superseded(self._topics)
+        for row in saved:
+            self._enter(Topic.restore(row, first_seq, publishing.next_seq))
+
+    def _enter(self, topic: Topic) -> None:
+        """Put a topic in the book, with whatever is to be done about it."""
+        self._topics[topic.name] = topic
+        topic.last_taken = max(topic.last_taken, self._publishing.next_seq - 1)
+        if topic.floor > self.retention.first_seq:
+            self._shared.block_store.removed[topic.name] = topic.floor
+            self.retention.told(topic.name, topic.floor, 0)
+        if not topic.deleted:
+            self.tracked.add(topic.name)
+            if self.hold == UNHELD:
+                self.hold = self.retention.first_seq
+        self._sort(topic)
+        self.retention.due[topic] = None
+
+    def _sort(self, topic: Topic) -> None:
+        """After its settings have changed."""
+        self._acked.pop(topic, None)
+        if topic.settings.keep == "until_acked" and not topic.deleted:
+            self._acked[topic] = None
+        self._acked_by.clear()
+        block_store = self._shared.block_store
+        block_store.keyed.discard(topic.name)
+        if topic.settings.keep == "last_per_key" and not topic.deleted:
+            block_store.keyed.add(topic.name)
+        block_store.superseded = self._superseded if block_store.keyed else None
+        self._superseded.forget()
+
+    def settings_of(self, name: str) -> TopicSettings:
+        topic = self._topics.get(name)
+        return topic.settings if topic is not None and not topic.deleted else DEFAULTS
+
+    # What is published. Only blocks with a tracked topic come here.
+
+    def require_room(self, block: Block) -> None:
+        """Raise unless the whole block fits into all of its topics."""
+        for name in self.tracked.intersection(block.topics):
+            topic = self._topics[name]
+            settings = topic.settings
+            if settings.on_full != "refuse" or not (settings.max_msgs or settings.max_bytes):
+                continue
+            msgs, size = topic.growth(block)
+            if settings.max_msgs and topic.msgs + msgs > settings.max_msgs and msgs > 0:
+                full = f"{topic.msgs} of max_msgs {settings.max_msgs} messages, and {msgs} more do not fit"
+            elif settings.max_bytes and topic.size + size > settings.max_bytes and size > 0:
+                full = f"{topic.size} of max_bytes {settings.max_bytes} bytes, and {size} more do not fit"
+            else:
+                continue
+            self._counters["topic_full"] += 1
+            self._shared.say("$sys.topic.full", topic=name, msgs=topic.msgs, bytes=topic.size)
+            raise ProtocolError(Code.TOPIC_FULL, f"topic {name!r} has {full}", topic=name)
+
+    def take(self, block: Block, base_seq: int) -> None:
+        """Count a block that is stored with this turn."""
+        self._superseded.forget()
+        for name in self.tracked.intersection(block.topics):
+            topic = self._topics[name]
+            topic.count(block, base_seq)
+            topic.last_taken = base_seq + block.count - 1
+            self._dirty[topic] = None
+            settings, latest = topic.settings, topic.latest
+            if latest is not None and latest.is_full:
+                self.retention.overflow(topic)
+            if (
+                (settings.max_age_ms and topic.alarm == NEVER)
+                or (settings.on_full == "drop_old" and topic.is_over)
+                or latest is not None
+            ):
+                self.retention.later[topic] = None
+
+    # The turns of the router.
+
+    def __bool__(self) -> bool:
+        """Whether there is something to write down, or to let go of, that would not wait for a publish."""
+        return bool(self.retention.moved) or (self._wanted > 0 and not self._giving)
+
+    def next_deadline(self) -> float:
+        return self.retention.next_deadline()
+
+    def tick(self, now: float, out: Out) -> None:
+        retention = self.retention
+        if retention.due or retention.next_deadline() <= now:
+            retention.tick(now, out)
+            for topic in retention.gone:
+                self._forget(topic)
+            retention.gone = []
+            if self._giving:
+                self._giving = {topic: None for topic in self._giving if self._holds_back(topic)}
+
+    def sweep(self, out: Out) -> None:
+        """Now and then: what may have been missed, or had to wait."""
+        retention = self.retention
+        retention.sweep(out)
+        for topic in list(self._acked)[:QUEUES_PER_SWEEP]:
+            del self._acked[topic]
+            self._acked[topic] = None
+            if topic.msgs:
+                retention.due[topic] = None
+        for name in list(self._forgotten)[:QUEUES_PER_SWEEP]:
+            floor = self._forgotten.pop(name)
+            if name not in self._topics and self._shared.block_store.holds(floor - 1):
+                self._forgotten[name] = floor
+            elif name not in self._topics:
+                self._shared.block_store.removed.pop(name, None)
+        if len(self._topics) > len(self.tracked):
+            for topic in self._topics.values():
+                if topic.deleted and (retention.first_seq >= topic.floor or not topic.kept):
+                    retention.due[topic] = None
+
+    def settled(self, rows: Iterable[Record]) -> None:
+        """Groups have moved on, as their rows say."""
+        for row in rows:
+            if type(row) is SaveGroup:
+                self.retention.due.update(dict.fromkeys(self._waiting_for(row)))
+
+    def _waiting_for(self, group: SaveGroup) -> list[Topic]:
+        """The topics of `until_acked` that a group wants."""
+        patterns = group.settings.patterns
+        known = self._acked_by.get(group.name)
+        if known is None or known[0] != patterns:
+            wants = [t for t in self._acked if any(g.name == group.name for g in self.retention.owners(t.name))]
+            known = self._acked_by[group.name] = patterns, wants
+        return [topic for topic in known[1] if topic.msgs]
+
+    def groups_changed(self) -> None:
+        """A group was made or deleted, or wants something else."""
+        self._acked_by.clear()
+
+    def seal(self, rows: Iterable[Record]) -> list[Record]:
+        """The rows to write with this turn; `rows` are those of groups."""
+        if self._acked:
+            self.settled(rows)
+        ready = self._wanted > 0 and not self._giving
+        self._grants.append(self._wanted if ready else 0)
+        if ready:
+            self._wanted = 0
+        if not self._dirty and not self.retention.moved:
+            return []
+        waiting, dirty = self.retention.waiting_from, self._dirty | self.retention.moved
+        self._dirty, self.retention.moved = {}, {}
+        return [topic.record(waiting) for topic in dirty]
+
+    def committed(self) -> None:
+        """The oldest sealed turn is on disk."""
+        grant = self._grants.popleft()
+        if grant and self.hold != UNHELD:
+            self.hold = max(self.hold, grant)
+        if self.retention.later:
+            self.retention.committed()
+
+    # The retention of the whole journal.
+
+    def request_trim(self, seq: int) -> None:
+        """The journal would remove all below seq: let go of it, and let `hold` follow when that is on disk."""
+        if seq <= max(self.hold if self.hold != UNHELD else 0, self._wanted):
+            return
+        self._wanted = seq
+        for name in self.tracked:
+            topic = self._topics[name]
+            topic.trim_target = seq
+            if self._holds_back(topic):
+                self._giving[topic] = None
+                self.retention.due[topic] = None
+
+    def _holds_back(self, topic: Topic) -> bool:
+        return topic.floor < topic.trim_target and (topic.msgs > 0 or topic.counting is not None) and not topic.deleted
+
+    def trimmed(self, first_seq: int) -> None:
+        """The journal begins there now. Nothing that was counted should have gone with it."""
+        self.retention.first_seq = max(self.retention.first_seq, first_seq)
+        for topic in self._topics.values():
+            if topic.floor < first_seq:
+                topic.floor = first_seq
+                if topic.msgs and topic.last_taken and not topic.deleted and topic.trim_target < first_seq:
+                    topic.recount(self._publishing.next_seq)
+                    self.retention.due[topic] = None
+            topic.reaped = max(topic.reaped, first_seq)
+
+    # What is asked for.
+
+    def admin(self, op: str, fields: Fields) -> Answer:
+        """ADMIN of topics and queues. Raises when it cannot be done, and then nothing was."""
+        if op.startswith("queue.") and self.queues is not None:
+            return self.queues(op, fields)
+        match op:
+            case "topic.create":
+                refuse_unknown(op, fields, ("topic", *SETTINGS))
+                return self.create(topic_name(fields), fields)
+            case "topic.update":
+                refuse_unknown(op, fields, ("topic", *SETTINGS))
+                return self.update(topic_name(fields), fields)
+            case "topic.delete":
+                refuse_unknown(op, fields, ("topic",))
+                return self.delete(topic_name(fields))
+            case "topic.purge":
+                refuse_unknown(op, fields, ("topic",))
+                return self.purge(topic_name(fields))
+        raise ProtocolError(
+            Code.NOT_FOUND, f"ADMIN has no op {op!r}; topics have topic.create, .update, .delete and .purge"
+        )
+
+    def create(self, name: str, fields: Fields, base: TopicSettings = DEFAULTS) -> Answer:
+        """Give settings to a topic. Asking twice for the same is no error."""
+        existing = self._topics.get(name)
+        if existing is not None and not existing.deleted:
+            asked = asked_settings(name, fields, existing.settings._replace(queue=base.queue))
+            require_same(f"topic {name!r}", existing.settings, asked)
+            return {**self.describe(existing), "created": False}
+        asked = asked_settings(name, fields, base)
+        self.require_place()
+        floor = max(self._start, self._shared.block_store.removed.get(name, 0))
+        self._shared.change.begin()
+        topic = existing or Topic(name, asked, floor, self.retention.first_seq)
+        topic.settings, topic.floor, topic.deleted, topic.kept = asked, max(topic.floor, floor), False, 0
+        topic.recount(self._publishing.next_seq)
+        self._enter(topic)
+        self.retention.moved[topic] = None
+        return {**self.describe(topic), "created": True}
+
+    @property
+    def _start(self) -> int:
+        """Where a topic begins that gets its settings now."""
+        return max(self.retention.first_seq, self.hold if self.hold != UNHELD else 0, self._wanted)
+
+    def require_place(self) -> None:
+        if len(self._topics) >= TOPICS_MAX:
+            raise ProtocolError(Code.BUSY, f"a hub has at most {TOPICS_MAX} topics with settings", retry_ms=1000)
+
+    def update(self, name: str, fields: Fields) -> Answer:
+        topic = self.find(name)
+        changes = set(fields) - {"topic"}
+        if not changes:
+            raise ProtocolError(Code.BAD_OPTION, f"topic.update names no setting to change: {', '.join(SETTINGS)}")
+        asked, before = asked_settings(name, fields, topic.settings), topic.settings
+        if before.queue and asked.keep != before.keep:
+            raise ProtocolError(Code.CONFLICT, f"topic {name!r} is a queue, and a queue keeps until_acked")
+        self._shared.change.begin()
+        topic.settings = asked
+        if asked.keep != before.keep and "last_per_key" in (asked.keep, before.keep):
+            topic.overflowed = False
+            topic.recount(self._publishing.next_seq)
+        self._sort(topic)
+        self.retention.due[topic] = self.retention.moved[topic] = None
+        return self.describe(topic)
+
+    def delete(self, name: str, *, queue: bool = False) -> Answer:
+        """The settings go and the messages with them. The floor stays for as long as it has something to hide."""
+        topic = self.find(name)
+        if topic.settings.queue and not queue:
+            raise ProtocolError(Code.CONFLICT, f"topic {name!r} is a queue: delete it with queue.delete")
+        self._shared.change.begin()
+        removed = self.retention.empty(topic, self._publishing.next_seq)
+        topic.deleted, topic.settings, topic.counting, topic.latest = True, DEFAULTS, None, None
+        topic.alarm = NEVER
+        topic.reaped, topic.kept = self.retention.first_seq, 0
+        self.tracked.discard(name)
+        self._giving.pop(topic, None)
+        self._sort(topic)
+        if not self.tracked:
+            self.hold = UNHELD
+        return {"topic": name, "deleted": True, "removed": removed}
+
+    def purge(self, name: str) -> Answer:
+        """Remove all messages of a topic, whether it has settings or not."""
+        topic = self._topics.get(name)
+        if topic is None:
+            self.require_place()
+        self._shared.change.begin()
+        if topic is None:
+            topic = Topic(name, DEFAULTS, self._publishing.next_seq, self.retention.first_seq)
+            topic.deleted = True
+            self._enter(topic)
+        counted = not topic.deleted and topic.counting is None
+        removed = self.retention.empty(topic, self._publishing.next_seq)
+        topic.counting = None
+        topic.reaped, topic.kept = self.retention.first_seq, 0
+        answer: Answer = {"topic": name, "purged": True, "floor": topic.floor}
+        return {**answer, "removed": removed} if counted else answer
+
+    def _forget(self, topic: Topic) -> None:
+        """Nothing is left of a deleted topic on disk. Blocks in memory may still have it, so its floor stays there."""
+        for topics in (self._dirty, self.retention.moved, self.retention.due, self.retention.later):
+            topics.pop(topic, None)
+        del self._topics[topic.name]
+        self._forgotten[topic.name] = topic.floor
+
+    def find(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None or topic.deleted:
+            raise ProtocolError(Code.NOT_FOUND, f"topic {name!r} has no settings")
+        return topic
+
+    def describe(self, topic: Topic) -> Answer:
+        return {
+            "topic": topic.name,
+            "settings": as_map(topic.settings),
+            "msgs": topic.msgs,
+            "bytes": topic.size,
+            "floor": topic.floor,
+            "counting": topic.counting is not None,
+            "overflowed": topic.overflowed,
+        }
+
+    def info(self, fields: Fields) -> Answer:
+        """INFO of one topic, or of all."""
+        if fields.get("what") == "topic":
+            name = any_topic_name(fields)
+            topic = self._topics.get(name)
+            known = topic is not None and not topic.deleted
+            row = self.describe(topic) if topic is not None else {"topic": name, "settings": as_map(DEFAULTS)}
+            return {**row, "configured": known, "groups": [group.name for group in self.retention.owners(name)]}
+        from fabric.router.read.info import page
+
+        after = fields.get("after") or ""
+        names = sorted(name for name in self.tracked if name > str(after))
+        answer = page("topics", fields, names, lambda name: self.describe(self._topics[name]))
+        if not after:
+            others, complete = self._shared.block_store.reader.topic_names(NAMES_MAX)
+            answer |= {"others": [name for name in others if name not in self.tracked], "complete": complete}
+        return answer

@@ -1,0 +1,242 @@
+"""The journal as a snapshot sees it: opened to be read, in short transactions, while its hub may run.
+
+Blocks never change once they are written, they only go. So what a snapshot needs from one moment is little: where the
+journal ends, and how its groups and topics are then. That is read first, in one transaction. The blocks up to that end
+can be copied afterwards, as slowly as need be; when retention has removed some of them by then, `Overtaken` says so.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import lmdb
+
+from fabric.errors import JournalDamaged, JournalError
+from fabric.event_block import EVENTS_MAX, extent_of
+from fabric.journal.directory import has_data
+from fabric.journal.environment import Reading, existing, lmdb_errors, open_environment, open_tables, seek
+from fabric.journal.rows import META_KEY, Meta, decode_group, decode_meta, key_seq, seq_key
+from fabric.journal.tables import state
+from fabric.journal.tables.holes import Hole, hole_of, span_of
+from fabric.records import SaveFailure, SaveGroup, SaveTopic
+from fabric.snapshot.manifest import Failure, GroupState, Span, TopicState
+from fabric_protocol.block import HEAD_BYTES
+from fabric_protocol.errors import BlockError
+
+STEP_BYTES: Final = 16 << 20  # copied within one read transaction
+STEP_ROWS: Final = 20_000  # looked at within one read transaction
+
+Rows = list[tuple[int, bytes]]
+
+
+class Moment(NamedTuple):
+    """A journal at one moment."""
+
+    taken_us: int  # by the clock on the wall
+    meta: Meta
+    first_seq: int
+    last_seq: int
+    first_event: int
+    last_event: int  # first_event - 1 when there are none
+    groups: tuple[GroupState, ...]
+    topics: tuple[TopicState, ...]
+
+
+class Overtaken(Exception):
+    """Retention has removed what was to be copied."""
+
+
+class Source:
+    """A journal, running or stopped, that is only read."""
+
+    def __init__(self, path: Path) -> None:
+        if not has_data(path):
+            raise JournalError(f"there is no journal in {path}", "check the path of the journal's directory")
+        self.path = path
+        with lmdb_errors(f"cannot read the journal in {path}"):
+            self._environment = open_environment(path, readonly=True)
+            try:
+                self._tables = open_tables(self._environment)
+            except BaseException:
+                self._environment.close()
+                raise
+        self._has_events = "events" in existing(self._tables)
+
+    def close(self) -> None:
+        self._environment.close()
+
+    def moment(self) -> Moment:
+        """Where the journal ends now, and its groups and topics as they are now."""
+        with self._reading() as txn:
+            meta = self._meta(txn)
+            blocks = txn.cursor(self._tables.blocks)
+            first_seq, last_seq = meta.first_seq, meta.first_seq - 1
+            if blocks.last():
+                last_seq = _end_of(key_seq(blocks.key()), blocks.value())
+            first_event, last_event = self._event_ends(txn)
+            old = existing(self._tables)  # a journal of format 1 has no failures and topics
+            failures = tuple(state.failures(txn, self._tables)) if "failures" in old else ()
+            topics = tuple(state.topics(txn, self._tables)) if "topics" in old else ()
+            groups = [decode_group(key, row) for key, row in txn.cursor(self._tables.groups)]
+        return Moment(
+            taken_us=time.time_ns() // 1000,
+            meta=meta,
+            first_seq=first_seq,
+            last_seq=last_seq,
+            first_event=first_event,
+            last_event=last_event,
+            groups=_groups(groups, failures),
+            topics=tuple(sorted(map(_topic, topics))),
+        )
+
+    def meta(self) -> Meta:
+        """Who the journal is."""
+        with self._reading() as txn:
+            return self._meta(txn)
+
+    def blocks(self, seq: int, last_seq: int, budget: int = STEP_BYTES) -> Rows:
+        """Rows of the blocks table from `seq` on, up to last_seq, as many as the budget allows; at least one.
+
+        Holes are cut to that range. A block that begins before `seq` is not given: `seq` is where one begins.
+        """
+        rows: Rows = []
+        with self._reading() as txn:
+            if seq < self._meta(txn).first_seq:
+                raise Overtaken
+            cursor = txn.cursor(self._tables.blocks)
+            more = self._hole_before(cursor, seq, last_seq, rows) or cursor.set_range(seq_key(seq))
+            if rows:
+                more = cursor.next()
+            while more and budget > 0 and (base := key_seq(cursor.key())) <= last_seq:
+                raw = bytes(cursor.value())
+                hole = hole_of(base, raw)
+                rows.append((base, raw) if hole is None else _cut(hole, seq, last_seq))
+                budget -= len(raw)
+                more = cursor.next()
+        return rows
+
+    def events(self, number: int, last: int, budget: int = STEP_BYTES) -> Rows:
+        """Blocks of events from `number` on, without their seals, as many as the budget allows."""
+        rows: Rows = []
+        with self._reading() as txn:
+            cursor = txn.cursor(self._tables.events)
+            more = cursor.first()
+            if more and key_seq(cursor.key()) > number:
+                raise Overtaken
+            more = cursor.set_range(seq_key(number))
+            while more and budget > 0 and (first := key_seq(cursor.key())) <= last:
+                rows.append((first, bytes(cursor.value()[:-4])))
+                budget -= len(rows[-1][1])
+                more = cursor.next()
+        return rows
+
+    def outline(self, first_seq: int, last_seq: int) -> tuple[int, tuple[Span, ...]]:
+        """How many blocks begin in a range, and the holes in it. Looks at keys and lengths, not at the blocks."""
+        holes: list[Span] = []
+        blocks, seq = 0, first_seq
+        while seq <= last_seq:
+            with self._reading() as txn:
+                if seq < self._meta(txn).first_seq:
+                    raise Overtaken
+                cursor = txn.cursor(self._tables.blocks)
+                more = seek(cursor, seq) or cursor.first()
+                for _ in range(STEP_ROWS):
+                    if not more or (base := key_seq(cursor.key())) > last_seq:
+                        return blocks, tuple(holes)
+                    raw = cursor.value()
+                    hole = hole_of(base, raw) if len(raw) < HEAD_BYTES else None
+                    if hole is not None and hole.last_seq >= seq:
+                        holes.append((max(hole.first_seq, first_seq), min(hole.last_seq, last_seq)))
+                        seq = hole.last_seq + 1
+                    elif base >= seq:
+                        blocks, seq = blocks + (hole is None), base + 1
+                    more = cursor.next()
+        return blocks, tuple(holes)
+
+    def head(self, base_seq: int) -> bytes:
+        """The head of the block that begins at a seq: with its CRCs, it stands for the whole."""
+        with self._reading() as txn:
+            raw = txn.get(seq_key(base_seq), db=self._tables.blocks)
+            return b"" if raw is None else bytes(raw[:HEAD_BYTES])
+
+    # Parts of the above.
+
+    @contextmanager
+    def _reading(self) -> Iterator[Reading]:
+        with lmdb_errors(f"cannot read the journal in {self.path}"), self._environment.begin(buffers=True) as txn:
+            yield txn
+
+    def _meta(self, txn: Reading) -> Meta:
+        row = txn.get(META_KEY, db=self._tables.meta)
+        if row is None:
+            raise JournalDamaged(f"the journal in {self.path} does not say what it is", "restore a backup")
+        return decode_meta(row)
+
+    def _event_ends(self, txn: Reading) -> tuple[int, int]:
+        """Numbers of the first event and the last; (1, 0) when there are none."""
+        cursor = txn.cursor(self._tables.events) if self._has_events else None
+        if cursor is None or not cursor.last():
+            return 1, 0
+        last = key_seq(cursor.key())
+        try:
+            last = extent_of(cursor.value()[:-4]).last
+        except BlockError:
+            last += EVENTS_MAX - 1
+        cursor.first()
+        return key_seq(cursor.key()), last
+
+    def _hole_before(self, cursor: "lmdb.Cursor[memoryview]", seq: int, last_seq: int, rows: Rows) -> bool:
+        """When `seq` lies within a hole that begins before it, take the rest of the hole; the cursor is on it then."""
+        if not seek(cursor, seq) or key_seq(cursor.key()) == seq:
+            return False
+        hole = hole_of(key_seq(cursor.key()), cursor.value())
+        if hole is None or hole.last_seq < seq:
+            return False
+        rows.append(_cut(hole, seq, last_seq))
+        return True
+
+
+def _cut(hole: Hole, first_seq: int, last_seq: int) -> tuple[int, bytes]:
+    """The row of the part of a hole that lies in a range."""
+    part = Hole(max(hole.first_seq, first_seq), min(hole.last_seq, last_seq), hole.ts_us)
+    return part.first_seq, part.encode()[1]
+
+
+def _end_of(base: int, raw: memoryview) -> int:
+    """The last seq of the journal's last row; of a damaged one only the first is sure."""
+    try:
+        return span_of(base, raw).last_seq
+    except BlockError:
+        return base
+
+
+def _groups(groups: list[SaveGroup], failures: tuple[SaveFailure, ...]) -> tuple[GroupState, ...]:
+    failed: dict[str, list[Failure]] = defaultdict(list)
+    for failure in failures:
+        failed[failure.group].append(Failure(*failure[1:]))
+    states = []
+    for group in sorted(groups):
+        position = min([group.cursor, *(cursor for _, cursor in group.lanes)])
+        floor = min([position, *(first for first, _ in group.open[:1])]) - 1
+        states.append(
+            GroupState(
+                group=group.name,
+                settings=group.settings,
+                cursor=group.cursor,
+                floor=floor,
+                open=group.open,
+                lanes=group.lanes,
+                paused=group.paused,
+                refresh=group.refresh,
+                failures=tuple(sorted(failed[group.name])),
+            )
+        )
+    return tuple(states)
+
+
+def _topic(topic: SaveTopic) -> TopicState:
+    name, settings, floor, msgs, size, deleted, _ = topic
+    return TopicState(name, settings, floor, msgs, size, deleted)
