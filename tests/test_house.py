@@ -62,13 +62,13 @@ DOOR: Final = Room(
 )
 # Within a room: each may import what stands before it. The longest matching name decides.
 ORDERS: Final = {
-    "fabric_protocol": "errors messages bounds columns block names meta wire",
+    "fabric_protocol": "errors messages bounds columns block names meta wire runs",
     "fabric_client": "errors core io options admin sync aio",
     "fabric.journal": "directory rows environment limits page_release pins tables reader end retention tools journal",
     "fabric.router": (
-        "change clock timers ranges turn fields patterns schedules.due_queue block_store shared publish.producers "
-        "groups.subscription sessions.session publish dead_letters groups advisories event_recorder schedules topics "
-        "sessions.session_table requests transactions read admin commands router"
+        "change clock timers ranges turn fields paging patterns schedules.due_queue block_store rounds shared "
+        "searches sessions.session publish dead_letters groups advisories event_recorder schedules topics sessions "
+        "requests transactions admin read commands router"
     ),
 }
 

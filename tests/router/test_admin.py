@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from fabric.records import GroupSettings
+from fabric.router import paging
 from fabric.router.admin import hub_settings as settings
 from fabric.router.admin.operations import OPERATIONS
 from fabric.router.dead_letters import blocks as letters
 from fabric.router.read import get as reading
-from fabric.router.read import info as info_module
 from fabric.router.read.info import QUESTIONS
 from fabric_protocol import messages as m
 from fabric_protocol.block import encode
@@ -334,7 +334,7 @@ def test_lists_come_in_pages() -> None:
 
 
 def test_a_page_of_long_rows_ends_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(info_module, "PAGE_CHARS_MAX", 2000)
+    monkeypatch.setattr(paging, "PAGE_CHARS_MAX", 2000)
     w = world()
     for i in range(20):
         admin(w, "group.create", group=f"g{i:02}", patterns=["a" * 200])

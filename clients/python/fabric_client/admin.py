@@ -7,18 +7,9 @@ blocking client and something to await with the other. Answers are the hub's own
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, Unpack
 
+from fabric_client.core.arguments import Moment, microseconds, patterns_of
 from fabric_client.core.verdict_exceptions import Seconds, milliseconds
-from fabric_client.options import (
-    GroupOptions,
-    Moment,
-    QueueOptions,
-    Start,
-    TopicOptions,
-    group_fields,
-    microseconds,
-    patterns_of,
-    position,
-)
+from fabric_client.options import GroupOptions, QueueOptions, Start, TopicOptions, group_fields, position
 
 A = TypeVar("A")  # dict[str, Any], or something to await that gives one
 Asking = Callable[[Mapping[str, Any]], A]

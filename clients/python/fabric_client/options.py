@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
 from fabric_client.core import sayable
+from fabric_client.core.arguments import Moment, check_whole, microseconds, patterns_of
 from fabric_client.core.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Fit, Options, fit, level_of
 from fabric_client.core.subscription import PREFETCH, Subscription
 from fabric_client.core.verdict_exceptions import OnError, Seconds, check_on_error, milliseconds, patience, seconds
 from fabric_client.errors import BadMessage
 from fabric_protocol import block
-from fabric_protocol.bounds import TIME_US_MAX
 from fabric_protocol.columns import HeaderValue
 from fabric_protocol.errors import FabricError
 
@@ -36,7 +36,6 @@ Level = Literal["journaled", "received"]
 OnFull = Literal["refuse", "drop_old"]
 Keep = Literal["limits", "until_acked", "last_per_key"]
 Dedupe = Literal["window", "slide", "until_ack"]
-Moment = float | datetime
 
 
 class MessageOptions(TypedDict, total=False):
@@ -185,15 +184,6 @@ def block_options(
     )
 
 
-def microseconds(moment: Moment) -> int:
-    """A time as the wire has it. What has no date is refused here, since no hub could do anything with it."""
-    time_s = moment.timestamp() if isinstance(moment, datetime) else moment
-    is_number = isinstance(time_s, int | float) and not isinstance(time_s, bool)
-    if not is_number or not 0 <= time_s <= TIME_US_MAX / 1e6:  # so is what is not a number
-        raise BadMessage(f"{moment!r} is not a time between 1970 and 9999", "use a datetime, or seconds since 1970")
-    return round(time_s * 1e6)
-
-
 def position(start: Start) -> Any:
     """A place in the journal, as the wire has it."""
     match start:
@@ -237,24 +227,6 @@ def _percent(part: Any) -> int:
     if isinstance(part, bool) or not isinstance(part, int | float) or not 0 <= part <= 1:
         raise FabricError(f"jitter is a number from 0 to 1, not {part!r}", "0.1 is a tenth of the wait")
     return round(part * 100)
-
-
-def patterns_of(given: Any) -> list[str]:
-    """The patterns of a call, each a text. Whether the hub understands them is for the hub to say."""
-    hint = "give each pattern as a text of its own: 'orders.*', 'refunds.*', or *patterns for those of a list"
-    if not isinstance(given, Iterable):
-        raise FabricError(f"patterns {given!r} are not texts", hint)
-    patterns: list[Any] = [given] if isinstance(given, str | bytes) else list(given)
-    for pattern in patterns:
-        if not isinstance(pattern, str):
-            raise FabricError(f"pattern {pattern!r:.60} is {type(pattern).__name__}, not text", hint)
-    return patterns
-
-
-def check_whole(what: str, value: Any, least: int, hint: str) -> None:
-    """Raise unless a number is a whole one, and not below `least`."""
-    if type(value) is not int or value < least:
-        raise FabricError(f"{what} is {least} or more, a whole number, not {value!r}", hint)
 
 
 def subscription_maker(

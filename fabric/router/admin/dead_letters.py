@@ -15,12 +15,12 @@ from fabric.router.dead_letters.index import Box
 from fabric.router.fields import bounded, is_number
 from fabric.router.patterns.view import View
 from fabric.router.publish.publishing import PENDING_BYTES_MAX, RETRY_MS
-from fabric.router.read.get import as_runs
 from fabric.router.turn import Out
 from fabric_protocol.block import Block
 from fabric_protocol.bounds import LETTERS_N, NUMBER_MAX
 from fabric_protocol.errors import BlockError, Code, ProtocolError
 from fabric_protocol.names import canonical, dead_letter_group, unaliased
+from fabric_protocol.runs import runs_of
 
 if TYPE_CHECKING:
     from fabric.router.router import Router
@@ -181,7 +181,7 @@ def redrive(router: "Router", fields: Fields, now: float, out: Out) -> dict[str,
             router.publishing.append(Block(raw))
             size += len(raw)
             done += len(seqs)
-            for first, stop in as_runs(seqs):
+            for first, stop in runs_of(seqs):
                 router.dead_letters.remove(box, first, stop - 1)
     router.counters["redriven"] += done
     return {"group": box.group, "redriven": done, "skipped": skipped, "more": more, "next": reached}
@@ -194,10 +194,10 @@ def discard(router: "Router", fields: Fields, now: float, out: Out) -> dict[str,
     reached, more, skipped = choice.after, False, 0
     if choice.seqs is not None:
         _require_present(router, box, choice.seqs)
-        gone, reached = [(first, stop - 1) for first, stop in as_runs(choice.seqs)], choice.seqs[-1]
+        gone, reached = [(first, stop - 1) for first, stop in runs_of(choice.seqs)], choice.seqs[-1]
     elif choice.filter is not None:
         chosen, skipped, reached, more = _chosen(router, box, choice, guarded=False)
-        gone = [(first, stop - 1) for first, stop in as_runs([letter.seq for letter in chosen])]
+        gone = [(first, stop - 1) for first, stop in runs_of([letter.seq for letter in chosen])]
     else:
         gone, reached, more = _oldest(router, box, choice)
     router.change.begin()

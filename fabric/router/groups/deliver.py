@@ -17,6 +17,7 @@ from fabric.router.turn import Out
 from fabric_protocol.block import Block, pick
 from fabric_protocol.messages import Deliver, Gap, Happening
 from fabric_protocol.names import REDRIVE
+from fabric_protocol.runs import split
 
 # Leases handed out by one group in one go; then others get their turn.
 LEASES_PER_GO: Final = 64
@@ -241,16 +242,3 @@ def note(group: Group, kind: Happening, sub: Subscription, attempt: int, seqs: S
 def flat(runs: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     """Runs as DELIVER writes them: nothing when there is one, since the block's base_seq says it."""
     return () if len(runs) == 1 else tuple(n for a, b in runs for n in (a, b - a + 1))
-
-
-def split(runs: Sequence[tuple[int, int]], take: int) -> tuple[Runs, Runs]:
-    """The first `take` places of the runs, and the rest."""
-    taken: Runs = []
-    for i, (a, b) in enumerate(runs):
-        if b - a > take:
-            if take:
-                taken.append((a, a + take))
-            return taken, [(a + take, b), *runs[i + 1 :]]
-        taken.append((a, b))
-        take -= b - a
-    return taken, []

@@ -5,11 +5,12 @@ from itertools import pairwise, takewhile
 from fabric.router.groups.deliver import LEASES_PER_GO, choose, hand_out_suspect, post, work_ahead
 from fabric.router.groups.group import Group
 from fabric.router.groups.key_locks import PARKED_MAX, Held, Keys, Lock
-from fabric.router.groups.lanes import REMOVED, Runs, Work, fit, next_work
+from fabric.router.groups.lanes import REMOVED, Work, fit, next_work
 from fabric.router.groups.lease import Lease
 from fabric.router.groups.subscription import Subscription
 from fabric.router.turn import Out
 from fabric_protocol.block import Block
+from fabric_protocol.runs import runs_of
 
 
 def hand_out_by_key(group: Group, keys: Keys, now: float, out: Out) -> tuple[list[Lease], bool]:
@@ -197,16 +198,3 @@ def _post_parked(
             assert lease is not None
             leases.append(lease)
     return leases
-
-
-def runs_of(places: list[int]) -> Runs:
-    """Ascending places as runs."""
-    runs: Runs = []
-    start = last = places[0]
-    for place in places[1:]:
-        if place != last + 1:
-            runs.append((start, last + 1))
-            start = place
-        last = place
-    runs.append((start, last + 1))
-    return runs

@@ -7,6 +7,7 @@ A lane moves past what it has no use for whether or not a consumer has credit (`
 and all that follows from it (what is settled, what retention may remove), depends on messages alone.
 """
 
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fabric.router.block_store import SCAN_BLOCKS_MAX, BlockStore
@@ -15,6 +16,7 @@ from fabric.router.groups.lease import DeadLetter, Redelivery
 from fabric.router.turn import Out
 from fabric_protocol.block import Block
 from fabric_protocol.messages import Happening
+from fabric_protocol.runs import runs_of
 
 if TYPE_CHECKING:
     from fabric.router.groups.group import Group
@@ -214,20 +216,8 @@ def _kept(runs: Runs, keep: list[bool]) -> Runs:
     """What is left of the runs when only some places are kept."""
     if all(keep):
         return runs
-    left: Runs = []
-    flags = iter(keep)
-    for a, b in runs:
-        at = -1
-        for place in range(a, b):
-            if next(flags):
-                if at < 0:
-                    at = place
-            elif at >= 0:
-                left.append((at, place))
-                at = -1
-        if at >= 0:
-            left.append((at, b))
-    return left
+    places = chain.from_iterable(range(a, b) for a, b in runs)
+    return runs_of(compress(places, keep))
 
 
 def _without_removed(group: "Group", block: Block, runs: Runs, out: Out) -> Runs:

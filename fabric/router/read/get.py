@@ -16,6 +16,7 @@ from fabric_protocol.bounds import GET_N, NUMBER_MAX
 from fabric_protocol.errors import Code, ProtocolError
 from fabric_protocol.messages import Got
 from fabric_protocol.names import DEAD, canonical, check_topic, unaliased
+from fabric_protocol.runs import Runs, runs_of, split
 
 BYTES_MAX: Final = 4 << 20  # of blocks in one answer; a larger message comes alone
 READ_BYTES_MAX: Final = 16 << 20  # looked at for one answer
@@ -26,8 +27,6 @@ TURN_BYTES_MAX: Final = 32 << 20  # answered to all clients together in one turn
 PATTERNS_MAX: Final = 64
 VIEWS_MAX: Final = 256  # remembered
 _FIELDS: Final = ("topic", "pattern", "seq", "time_us", "n", "last", "before", "by_key")
-
-Runs = list[tuple[int, int]]
 
 
 class _Order(NamedTuple):
@@ -230,7 +229,7 @@ class Reading:
             if page.full:
                 following = min(following, base + places[0])
                 break
-            stop = page.take(block, as_runs(places))
+            stop = page.take(block, runs_of(places))
             if stop <= base + places[-1]:
                 following = min(following, stop)
                 break
@@ -290,29 +289,7 @@ class Reading:
             and (not dead[index[at]] or self._letters.holds(block.topics[index[at]], base + at))
             and not (superseded is not None and superseded(block, at))
         ]
-        return as_runs(places)
-
-
-def as_runs(places: list[int]) -> Runs:
-    """Ascending numbers as runs (start, stop)."""
-    runs: Runs = []
-    for at in places:
-        if runs and runs[-1][1] == at:
-            runs[-1] = (runs[-1][0], at + 1)
-        else:
-            runs.append((at, at + 1))
-    return runs
-
-
-def split(runs: Runs, take: int) -> tuple[Runs, Runs]:
-    """The first `take` places of the runs, and the rest."""
-    taken: Runs = []
-    for i, (a, b) in enumerate(runs):
-        if b - a > take:
-            return taken + ([(a, a + take)] if take else []), [(a + take, b), *runs[i + 1 :]]
-        taken.append((a, b))
-        take -= b - a
-    return taken, []
+        return runs_of(places)
 
 
 def got(rid: int, block: Block, runs: Runs) -> Got:

@@ -4,15 +4,15 @@ Lists come in pages, because an answer has a mebibyte at most: a page has up to 
 are long; `more` says that there are others and `next` what to give as `after`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fabric.router.admin.dead_letters import box_of
 from fabric.router.admin.groups import as_map, find
 from fabric.router.dead_letters.index import Box
-from fabric.router.fields import bounded, is_number
+from fabric.router.fields import is_number
 from fabric.router.groups.group import Group
-from fabric_protocol.bounds import INFO_N
+from fabric.router.paging import page
 from fabric_protocol.errors import Code, ProtocolError
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 Fields = Mapping[str, Any]
 Row = dict[str, Any]
 
-PAGE_CHARS_MAX: Final = 200_000  # at most four times as many bytes
 MEMBERS_MAX: Final = 1_000  # described with one group
 
 
@@ -132,19 +131,6 @@ QUESTIONS: Final[dict[str, Callable[["Router", Fields], Row]]] = {
     "schedules": _schedules,
     "dlq": _dead_letters,
 }
-
-
-def page(name: str, fields: Fields, keys: Iterable[Any], row_of: Callable[[Any], Row]) -> Row:
-    """The rows of ascending keys, as many as one answer holds."""
-    n = bounded(fields, "n", *INFO_N)
-    rows: list[Row] = []
-    last, chars = None, 0
-    for key in keys:
-        if len(rows) >= n or chars > PAGE_CHARS_MAX:
-            return {name: rows, "more": True, "next": last}
-        rows.append(row_of(key))
-        last, chars = key, chars + len(repr(rows[-1]))
-    return {name: rows, "more": False}
 
 
 def _after(fields: Fields, kind: type, default: Any) -> Any:

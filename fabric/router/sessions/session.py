@@ -1,11 +1,13 @@
 """A session: what the hub knows of one client, for longer than one connection lasts."""
 
 from hashlib import blake2b
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from fabric.router.groups.subscription import Subscription
-from fabric.router.publish.producers import Producer
 from fabric_protocol.messages import PeerId
+
+if TYPE_CHECKING:
+    from fabric.router.groups.subscription import Subscription
+    from fabric.router.publish.producers import Producer
 
 CHANNELS_MAX: Final = 1_024  # subscriptions of one session
 SILENT_BEATS: Final = 3  # so many heartbeats missed and the hub stops sending

@@ -19,6 +19,7 @@ from fabric.router.timers import NEVER, Timers
 from fabric.router.topics.topic import Topic, places_of
 from fabric.router.turn import Out, TurnBuffer
 from fabric_protocol.block import Block
+from fabric_protocol.runs import runs_of
 
 if TYPE_CHECKING:
     from fabric.router.groups.group import Group
@@ -271,15 +272,8 @@ class TopicRetention:
         """Places of messages that a group wanted, has not come to yet, and that retention has removed."""
         removed, names = self._shared.block_store.removed, block.topic_names()
         first = max(group.reached(block.priority), block.base_seq)
-        runs: list[tuple[int, int]] = []
-        for a, b in wanted_runs(group, block, first, block.last_seq):
-            for at in range(a, b):
-                if block.base_seq + at < removed.get(names[at], 0):
-                    if runs and runs[-1][1] == at:
-                        runs[-1] = runs[-1][0], at + 1
-                    else:
-                        runs.append((at, at + 1))
-        return runs
+        places = (at for run in wanted_runs(group, block, first, block.last_seq) for at in range(*run))
+        return runs_of(at for at in places if block.base_seq + at < removed.get(names[at], 0))
 
     def sweep(self, out: Out) -> None:
         """What waited until no group could meet it in memory any more."""

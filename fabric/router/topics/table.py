@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from fabric.records import Record, SaveGroup, SaveTopic, TopicSettings
+from fabric.router.paging import page
 from fabric.router.publish.publishing import Publishing
 from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
@@ -379,8 +380,6 @@ class TopicTable:
             known = topic is not None and not topic.deleted
             row = self.describe(topic) if topic is not None else {"topic": name, "settings": as_map(DEFAULTS)}
             return {**row, "configured": known, "groups": [group.name for group in self.retention.owners(name)]}
-        from fabric.router.read.info import page
-
         after = fields.get("after") or ""
         names = sorted(name for name in self.tracked if name > str(after))
         answer = page("topics", fields, names, lambda name: self.describe(self._topics[name]))

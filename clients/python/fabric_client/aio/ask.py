@@ -10,6 +10,7 @@ from fabric_client.aio import consumer as async_consumer
 from fabric_client.aio import worker as async_worker
 from fabric_client.aio.base import AsyncBase
 from fabric_client.aio.consumer import AsyncConsumer
+from fabric_client.core.arguments import Moment, patterns_of
 from fabric_client.core.inbox import Mailbox, addressed, inbox, mailbox_settings
 from fabric_client.core.message import Message
 from fabric_client.core.reading import Reading
@@ -19,15 +20,7 @@ from fabric_client.core.unconfirmed import Pending
 from fabric_client.core.verdict_exceptions import Seconds, patience, seconds
 from fabric_client.core.work_queue import check_handler
 from fabric_client.io.shifts import Shifts
-from fabric_client.options import (
-    ANSWER_S,
-    REQUEST_GRACE_S,
-    Moment,
-    check_concurrency,
-    message_of,
-    patterns_of,
-    subscription_maker,
-)
+from fabric_client.options import ANSWER_S, REQUEST_GRACE_S, check_concurrency, message_of, subscription_maker
 from fabric_protocol import messages as m
 from fabric_protocol.columns import HeaderValue
 

@@ -8,6 +8,7 @@ from fabric_client.aio import consumer as async_consumer
 from fabric_client.aio import worker as async_worker
 from fabric_client.aio.base import AsyncBase
 from fabric_client.aio.consumer import AsyncConsumer, OnRefresh
+from fabric_client.core.arguments import patterns_of
 from fabric_client.core.batch import Batch
 from fabric_client.core.fetchers import Fetchers, fetched
 from fabric_client.core.message import Message
@@ -25,7 +26,6 @@ from fabric_client.options import (
     Start,
     check_concurrency,
     fetch_request,
-    patterns_of,
     subscription_maker,
 )
 

@@ -25,11 +25,12 @@ from fabric_client.core.verdict_exceptions import (
     retry_argument,
     verdict_of,
 )
-from fabric_client.core.verdict_rows import Row, extend, extend_range, runs
+from fabric_client.core.verdict_rows import Row, extend, extend_range
 from fabric_protocol.block import Block, cut
 from fabric_protocol.columns import HeaderValue
 from fabric_protocol.errors import FabricError
 from fabric_protocol.messages import Verdict
+from fabric_protocol.runs import runs_of
 
 if TYPE_CHECKING:
     from fabric_client.core.subscription import Subscription
@@ -257,7 +258,7 @@ class Batch:
     def without(self, indexes: Collection[int]) -> "list[Batch]":
         """What is left of the batch without some of its messages, as batches of neighbours."""
         left = [index for index in range(self.count) if index not in indexes]
-        return [self.piece(start, stop) for start, stop in runs(left)]
+        return [self.piece(start, stop) for start, stop in runs_of(left)]
 
     def piece(self, start: int, stop: int) -> "Batch":
         """Messages start..stop-1 as a batch of their own. For a batch that nobody has seen."""

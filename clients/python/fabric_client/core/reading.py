@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from fabric_client.core import sayable
+from fabric_client.core.arguments import Moment, check_whole, microseconds
 from fabric_client.core.message import Message
 from fabric_client.core.requests import read
-from fabric_client.options import Moment, check_whole, microseconds
 from fabric_protocol import messages as m
 
 PAGE: Final = 1_000  # what one GET gives at most

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fabric_client.core import sayable
+from fabric_client.core.arguments import patterns_of
 from fabric_client.core.batch import Batch
 from fabric_client.core.message import Message
 from fabric_client.core.outgoing import check_topic, fit
 from fabric_client.core.subscription import Subscription
 from fabric_client.core.verdict_exceptions import milliseconds
 from fabric_client.errors import RemoteError
-from fabric_client.options import patterns_of
 from fabric_protocol import block
 from fabric_protocol import messages as m
 from fabric_protocol.block import Block

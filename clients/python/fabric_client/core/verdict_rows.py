@@ -34,14 +34,3 @@ def drained(rows: "deque[Row]") -> list[Row]:
     while rows:
         extend_range(found, *rows.popleft())
     return found
-
-
-def runs(indexes: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending indexes as (start, stop) pairs."""
-    found: list[tuple[int, int]] = []
-    for index in indexes:
-        if found and found[-1][1] == index:
-            found[-1] = (found[-1][0], index + 1)
-        else:
-            found.append((index, index + 1))
-    return found

@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Any, overload
 
 from fabric_client.admin import Admin
+from fabric_client.core.arguments import Moment, patterns_of
 from fabric_client.core.inbox import Mailbox, addressed, inbox, mailbox_settings
 from fabric_client.core.message import Message
 from fabric_client.core.reading import Reading
@@ -15,15 +16,7 @@ from fabric_client.core.unconfirmed import Pending
 from fabric_client.core.verdict_exceptions import Seconds, patience, seconds
 from fabric_client.core.work_queue import check_handler
 from fabric_client.io.shifts import Shifts
-from fabric_client.options import (
-    ANSWER_S,
-    REQUEST_GRACE_S,
-    Moment,
-    check_concurrency,
-    message_of,
-    patterns_of,
-    subscription_maker,
-)
+from fabric_client.options import ANSWER_S, REQUEST_GRACE_S, check_concurrency, message_of, subscription_maker
 from fabric_client.sync import consumer, worker
 from fabric_client.sync.base import Base
 from fabric_client.sync.consumer import Consumer

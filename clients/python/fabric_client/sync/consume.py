@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, Unpack
 
+from fabric_client.core.arguments import patterns_of
 from fabric_client.core.batch import Batch
 from fabric_client.core.fetchers import Fetchers, fetched
 from fabric_client.core.message import Message
@@ -21,7 +22,6 @@ from fabric_client.options import (
     Start,
     check_concurrency,
     fetch_request,
-    patterns_of,
     subscription_maker,
 )
 from fabric_client.sync import consumer, worker

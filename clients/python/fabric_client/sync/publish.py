@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Unpack, overload
 
+from fabric_client.core.arguments import Moment
 from fabric_client.core.outgoing import LANE_BODY_MAX, Fit, Options
 from fabric_client.core.publisher import Publisher
 from fabric_client.core.receipt import Receipt, Scheduled, total
@@ -17,7 +18,6 @@ from fabric_client.options import (
     ANSWER_S,
     PUBLISH_S,
     MessageOptions,
-    Moment,
     PublishOptions,
     ScheduleOptions,
     message_of,

@@ -24,6 +24,7 @@ from fabric.router.publish.dedupe.segment import BUCKET, BUCKETS, ERA_KEYS, FILT
 from fabric.router.publish.dedupe.segment_filter import SPAN_BYTES, SPAN_ERAS, Spans
 from fabric_protocol.block import Block, select
 from fabric_protocol.errors import Code, ProtocolError
+from fabric_protocol.runs import runs_of
 
 # Memory for what is known of keys: the filters of all eras and spans, nine bytes for each key. (The era that grows, and
 # the one before it until it is on disk, have some 17 MiB more each.) 128 eras are 60 million keys: ten minutes of
@@ -374,10 +375,4 @@ def _selected(block: Block, kept: Sequence[int]) -> Block | None:
     """The block of these messages alone; None when there are none."""
     if len(kept) == block.count:
         return block
-    runs: list[tuple[int, int]] = []
-    for index in kept:
-        if runs and runs[-1][1] == index:
-            runs[-1] = runs[-1][0], index + 1
-        else:
-            runs.append((index, index + 1))
-    return Block(select(block, runs)) if runs else None
+    return Block(select(block, runs_of(kept))) if kept else None

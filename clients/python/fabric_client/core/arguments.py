@@ -1,0 +1,38 @@
+"""Arguments of calls that are checked before anything is sent."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from fabric_client.errors import BadMessage
+from fabric_protocol.bounds import TIME_US_MAX
+from fabric_protocol.errors import FabricError
+
+Moment = float | datetime
+
+
+def microseconds(moment: Moment) -> int:
+    """A time as the wire has it. What has no date is refused here, since no hub could do anything with it."""
+    time_s = moment.timestamp() if isinstance(moment, datetime) else moment
+    is_number = isinstance(time_s, int | float) and not isinstance(time_s, bool)
+    if not is_number or not 0 <= time_s <= TIME_US_MAX / 1e6:  # so is what is not a number
+        raise BadMessage(f"{moment!r} is not a time between 1970 and 9999", "use a datetime, or seconds since 1970")
+    return round(time_s * 1e6)
+
+
+def patterns_of(given: Any) -> list[str]:
+    """The patterns of a call, each a text. Whether the hub understands them is for the hub to say."""
+    hint = "give each pattern as a text of its own: 'orders.*', 'refunds.*', or *patterns for those of a list"
+    if not isinstance(given, Iterable):
+        raise FabricError(f"patterns {given!r} are not texts", hint)
+    patterns: list[Any] = [given] if isinstance(given, str | bytes) else list(given)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise FabricError(f"pattern {pattern!r:.60} is {type(pattern).__name__}, not text", hint)
+    return patterns
+
+
+def check_whole(what: str, value: Any, least: int, hint: str) -> None:
+    """Raise unless a number is a whole one, and not below `least`."""
+    if type(value) is not int or value < least:
+        raise FabricError(f"{what} is {least} or more, a whole number, not {value!r}", hint)
