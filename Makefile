@@ -3,7 +3,17 @@
 VENV   := .venv
 PYTHON ?= python3
 BIN    := $(VENV)/bin
+CORE   := $(VENV)/.core
 STAMP  := $(VENV)/.installed
+UV     := $(shell command -v uv 2>/dev/null)
+ifdef UV
+MAKE_VENV := uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+INSTALL   := uv pip install --python $(BIN)/python
+else
+MAKE_VENV := $(PYTHON) -m venv $(VENV)
+INSTALL   := $(BIN)/python -m pip install --disable-pip-version-check
+endif
+SOURCES := --editable clients/python --editable
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test cluster crash simulate lint format bench generated clean
@@ -13,13 +23,19 @@ help:  ## list the targets
 
 venv: $(STAMP)  ## an environment in .venv with everything in it, brought up to date when pyproject.toml changes
 
-$(STAMP): pyproject.toml
+$(CORE): pyproject.toml clients/python/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'error: fabric needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
+	@echo 'installing the hub, the client and the command line into $(VENV) ...'
+	@$(MAKE_VENV)
+	@$(INSTALL) $(SOURCES) .
 	@touch $@
 
-demo: $(STAMP)  ## a hub in a temporary folder with sample traffic
+$(STAMP): $(CORE)
+	@echo 'installing Spark and the tools for tests into $(VENV); this takes a minute ...'
+	@$(INSTALL) --quiet $(SOURCES) '.[dev,spark]'
+	@touch $@
+
+demo: $(CORE)  ## a hub in a temporary folder with sample traffic
 	$(BIN)/fabric demo
 
 test: $(STAMP)  ## all tests, in parallel

@@ -35,7 +35,7 @@ FLOOR: Final = ("fabric_protocol", "fabric.errors", "fabric.records", "fabric.ev
 # The longest matching name decides. A module that no name matches fails the tests.
 ROOMS: Final = {
     "fabric_protocol": Room(("fabric_protocol",), ("msgpack",), PURE),
-    "fabric": Room(),
+    "fabric": Room(("fabric_protocol",)),
     "fabric.__main__": Room(("fabric.cli",)),
     "fabric.errors": Room(("fabric_protocol",), (), PURE),
     "fabric.records": Room(("fabric_protocol",), (), PURE),
