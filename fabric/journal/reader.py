@@ -137,7 +137,10 @@ class Reader:
         return self.events.next_number()
 
     def block_at(self, seq: int) -> Block | Damaged | None:
-        """The block that holds seq; None when retention has removed it or it is not written yet."""
+        """The block that holds seq; None when retention has removed the block or it is not written yet.
+
+        The first block is given also for its seqs below `first_seq`: their deliveries may have to be sent again.
+        """
         last_seq = self._journal.open_chunk.last_seq
         if seq > last_seq:
             return None
