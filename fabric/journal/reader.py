@@ -139,7 +139,7 @@ class Reader:
     def block_at(self, seq: int) -> Block | Damaged | None:
         """The block that holds seq; None when retention has removed the block or it is not written yet.
 
-        The first block is given also for its seqs below `first_seq`: their deliveries may have to be sent again.
+        The first block is given also for its seqs below `first_seq`: the router compares with the first seq itself.
         """
         last_seq = self._journal.open_chunk.last_seq
         if seq > last_seq:
