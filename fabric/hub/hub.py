@@ -188,7 +188,7 @@ class Hub:
         self._router.clock.set(time.time_ns() // 1000, now)
         self.counters["turns"] += 1
         has_news = self._journal_thread.wake_fd in ready
-        if has_news and self._arrivals.count:  # much is to be done: those who wait for the disk shall not wait for it
+        if has_news and self._arrivals.count:  # confirmations leave before the commands that wait are processed
             self._journal_news(now, out)
             self._send(out)
             out, has_news = [], False

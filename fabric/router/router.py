@@ -346,7 +346,7 @@ class Router:
             self.advisories.say("$sys.topic.trimmed", topic=topic, floor=floor, unsettled=unsettled)
 
     def _is_over(self, topic: str, seq: int) -> bool:
-        """Whether nobody waits for a message any more: all have settled it, it is removed, or it is too old."""
+        """Whether no group will get a message any more: all have settled it, it is removed, or it has expired."""
         first_seq = max(self.block_store.first_seq, self.block_store.removed.get(topic, 0))
         return seq < first_seq or self.dispatcher.is_settled(topic, seq) or self._is_too_old(topic, seq)
 
