@@ -13,7 +13,7 @@ AT_ONCE = 8
 
 
 async def handle(message: Message, ctx: Transaction) -> None:
-    """Returning acks; an exception asks the hub to deliver it again."""
+    """If this returns, the message is acked; if it raises, the hub delivers the message again."""
     await asyncio.sleep(0.01)  # some slow service
     ctx.publish("invoices.created", {"order": message.data["id"]})
     print(f"invoice for order {message.data['id']}")

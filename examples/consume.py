@@ -18,10 +18,10 @@ def charge(order: dict[str, float]) -> None:
 def main(group: str = "billing", seconds: str = "") -> None:
     timeout = float(seconds) if seconds else None
     with fabric_client.connect() as fab:
-        # prefetch: a few messages in hand, the rest stays with the hub for other workers.
+        # prefetch: this consumer holds a few messages, the others stay in the hub for other consumers.
         for message in fab.consume("orders.created", group=group, prefetch=20, timeout=timeout):
             try:
-                with message:  # leaving it acks; an exception asks the hub to deliver it again
+                with message:  # a normal end acks the message; an exception retries it
                     charge(message.data)
                     print(f"charged order {message.data['id']} (seq {message.seq}, attempt {message.attempt})")
             except ValueError as error:

@@ -9,7 +9,7 @@ import fabric_client
 def main() -> None:
     with fabric_client.connect() as fab:
         soon = fab.publish("reminders.due", {"order": 7}, delay=0.5, ttl=3600)
-        fab.publish("metrics.collect", b"", every=60, name="collector")  # a name: starting again replaces it
+        fab.publish("metrics.collect", b"", every=60, name="collector")  # the next start replaces it by its name
         never = fab.publish("reminders.due", {"order": 8}, delay=3600)
         print(f"order 7 is due at {soon.due:%H:%M:%S}")
 

@@ -1,4 +1,4 @@
-"""A consumer with a local copy, which is told to load it anew.
+"""A consumer with a local copy; a refresh tells it to load the copy anew.
 
 python examples/local_copy.py
 """
@@ -10,7 +10,7 @@ import time
 import fabric_client
 from fabric_client import Client, Refresh
 
-GROUP = f"copy-{os.getpid()}"  # of its own: each copy needs every message
+GROUP = f"copy-{os.getpid()}"  # a group of its own: each copy needs every message
 
 
 def follow(fab: Client, copy: dict[str | None, str], loaded: threading.Event) -> None:
@@ -38,7 +38,7 @@ def main() -> None:
         thread.start()
         while copy != {"apple": "5", "pear": "4"}:
             time.sleep(0.01)
-        copy["apple"] = "wrong"  # a copy can go bad; the journal does not
+        copy["apple"] = "wrong"  # damage the copy; the refresh repairs it
         fab.flush()
         fab.admin.groups.refresh(GROUP, start="first")
         loaded.wait(10)

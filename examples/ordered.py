@@ -1,4 +1,4 @@
-"""Messages of one key stay in order, even when one of them fails and has to wait; other keys overtake it.
+"""Messages of one key stay in order, also when one of them fails and waits; messages of other keys overtake it.
 
 python examples/ordered.py
 """
@@ -17,7 +17,7 @@ def main() -> None:
     def handle(message: Message) -> None:
         customer, step = message.key or "", message.data["step"]
         if (customer, step) == ("alice", 2) and message.attempt == 1:
-            raise Retry(0.3, "alice is on holiday")  # her later steps wait for this one
+            raise Retry(0.3, "alice is on holiday")  # later steps of the key wait for this one
         time.sleep(0.01)
         with lock:
             seen[customer].append(step)

@@ -1,4 +1,4 @@
-"""Ask and answer: two clients of one hub, one reply, several replies, and nobody there.
+"""Ask and answer: two clients of one hub, one reply, several replies, and a topic without a responder.
 
 python examples/request_reply.py
 """

@@ -28,7 +28,7 @@ with fabric_client.connect() as fab:
         fab.publish_nowait(f"orders.{order['country']}", order, key=str(order["customer"]), headers={"source": "shop"})
     fab.flush()
 
-# %% A snapshot: consistent, checked, and shared with the one before as far as they are the same
+# %% Take a snapshot: consistent, checked, and sharing files with the snapshot before it
 made = create_in(JOURNAL, SNAPSHOTS)
 print(f"{made.manifest.messages} messages in {made.path}")
 

@@ -15,11 +15,11 @@ TROUBLE: set[int] = set()
 def invoice(message: Message, ctx: Transaction) -> None:
     order = message.data["id"]
     if order == 13:
-        raise Reject("nobody pays this one")  # to the dead letters, now
+        raise Reject("order 13 is never paid")  # a dead letter at once
     ctx.publish("parcels.invoiced", {"order": order}, key=str(order))
     if order % 5 == 0 and order not in TROUBLE:
         TROUBLE.add(order)
-        raise RuntimeError("the printer is on fire")  # nothing was published; the message comes again
+        raise RuntimeError("the printer is on fire")  # nothing is published; the message is delivered again
 
 
 def main(seconds: str = "2") -> None:
@@ -27,7 +27,7 @@ def main(seconds: str = "2") -> None:
     with fabric_client.connect() as fab:
         first = fab.publish_many("parcels.packed", [{"id": number} for number in range(20)]).seq
         fab.work("parcels.packed", invoice, group="parcels", concurrency=4, backoff_first=0.1, timeout=float(seconds))
-        # From this run on: there may have been others on this hub.
+        # Only of this run: the hub may have messages of earlier runs.
         invoices = [message.data["order"] for message in fab.get("parcels.invoiced", seq=first, n=1000)]
         letters = fab.admin.dead_letters("parcels").list(after=first)["letters"]
         print(f"{len(invoices)} invoices for {len(set(invoices))} orders")

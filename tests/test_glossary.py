@@ -1,11 +1,12 @@
-"""docs/glossary.md holds each word once, in order and in one sentence."""
+"""docs/glossary.md holds each word once, in order and in one sentence; documents use its nouns for programs."""
 
 import re
+from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.test_house import LINK, ROOT
+from tests.test_house import DOCUMENTS, LINK, ROOT
 
 PAGE: Final = ROOT / "docs/glossary.md"
 PARTS: Final = dict(
@@ -15,6 +16,14 @@ OURS: Final = "The words of Fabric"
 FIELD: Final = "The words of the field"
 LIFECYCLE: Final = {"ready", "leased", "retrying", "suspect", "settled", "dead"}
 SENTENCE_END: Final = re.compile(r"[.!?](?=\s|$)")
+GENERATED: Final = ROOT / "docs/cli.md"  # its words are those of the commands
+WRITTEN: Final = [
+    path for path in (*DOCUMENTS, *ROOT.glob("spark/*.md"), *ROOT.glob("tests/**/*.md")) if path != GENERATED
+]
+# Pronouns that stand for a program or a part of one; the glossary has nouns for all of them.
+RIDDLES: Final = re.compile(
+    r"\b(?:who|whom|whoever|nobody|somebody|someone|everybody|everyone|anybody|anyone|no one)\b", re.IGNORECASE
+)
 
 
 def entries(part: str) -> dict[str, str]:
@@ -54,3 +63,17 @@ def test_a_word_of_the_field_leads_to_one_of_ours() -> None:
         links = [link.removeprefix("#") for link in LINK.findall(text)]
         assert links, word
         assert set(links) <= anchors, word
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
+)
+def test_a_page_leads_to_the_glossary(path: Path) -> None:
+    links = LINK.findall(path.read_text(encoding="utf-8"))
+    assert path in (PAGE, GENERATED) or any(link.partition("#")[0].endswith("glossary.md") for link in links)
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_document_names_its_subjects(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [f"{number}: {line}" for number, line in enumerate(lines, 1) if RIDDLES.search(line)] == []

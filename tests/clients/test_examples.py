@@ -53,7 +53,7 @@ def later(url: str) -> None:
 
 
 def transaction(url: str) -> None:
-    assert example(url, "transaction.py", "1") == ["19 invoices for 19 orders", "dead: ['nobody pays this one']"]
+    assert example(url, "transaction.py", "1") == ["19 invoices for 19 orders", "dead: ['order 13 is never paid']"]
 
 
 def request_reply(url: str) -> None:
