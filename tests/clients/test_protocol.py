@@ -5,7 +5,11 @@ import re
 import pytest
 
 from clients import dumps
+from fabric.router.groups.dispatcher import GROUPS_MAX
 from fabric.router.groups.verdict_rows import ROWS_MAX
+from fabric.router.requests.requests import OPEN_MAX, OPEN_PER_SESSION_MAX, WAITING_BYTES_MAX
+from fabric.router.requests.services import QUEUE_MAX, QUEUE_PER_HANDLER
+from fabric.router.sessions.session_table import SESSIONS_MAX
 from fabric_protocol import block as b
 from fabric_protocol import columns, meta, wire
 from fabric_protocol import messages as m
@@ -58,6 +62,10 @@ def test_the_head_is_as_in_the_table() -> None:
         f"({m.META_BYTES_MAX >> 20} MiB), arrays of {meta.ROWS_MAX:,}, maps {wire.DEPTH_MAX} deep |",
         f"| {meta.CONTROL_BYTES_MAX >> 10} KiB |",
         f"| {meta.ROWS_MAX:,}; {ROWS_MAX:,} once merged |",
+        f"| {SESSIONS_MAX:,}; more are `BUSY` |",
+        f"| {GROUPS_MAX:,}; more are `BUSY` |",
+        f"| {OPEN_PER_SESSION_MAX:,} and {OPEN_MAX:,} |",
+        f"| {QUEUE_PER_HANDLER} for each handler, at most {QUEUE_MAX:,}; {WAITING_BYTES_MAX >> 20} MiB |",
         f"| {wire.REASON_CHARS_MAX:,} characters |",
         f"| {wire.ERROR_CHARS_MAX} characters |",
     ],
