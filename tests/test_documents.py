@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import click
 import pytest
 
 import fabric_client
@@ -13,7 +14,7 @@ from docs import reference
 from fabric.cli import main
 from tests.hub.hostile import HubProcess
 from tests.patience import PATIENCE_S
-from tests.test_house import FENCE, ROOT
+from tests.test_house import DOCUMENTS, FENCE, ROOT
 
 # Pages about Spark need Spark, and a snapshot: tests/spark/test_pages.py sees to them.
 PAGES: Final = [path for path in sorted((ROOT / "docs").glob("*.md")) if not path.name.startswith("spark")]
@@ -79,3 +80,28 @@ def test_every_command_and_option_is_in_the_reference() -> None:
                 else []
             )
             assert all(squeezed(text) in shown[path] for text in wanted), f"{path}: run python docs/reference.py"
+
+
+SPAN: Final = re.compile(r"`fabric\s+([a-z][^`]*)`")
+SPOKEN_OF: Final = sorted(
+    {
+        " ".join(span.split())
+        for path in DOCUMENTS
+        for span in SPAN.findall(re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.S | re.M))
+    }
+)
+
+
+@pytest.mark.parametrize("span", SPOKEN_OF)
+def test_a_command_in_a_sentence_exists(span: str) -> None:
+    """Commands and options that a page names without showing them: they exist."""
+    command: click.Command = main
+    context = click.Context(main, info_name="fabric")
+    for word in re.split(r"[ =]", span):
+        if isinstance(command, click.Group) and not word.startswith("-"):
+            found = command.get_command(context, word)
+            assert found is not None, f"fabric {span}: there is no {word}"
+            command, context = found, click.Context(found, parent=context, info_name=word)
+        elif word.startswith("-"):
+            known = {name for parameter in command.get_params(context) for name in parameter.opts}
+            assert word in known, f"fabric {span}: there is no option {word}"
