@@ -2,17 +2,18 @@
 
 import ast
 import re
+from collections.abc import Iterable
 from typing import Final
 
 import pytest
 
-from tests.test_house import DOOR, DOORS, MODULES, ROOMS, ROOT, Room, longest
+from tests.test_house import DOOR, DOORS, FLOOR, MODULES, ROOMS, ROOT, Room, longest
 
 PAGE: Final = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 README: Final = (ROOT / "README.md").read_text(encoding="utf-8")
 STEPS: Final = re.findall(r"^(\d+)\. `([\w.]+)` ", PAGE, re.MULTILINE)
 STEPS_MAX: Final = 25
-ROWS: Final = re.findall(r"^\| `([\w.]+)` \| (.*?) \| (.*?) \|$", PAGE, re.MULTILINE)
+ROWS: Final = re.findall(r"^\| (`[^|]+`) \| ([^|]+?) \| ([^|]+?) \|$", PAGE, re.MULTILINE)
 
 
 def functions(module: str) -> set[str]:
@@ -62,15 +63,37 @@ def test_the_walk_is_short_and_numbered() -> None:
     assert len({name for _, name in STEPS}) == len(STEPS)
 
 
-def row(name: str, room: Room) -> tuple[str, str, str]:
-    ours = ", ".join(f"`{one}`" for one in room.ours if one != name)
-    return name, ours or "–", ", ".join(room.libraries) or "–"
+def row(names: Iterable[str], room: Room) -> tuple[str, str, str]:
+    """A row of the table. The four modules and packages of the floor are one word there."""
+    ours = [one for one in room.ours if one not in names]
+    if set(FLOOR) <= set(ours):
+        ours = ["the floor", *(one for one in ours if one not in FLOOR)]
+    shown = ", ".join(one if " " in one else f"`{one}`" for one in ours)
+    return ", ".join(f"`{name}`" for name in names), shown or "–", ", ".join(room.libraries) or "–"
 
 
 def test_the_table_of_rooms_is_that_of_the_rules() -> None:
-    rules = [row(name, room) for name, room in ROOMS.items()] + [row(name, DOOR) for name in DOORS]
-    expected = "\n".join(f"| `{name}` | {ours} | {libraries} |" for name, ours, libraries in rules)
+    rules = [*(row((name,), room) for name, room in ROOMS.items()), row(DOORS, DOOR)]
+    expected = "\n".join(f"| {names} | {ours} | {libraries} |" for names, ours, libraries in rules)
     assert rules == ROWS, f"docs/architecture.md: the table of rooms must be\n{expected}"
+    assert "**floor** is {}, {}, {} and {}.".format(*(f"`{name}`" for name in FLOOR)) in PAGE
+
+
+def test_imports_point_down_in_the_picture() -> None:
+    lines = [line.split() for line in re.findall(r"^    [|v]  (fabric.+)$", PAGE, re.MULTILINE)]
+    height = {name: -number for number, line in enumerate(lines) for name in line}
+    assert sorted(height) == sorted({*ROOMS, *DOORS})
+    for name in height:
+        room = ROOMS.get(name, DOOR)
+        others = [one for one in room.ours if one in height and not related(one, name)]
+        assert [one for one in others if height[one] >= height[name]] == [], name
+
+
+def related(one: str, other: str) -> bool:
+    """Whether two names are of one room: one lies inside the other, or both are doors."""
+    if one in DOORS and other in DOORS:
+        return True
+    return "fabric" not in (one, other) and (longest(one, [other]) or longest(other, [one])) is not None
 
 
 def map_of_rooms() -> list[str]:
