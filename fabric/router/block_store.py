@@ -15,6 +15,9 @@ SHELF_BYTES_MAX: Final = 24 << 20
 # Non-matching blocks looked at in one go, so that a narrow group cannot hold up a turn.
 SCAN_BLOCKS_MAX: Final = 256
 SCAN_TOPICS_MAX: Final = 4_096
+# Blocks that were read from disk and wait for credit: each is read once, however often its group has to stop at it.
+KEPT_BLOCKS_MAX: Final = 8
+KEPT_BYTES_MAX: Final = 1 << 20  # of one of them; a larger one is read again
 GONE_MAX: Final = 32  # dropped blocks that wait to be cleared together, since the front of a list is dear to cut
 
 
@@ -81,6 +84,7 @@ class BlockStore:
         self._bases: list[int] = []  # base_seq of each
         self._start = 0
         self._bytes = 0
+        self._kept: dict[int, Block] = {}  # by the seq that will be asked for, the oldest first
         self.first_seq = 1  # what lies below is removed, also when it is still in memory
         self.begins_at = 1  # where the journal begins, as the router was told
         self.removed: dict[str, int] = {}  # topic -> its messages with a seq below were removed
@@ -103,6 +107,18 @@ class BlockStore:
         """Whether seq is not before what is in memory."""
         return self._start < len(self._bases) and seq >= self._bases[self._start]
 
+    def keep(self, seq: int, block: Block) -> None:
+        """A group stops at a seq of a block, and will ask for it again."""
+        if len(block.raw) <= KEPT_BYTES_MAX and not self.holds(seq):
+            self._kept[seq] = block
+            if len(self._kept) > KEPT_BLOCKS_MAX:
+                del self._kept[next(iter(self._kept))]
+
+    def discard(self, block: Block) -> None:
+        """A block is removed from disk, and must not be found here."""
+        for seq in [seq for seq in self._kept if block.base_seq <= seq <= block.last_seq]:
+            del self._kept[seq]
+
     def at(self, seq: int) -> Block | Damaged | None:
         """The block that holds seq."""
         if seq < self.first_seq:
@@ -120,6 +136,9 @@ class BlockStore:
     def find(self, cursor: int, horizon: int, wanted: Callable[[str], bool]) -> Found:
         """The first block at or after cursor, up to horizon, with a wanted topic."""
         if not self.holds(cursor):
+            kept = self._kept.pop(cursor, None)
+            if kept is not None and cursor >= self.reader.begins_at and any(map(wanted, kept.topics)):
+                return Found(kept, cursor, more=False)
             block, reached = self.reader.next_block(cursor, wanted)
             return Found(block, cursor, more=False) if block else Found(None, reached, more=reached <= horizon)
         blocks, at, topics = self._blocks, bisect_right(self._bases, cursor) - 1, 0

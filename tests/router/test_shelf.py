@@ -1,6 +1,8 @@
 """The block store keeps the latest blocks, and no more than its memory allows."""
 
-from fabric.router.block_store import GONE_MAX, SHELF_BYTES_MAX, BlockStore
+from collections.abc import Callable
+
+from fabric.router.block_store import GONE_MAX, KEPT_BLOCKS_MAX, KEPT_BYTES_MAX, SHELF_BYTES_MAX, BlockStore
 from fabric_protocol.block import Block, encode
 from tests.router.world import MemoryReader
 
@@ -39,3 +41,53 @@ def test_the_latest_blocks_are_found_in_memory_and_the_others_asked_of_the_reade
         assert isinstance(found, Block)
         assert found.base_seq == seq
     assert block_store.find(count + 1, count, lambda topic: True).block is None
+
+
+class CountingReader(MemoryReader):
+    """Counts the searches on disk."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.blocks = [Block(RAW).stamped(seq, seq) for seq in range(1, count + 1)]
+        self.searches = 0
+
+    def next_block(self, seq: int, wanted: Callable[[str], bool]) -> tuple[Block | None, int]:
+        self.searches += 1
+        return super().next_block(seq, wanted)
+
+
+def kept(count: int) -> tuple[BlockStore, CountingReader]:
+    """A block store that has kept each of the blocks on disk, the first one first."""
+    reader = CountingReader(count)
+    block_store = BlockStore(reader)
+    for block in reader.blocks:
+        block_store.keep(block.base_seq, block)
+    return block_store, reader
+
+
+def test_a_block_that_is_kept_is_found_without_a_search() -> None:
+    block_store, reader = kept(3)
+    assert block_store.find(2, 3, lambda topic: topic == "a") == (reader.blocks[1], 2, False)
+    assert reader.searches == 0
+    assert block_store.find(2, 3, lambda topic: topic == "b").block is None
+    assert reader.searches == 1
+
+
+def test_only_some_blocks_are_kept_and_none_that_is_large() -> None:
+    block_store, reader = kept(KEPT_BLOCKS_MAX + 1)
+    large = KEPT_BLOCKS_MAX + 2
+    block_store.keep(large, Block(encode("a", [bytes(KEPT_BYTES_MAX)])).stamped(large, 1))
+    for seq in (1, large):
+        block_store.find(seq, large, lambda topic: True)
+    assert reader.searches == 2
+    block_store.find(KEPT_BLOCKS_MAX + 1, KEPT_BLOCKS_MAX + 1, lambda topic: True)
+    assert reader.searches == 2
+
+
+def test_a_kept_block_that_retention_removes_is_not_found() -> None:
+    block_store, reader = kept(3)
+    reader.begins_at, reader.blocks = 2, reader.blocks[1:]
+    assert block_store.find(1, 3, lambda topic: True).block is reader.blocks[0]
+    block_store.discard(reader.blocks.pop(0))
+    assert block_store.find(2, 3, lambda topic: True).block is reader.blocks[0]
+    assert reader.searches == 2

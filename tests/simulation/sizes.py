@@ -37,7 +37,8 @@ SMALL: Final[dict[ModuleType, dict[str, int]]] = {
         "SPAN_WORDS": SPAN_ERAS * WORDS,
         "_SLOT": SPAN_ERAS * WORDS - 1,
     },
-    block_store: {"GONE_MAX": 1, "SCAN_BLOCKS_MAX": 4, "SHELF_BYTES_MAX": 400},  # some three blocks
+    # The latest three blocks, more or less, are in memory.
+    block_store: {"GONE_MAX": 1, "KEPT_BLOCKS_MAX": 2, "SCAN_BLOCKS_MAX": 4, "SHELF_BYTES_MAX": 400},
     handed: {"STEP_MIN": 2, "STEP_MAX": 1024, "GROWTH": 2},
     lanes: {"SCAN_BLOCKS_MAX": 4},
     # A turn hands out some ten blocks, and a consumer holds twelve.

@@ -165,6 +165,8 @@ def _send(group: Group, member: Subscription, work: Work, take: int, now: float,
     rest += work.later
     if work.lane is not None:
         work.lane.move(base + rest[0][0] if rest else block.last_seq + 1, block if rest else None)
+        if rest:
+            group.shared.block_store.keep(work.lane.cursor, block)
         if work.lane.handed.is_low(work.lane.cursor):
             group.dirty = group.durable
         if group.leases:

@@ -98,6 +98,7 @@ def _new_work(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) 
         return None, searching
     block, runs, handed = work.block, work.runs, lane.handed
     if lane.cursor > handed.limit and not handed.allows(lane.cursor):
+        group.shared.block_store.keep(lane.cursor, block)
         group.dirty = True
         return None, False
     last_seq = handed.before if lane.cursor <= handed.before else handed.limit
@@ -113,7 +114,10 @@ def advance(group: "Group", wall_us: int, out: Out) -> bool:
     searching, horizon = False, group.horizon
     for lane in group.lanes:
         if not (lane.live or lane.waits):
-            searching |= search(group, lane, horizon, wall_us, out)[1]
+            work, more = search(group, lane, horizon, wall_us, out)
+            searching |= more
+            if work is not None:
+                group.shared.block_store.keep(lane.cursor, work.block)
     return searching
 
 

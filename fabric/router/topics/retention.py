@@ -266,6 +266,7 @@ class TopicRetention:
         for group in dict.fromkeys(takers):
             group.record_beyond(block.last_seq)
             self.changed(group)  # on disk with the discarded block, or nobody would ever hear of it
+        self._shared.block_store.discard(block)
         self._bases.append(block.base_seq)
 
     def _removed_runs(self, group: "Group", block: Block) -> list[tuple[int, int]]:
