@@ -192,6 +192,20 @@ def test_steps_grow_while_a_lane_has_to_wait() -> None:
     assert handed.limit == at
 
 
+def test_a_row_that_is_written_anyway_moves_the_mark_before_the_lane_asks_for_it() -> None:
+    handed, at = HandedOut(), 0
+    assert not handed.allows(1)
+    for _ in range(20):
+        number = handed.write(at + 1, at + 1, active=True)
+        assert number is not None
+        handed.written(number)
+        at += STEP_MIN // 4
+        assert handed.allows(at)
+        assert not handed.is_low(at)  # so no row is written for the mark alone
+    handed.written(handed.write(at + 1, at + 1, active=True) or 0)
+    assert handed.write(at + 2, at + 2, active=True) is None  # it is far enough
+
+
 def test_an_older_row_that_comes_to_disk_later_allows_nothing() -> None:
     handed = HandedOut()
     assert not handed.allows(100)

@@ -4,15 +4,15 @@
 lane writes down in advance how far it is going to hand out (its mark, in the group's row), and goes no further until
 that is on disk. After a restart, what lies between the cursor and the mark has attempt 2: it may have been handed out.
 
-The mark is a step ahead of the cursor, and steps grow when the lane had to wait for a commit; so it costs a fast group
-nothing, and of a backlog only that much seems to be handed out when it was not. A group without consumers has a mark
-that is exact, and so has every group after a hub was stopped in good order.
+The mark is a step ahead of the cursor, and each row of the group moves it on. Steps grow when the lane had to wait for
+a commit; so it costs a fast group nothing, and of a backlog only that much seems to be handed out when it was not. A
+group without consumers has a mark that is exact, and so has every group after a hub was stopped in good order.
 """
 
 from typing import Final
 
 STEP_MIN: Final = 256
-STEP_MAX: Final = 65_536  # what one lane hands out in the time of two commits, at most
+STEP_MAX: Final = 262_144  # what one lane hands out in the time of two commits, also when the disk is busy
 GROWTH: Final = 4
 ANYTHING: Final = 1 << 62
 
@@ -62,7 +62,7 @@ class HandedOut:
             return None
         if self.mark > self.limit:  # on its way to the disk
             return None
-        if self._wanted > self.limit or self.is_low(to):
+        if self._wanted > self.limit or to + self._step - self._step // 8 > self.mark:
             self._set(max(done, self._wanted, to) + self._step)
             return self._number
         if self.mark > max(done, to) + 2 * self._step:  # the group was moved back
