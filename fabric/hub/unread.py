@@ -29,10 +29,11 @@ class Unread:
         """Whether a large frame may be sent to a peer, while so many peers are full; it is counted then."""
         unread = self._bytes.get(peer, 0)
         limit = min(max(ALL_BYTES_MAX // (full + 1), PEER_BYTES_MIN), PEER_BYTES_MAX)
-        if unread and unread + size > limit:
-            if not self._has_read(peer):
+        if unread and unread + size > limit // 2:  # a peer that reads has a moment with nothing left until the limit
+            if self._has_read(peer):
+                unread = 0
+            elif unread + size > limit:
                 return False
-            unread = 0
         self._bytes[peer] = unread + size
         return True
 
