@@ -110,6 +110,7 @@ class Builder:
             events=tuple(events),
             groups=moment.groups,
             topics=moment.topics,
+            floor=moment.meta.floor,
         )
 
     # Messages.

@@ -118,6 +118,12 @@ class Manifest(NamedTuple):
     events: tuple[EventShard, ...]
     groups: tuple[GroupState, ...]
     topics: tuple[TopicState, ...]
+    floor: int = 0  # what lies below is removed, though the first block may still hold some of it
+
+    @property
+    def begins_at(self) -> int:
+        """The first seq that a reader gives; `first_seq` is where the first block begins."""
+        return max(self.first_seq, self.floor)
 
     @property
     def floors(self) -> dict[str, int]:

@@ -130,7 +130,7 @@ def _snapshot(hub: str, path: str, manifest: Manifest) -> Place:
         groups=manifest.groups,
         journal=manifest.journal,
         epoch=manifest.epoch,
-        first_seq=manifest.first_seq,
+        first_seq=manifest.begins_at,
         last_seq=manifest.last_seq,
         now_us=manifest.created_us,
         first_event=events[0].first if events else 1,
@@ -151,7 +151,7 @@ def _live(hub: str, folder: Path) -> Place:
         groups=moment.groups,
         journal=moment.meta.uuid.hex(),
         epoch=moment.meta.epoch,
-        first_seq=moment.first_seq,
+        first_seq=max(moment.first_seq, moment.meta.floor),
         last_seq=moment.last_seq,
         now_us=time.time_ns() // 1000,
         first_event=moment.first_event,
@@ -279,5 +279,5 @@ def first_at(place: Place, stream: str, start_us: int) -> int:
     first, last = place.extent(stream)
     for run in runs(place, stream, first, last, Wanted()):
         if run.last_us >= start_us:
-            return run.first
+            return max(run.first, first)
     return last + 1

@@ -232,6 +232,22 @@ def test_what_is_trimmed_between_plan_and_read_is_told(tmp_path: Path, capsys: p
     assert "left out, as failOnDataLoss is false" in capsys.readouterr().err
 
 
+def test_what_retention_removed_of_the_first_block_is_gone(tmp_path: Path) -> None:
+    author = Author(tmp_path / "j", Limits(max_messages=60)).write(blocks=2, messages=50)
+    journal = Journal.open(author.path, Limits(max_messages=60))
+    while journal.trim_step(0) is not None:
+        pass
+    assert (journal.first_block_seq, journal.first_seq) == (1, 41)
+    journal.close()
+    snapshot = tmp_path / "s"
+    create(author.path, snapshot)
+    for path in (author.path, snapshot):
+        assert read(path) == list(range(41, 101))
+        with pytest.raises(SourceError, match=r"40\.\.40 were asked for and are gone"):
+            plan(path, startSeq="40")
+        assert catalog.first_at(catalog.place_of("", str(path)), "journal", 0) == 41
+
+
 def test_without_checksums_the_same_comes_back(snapshot: Path) -> None:
     assert read(snapshot, verify="false") == list(range(1, 5601))
 
