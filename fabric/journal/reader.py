@@ -137,9 +137,11 @@ class Reader:
         return self.events.next_number()
 
     def block_at(self, seq: int) -> Block | Damaged | None:
-        """The block that holds seq; None when retention has removed the block or it is not written yet.
+        """The block that holds seq, whole; None when the block is removed or not written yet.
 
-        The first block is given also for its seqs below `first_seq`: the router compares with the first seq itself.
+        That a block is here does not say that retention has left seq in it: the caller compares seq with the first seq
+        that it was told of. Between a new first seq and that news, a message that is given up becomes a dead letter
+        out of this block; without the block it would have to be reported as lost.
         """
         last_seq = self._journal.open_chunk.last_seq
         if seq > last_seq:

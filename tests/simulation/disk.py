@@ -156,11 +156,11 @@ class Disk:
                     self._next_event += count
 
     def trim(self, first_seq: int) -> int:
-        """Remove whole blocks below first_seq; returns where the journal starts now."""
+        """Remove what lies below first_seq, but of blocks only whole ones; returns where the journal starts now."""
         keep = bisect_right(self.bases, first_seq) - 1
         if keep > 0:
             del self.bases[:keep], self.raws[:keep]
-            self.first_seq = self.bases[0]
+        self.first_seq = max(self.first_seq, first_seq)
         return self.first_seq
 
     def restored(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class Disk:
 
     @property
     def begins_at(self) -> int:
-        return self.first_seq
+        return self.bases[0] if self.bases else self.first_seq
 
     def _open(self, at: int) -> Block:
         block = self.raws[at]

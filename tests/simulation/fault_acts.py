@@ -58,8 +58,8 @@ def clock(world: World, client: Client, n: int) -> bool:
 
 
 def trim(world: World, client: Client, n: int) -> bool:
-    """Retention removes the oldest blocks; or, the hub crashes and starts with narrower limits, so that retention comes
-    first and the news of it later."""
+    """Retention removes the oldest messages, up to the beginning of a block or into it; or, the hub crashes and starts
+    with narrower limits, so that retention comes first and the news of it later."""
     disk = world.disk
     if n & 0x80:
         world.note(lambda: "the hub crashes and starts with narrower limits")
@@ -68,7 +68,12 @@ def trim(world: World, client: Client, n: int) -> bool:
         return True
     if len(disk.bases) < 3:
         return False
-    first = disk.trim(disk.bases[1 + n % (len(disk.bases) - 1)])
+    first = disk.bases[1 + n % (len(disk.bases) - 1)]
+    if n & 0x40:
+        block = disk.block_at(first)
+        assert block is not None
+        first += (n >> 8) % block.count
+    first = disk.trim(first)
     world.note(lambda: f"the journal starts at {first} now")
     world.trimmed(first)
     return True

@@ -43,6 +43,7 @@ from tests.simulation.mutations import (
     always,
     apply_though_it_fails,
     below_the_position,
+    bury_without_the_rest,
     claim_and_keep,
     close_without_a_row,
     close_without_a_word,
@@ -175,6 +176,11 @@ SPARSE: Final = Bias(
     swarm={**ONE_BY_ONE, "topics": (), "credits": (1000,), "ttl_ms": 10_000, "step": 256},
     settings={**PLAIN, "patterns": ("a.*",)},
 )
+TRIMMED: Final = Bias(
+    weights={**QUIET, Act.TRIM: 10, Act.PUBLISH: 30, Act.VERDICT: 20},
+    swarm={**ONE_BY_ONE, "topics": (), "credits": (1000,), "ttl_ms": 10_000},
+    settings={**PLAIN, "attempts_max": 1},
+)
 VERBOSE: Final = Bias(weights={Act.VERDICT: 60}, settings={"ack": "explicit", "lease_ms": 30_000})
 
 MUTANTS: Final = {
@@ -194,6 +200,9 @@ MUTANTS: Final = {
     "a claim keeps the numbers": Mutant(Producer, "claim", claim_and_keep, CLAIMING),
     "producers are not fenced": Mutant(Session, "fenced", False, Bias(swarm={"shared_producer": True})),
     "dead letters are dropped": Mutant(dispatcher, "letters", empty),
+    "dead letters of what is left of a block are dropped": Mutant(
+        dispatcher.Dispatcher, "_bury", bury_without_the_rest(dispatcher.Dispatcher._bury), TRIMMED
+    ),
     "dead letters come a turn later": Mutant(dispatcher, "letters", letters_a_turn_later(letters.letters)),
     "lapsed ordinals stay good": Mutant(settling, "lapse", lapse_without_revoking, LAPSING),
     "leases never lapse": Mutant(settling, "lapse", nothing, LAPSING),

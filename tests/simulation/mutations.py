@@ -379,3 +379,16 @@ def drop_of(schedule: SaveSchedule) -> DropSchedule:
 
 def take_early(take: Callable[..., list[Key]]) -> Callable[..., list[Key]]:
     return lambda self, wall_us, limit: take(self, wall_us + 400_000, limit)
+
+
+def bury_without_the_rest(bury: Callable[..., None]) -> Callable[..., None]:
+    """What begins below the first seq is dropped, also what lies above."""
+
+    def buried(self: Dispatcher, group: Group, out: Out) -> None:
+        for letter in group.dead:
+            if letter.first < self.shared.block_store.first_seq:
+                group.close(letter.first, letter.last)
+        group.dead = [letter for letter in group.dead if letter.first >= self.shared.block_store.first_seq]
+        bury(self, group, out)
+
+    return buried

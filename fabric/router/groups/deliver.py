@@ -225,13 +225,20 @@ def put_back(group: Group, work: Work) -> None:
 
 
 def send_again(group: Group, lease: Lease) -> Out:
-    """The same delivery once more, for a client that came back without having seen it."""
-    block = group.shared.block_store.at(lease.runs[0][0])
+    """The same delivery once more, for a client that came back without having seen it; what retention has removed of it
+    is a gap."""
+    block_store, runs, out = group.shared.block_store, lease.runs, Out()
+    block = block_store.at(runs[-1][1])
     peer, chan = lease.sub.session.peer, lease.sub.chan
-    if not isinstance(block, Block):
-        return [(peer, Gap(chan, lease.runs[0][0], lease.runs[-1][1], REMOVED))]
-    places = [(a - block.base_seq, b - block.base_seq + 1) for a, b in lease.runs]
-    return [(peer, Deliver(chan, lease.first, lease.attempt, flat(lease.runs), payload_for(block, places)))]
+    first_seq = block_store.first_seq if isinstance(block, Block) else runs[-1][1] + 1
+    if runs[0][0] < first_seq:
+        out.append((peer, Gap(chan, runs[0][0], min(first_seq - 1, runs[-1][1]), REMOVED)))
+        runs = [(max(a, first_seq), b) for a, b in runs if b >= first_seq]
+    if isinstance(block, Block):
+        places = [(a - block.base_seq, b - block.base_seq + 1) for a, b in runs]
+        first = lease.ordinal_of(runs[0][0])
+        out.append((peer, Deliver(chan, first, lease.attempt, flat(runs), payload_for(block, places))))
+    return out
 
 
 def note(group: Group, kind: Happening, sub: Subscription, attempt: int, seqs: Sequence[tuple[int, int]]) -> None:

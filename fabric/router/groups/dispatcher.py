@@ -18,7 +18,7 @@ from fabric.router.groups.deliver import hand_out, send_again
 from fabric.router.groups.deliver_by_key import hand_out_by_key
 from fabric.router.groups.group import Group
 from fabric.router.groups.key_index import KeyIndex
-from fabric.router.groups.lanes import advance
+from fabric.router.groups.lanes import REMOVED, advance
 from fabric.router.groups.lease import Lease
 from fabric.router.groups.pattern_change import before_change
 from fabric.router.groups.positions import Ends, Position, find_position
@@ -266,7 +266,7 @@ class Dispatcher:
             if group.expires_us():
                 self._set_alarm(group)
             if group.dead or group.dirty:
-                self._bury(group)
+                self._bury(group, out)
                 self.rows.note(group)
             for lease in leased:
                 self.timers.set(lease.deadline, lease)
@@ -298,7 +298,7 @@ class Dispatcher:
             del self._idle[group]
             if self._advance(group, now, out):
                 self.mark_runnable(group)
-            self._bury(group)
+            self._bury(group, out)
             self.rows.note(group)
             self._set_alarm(group)
 
@@ -353,23 +353,29 @@ class Dispatcher:
     def _follow_up(self, group: Group) -> None:
         """Something was settled or came back: bury the dead, remember the row, look at the group again."""
         if group.dead:
-            self._bury(group)
+            self._bury(group, group.mail)
         self.rows.note(group)
         self.mark_runnable(group)
         self._set_alarm(group)
 
-    def _bury(self, group: Group) -> None:
+    def _bury(self, group: Group, out: Out) -> None:
         """Dead letters are appended in the turn that settles them: on disk, it is one or the other."""
         dead, group.dead = group.dead, []
+        block_store = self.shared.block_store
         for letter in dead:
-            block = self.shared.block_store.at(letter.first)  # a letter comes from one delivery, and so from one block
-            if isinstance(block, Block) and block.topics[0].startswith(DEAD):  # letters have none of their own
-                self.counters["dead_letters_discarded"] += letter.last - letter.first + 1
-            elif isinstance(block, Block):
-                for raw in letters(group.name, letter, block, letter.first, letter.last):
+            first, last = max(letter.first, block_store.first_seq), letter.last  # what lies below was told as a gap
+            block = block_store.at(last)  # a letter comes from one delivery, and so from one block
+            if first > last:
+                pass
+            elif not isinstance(block, Block):  # retention has removed it, and the router was not told yet
+                group.lost(first, last, REMOVED if block is None else block.why, out)
+            elif block.topics[0].startswith(DEAD):  # letters have none of their own
+                self.counters["dead_letters_discarded"] += last - first + 1
+            else:
+                for raw in letters(group.name, letter, block, first, last):
                     self._publishing.append(Block(raw))
-                self.counters["dead_letters"] += letter.last - letter.first + 1
-            group.close(letter.first, letter.last)
+                self.counters["dead_letters"] += last - first + 1
+            group.close(letter.first, last)
 
     def begins_at(self, first_seq: int) -> None:
         """The journal begins later, and nobody misses anything: groups that have waited for the news go on."""

@@ -172,7 +172,7 @@ class Keys:
 
     def restore(self, row: SaveFailure, due: float, block_store: BlockStore) -> None:
         """After a restart: what has failed before blocks its key until it is settled. What has no key is pending."""
-        seq = row.first
+        seq = max(row.first, block_store.first_seq)
         while seq <= row.last:
             block = block_store.at(seq)
             end = min(block.last_seq, row.last) if isinstance(block, Block) else row.last

@@ -183,7 +183,9 @@ def _fail(group: Group, lease: Lease, ordinals: Sequence[Span], why: _Why, now: 
             if delay is None:
                 delay = wait_ms(settings, failures, f"{group.name} {a}")
             due = now + delay / 1000 if delay else 0.0
-            group.failures.note(a, b, failures, group.shared.clock.wall_us(due) if due else 0, why.error or why.reason)
+            due_us = group.shared.clock.wall_us(due) if due else 0
+            for first, last in group.open.within(a, b):  # what retention has removed is not open any more
+                group.failures.note(first, last, failures, due_us, why.error or why.reason)
             group.dirty = group.durable
             _put_back(group, lease, (a, b), (lease.attempt + 1, failures), due, failed=True)
 
@@ -195,7 +197,7 @@ def _is_shared(sub: Subscription, started: Ranges) -> bool:
 
 def _is_letter(group: Group, lease: Lease) -> bool:
     """Dead letters have none of their own: they are tried for ever."""
-    block = group.shared.block_store.at(lease.runs[0][0])
+    block = group.shared.block_store.at(lease.runs[-1][1])  # retention removes the last message of a block last
     return isinstance(block, Block) and block.topics[0].startswith(DEAD)
 
 

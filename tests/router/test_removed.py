@@ -1,0 +1,136 @@
+"""What becomes of messages that retention removes while a consumer holds them: a dead letter, or a gap that is told."""
+
+import pytest
+
+from fabric.records import SaveFailure
+from fabric_protocol import messages as m
+from fabric_protocol.block import encode
+from fabric_protocol.messages import Verdict
+from tests.router.test_gaps import A, B, Losing, P
+
+C = b"\0cccc"
+TTL_S = 700  # longer than any session lives in silence
+
+
+def holding(*bodies: str, **settings: object) -> Losing:
+    """A consumer of group `h` holds one block, and nothing of it is in the hub's memory."""
+    w = Losing()
+    w.admin("group.create", group="h", patterns=["a"], **settings)
+    w.pub(P, "a", *bodies)
+    w.restart()
+    w.arrive()
+    w.sub(A, 1, group="h")
+    assert w.bodies(A) == list(bodies)
+    return w
+
+
+def letters(w: Losing) -> list[tuple[str, bytes]]:
+    """Dead letters on disk: the seq that each had, and its body."""
+    blocks = [block for block in w.reader.blocks if block.topics[0] == "$dlq.h"]
+    return [
+        (str(headers["fabric-seq"]), body)
+        for block in blocks
+        for headers, body in zip(block.headers(), block.payloads(), strict=True)
+    ]
+
+
+def end(w: Losing, how: str, last: int) -> None:
+    """The consumer fails for good at all that it holds."""
+    if how == "reject":
+        w.settle(A, 1, Verdict.REJECT, 1, last, "no")
+    elif how == "retry":
+        w.settle(A, 1, Verdict.RETRY, 1, last, 0)
+    elif how == "lapse":
+        w.now += 40
+        w.say(A, m.Ping(0))
+    else:
+        w.router.peer_gone(A)
+        w.pass_time(TTL_S)
+
+
+@pytest.mark.parametrize("how", ["reject", "retry", "lapse", "lost"])
+def test_a_dead_letter_whose_message_is_gone_is_told_as_a_gap(how: str) -> None:
+    """The journal thread has removed the block, and its news is on the way."""
+    w = holding("1", attempts_max=1)
+    w.pub(P, "b", "2")
+    w.reader.blocks, w.reader.begins_at = w.reader.blocks[1:], 2
+    end(w, how, 1)
+    w.trim(2)
+    w.pass_time(1)
+    w.hello(B)
+    w.sub(B, 1, group="h")
+    assert letters(w) == []
+    assert w.gaps(A) + w.gaps(B) == [(1, 1)], "it is told once"
+    assert w.router.groups["h"].floor == w.reader.blocks[-1].last_seq
+
+
+@pytest.mark.parametrize("how", ["reject", "retry"])
+def test_a_dead_letter_is_written_while_the_router_does_not_know_of_the_new_floor(how: str) -> None:
+    """The block is still there, and only some of its messages are below the first seq."""
+    w = holding("1", "2", "3", attempts_max=1)
+    end(w, how, 3)
+    w.trim(3)
+    assert letters(w) == [("1", b"1"), ("2", b"2"), ("3", b"3")]
+    assert w.gaps(A) == []
+
+
+@pytest.mark.parametrize("how", ["reject", "retry"])
+def test_what_is_left_of_a_delivery_becomes_dead_letters(how: str) -> None:
+    w = holding("1", "2", "3", attempts_max=1)
+    w.trim(3)
+    assert w.gaps(A) == [(1, 2)]
+    end(w, how, 3)
+    assert letters(w) == [("3", b"3")]
+    assert w.gaps(A) == [(1, 2)]
+    assert w.router.counters["dead_letters"] == 1
+
+
+def test_a_dead_letter_of_which_some_is_removed_is_tried_again_and_not_dropped() -> None:
+    w = holding("1", "2", "3")
+    w.settle(A, 1, Verdict.REJECT, 1, 3, "no")
+    w.admin("group.create", group="d", patterns=["$dlq.h"], attempts_max=1)
+    w.restart()
+    w.arrive()
+    w.sub(A, 1, group="d")
+    w.trim(6)
+    w.settle(A, 1, Verdict.RETRY, 1, 3, 0)
+    assert w.router.counters["dead_letters_discarded"] == 0
+    assert [seq for _, seq, _, _ in w.delivered(A)] == [4, 5, 6, 6]
+
+
+def test_nothing_is_noted_of_a_failure_of_what_is_removed() -> None:
+    w = holding("1", "2", "3")
+    w.trim(3)
+    w.settle(A, 1, Verdict.RETRY, 1, 3, 60_000)
+    assert [(first, row.last) for first, row in w.router.groups["h"].failures.rows()] == [(3, 3)]
+    assert [(row.first, row.last) for row in w.failures.values()] == [(3, 3)]
+
+
+def test_what_is_left_of_a_delivery_is_sent_again() -> None:
+    w = holding("1", "2", "3")
+    welcome = next(said for said in w.said[A] if isinstance(said, m.Welcome))
+    w.router.peer_gone(A)
+    w.trim(3)
+    w.said.clear()
+    w.say(C, m.Hello(1, {"proto": 1, "resume": {"session": welcome.fields["session"], "subs": [[1, 0]]}}))
+    assert set(w.gaps(C)) == {(1, 2)}
+    assert w.delivered(C) == [(3, 3, 1, "3")]
+
+
+def test_order_of_a_key_holds_for_what_is_left_of_a_failure() -> None:
+    w = Losing()
+    w.admin("group.create", group="h", patterns=["a"], order="key")
+    block = encode("a", [b"1", b"2", b"3"], keys=[b"k", b"k", b"k"])
+    w.say(P, m.Publish(9, 0, m.Level.JOURNALED, block))
+    w.restart()
+    w.arrive()
+    w.failures["h", 1] = SaveFailure("h", 1, 2, 1, w.wall_us() + 60_000_000, "no")
+    w.groups["h"] = w.groups["h"]._replace(cursor=4, open=((1, 3),))
+    w.restart_at(2)
+    w.arrive()
+    w.sub(A, 1, group="h")
+    assert w.bodies(A) == [], "3 waits behind 2, and 2 waits for its time"
+    w.now += 61
+    w.say(A, m.Ping(0))
+    w.settle(A, 1, Verdict.ACK, 1, 1)
+    assert w.bodies(A) == ["2", "3"]
