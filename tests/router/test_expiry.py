@@ -106,6 +106,69 @@ def test_a_job_with_the_id_of_one_that_a_consumer_has_is_a_duplicate_however_old
     assert w.stored("new", key="x") == 0
 
 
+@pytest.mark.parametrize("order", ["none", "key", "strict"])
+@pytest.mark.parametrize("comes_back", ["retry", "retry much later", "release", "lapse", "restart"])
+def test_what_came_back_and_is_too_old_is_settled_in_time(order: str, comes_back: str) -> None:
+    w = Queue(max_msgs=1, order=order, lease_ms=1_000, on_expire="dead")
+    block = encode("q", [b"a"], keys=[b"k"])
+    w.say(P, m.Publish(9, 0, 0, block, {"ttl_ms": 5_000}))
+    w.sub(A, 1, group="q", credit=1)
+    assert w.bodies(A) == ["a"]
+    match comes_back:
+        case "retry":
+            w.settle(A, 1, Verdict.RETRY, 1, 1, 0)
+        case "retry much later":
+            w.settle(A, 1, Verdict.RETRY, 1, 1, 3_600_000)
+        case "release":
+            w.settle(A, 1, Verdict.RELEASE, 1, 1)
+        case "lapse":
+            w.pass_time(2)
+        case "restart":
+            w.restart()
+            w.hello(P, ttl_ms=600_000)
+    assert w.floor == 0
+    assert isinstance(w.put("b"), m.Err)
+    w.pass_time(5)
+    w.later()
+    group = w.router.groups["q"].describe()
+    assert (group["expired"], group["redelivering"], group["parked"], group["failed"]) == (1, 0, 0, 0)
+    assert w.reader.blocks[-1].topics[0] == "$dlq.q"
+    assert w.stored("b") == 1
+
+
+def test_what_a_consumer_has_is_its_own_however_old() -> None:
+    w = Queue(lease_ms=600_000)
+    w.stored("a", ttl_ms=TTL_MS)
+    w.sub(A, 1, group="q", credit=2)
+    w.settle(A, 1, Verdict.RETRY, 1, 1, 0)
+    assert w.bodies(A) == ["a", "a"]
+    w.later()
+    assert w.floor == 0
+    assert w.settle(A, 1, Verdict.ACK, 2, 2) == [m.Ok(1, 7, {"applied": 1, "stale": []})]
+    assert w.router.groups["q"].describe()["expired"] == 0
+
+
+def test_what_waits_behind_a_key_is_settled_in_time() -> None:
+    w = Queue(order="key", lease_ms=600_000)
+    for body in "ab":
+        w.say(P, m.Publish(9, 0, 0, encode("q", [body.encode()], keys=[b"k"]), {"ttl_ms": TTL_MS}))
+    w.sub(A, 1, group="q", credit=1)
+    w.sub(P, 1, group="q", credit=1)
+    assert w.bodies(A) + w.bodies(P) == ["a"]
+    w.later()
+    group = w.router.groups["q"].describe()
+    assert (group["expired"], group["parked"], group["outstanding"]) == (1, 0, 1)
+
+
+def test_what_comes_back_again_and_again_takes_no_more_memory() -> None:
+    group = (w := Queue()).router.groups["q"]
+    w.stored("a", ttl_ms=60_000)
+    w.sub(A, 1, group="q", credit=100)
+    for ordinal in range(1, 100):
+        w.settle(A, 1, Verdict.RELEASE, ordinal, ordinal)
+    assert len(group.expiring) == 1
+
+
 def test_a_clock_that_is_set_back_lets_a_message_wait_on() -> None:
     w = Queue()
     w.put("old", ttl_ms=TTL_MS)

@@ -203,10 +203,13 @@ def post(
                 group.close(a, b)
         group.dirty = group.durable
         return None
+    if group.expiring:
+        for a, b in seqs:
+            group.expiring.take(a, b)
     settings = group.settings
     leased = (now + settings.lease_ms / 1000, now + settings.lease_max_ms / 1000)
     lease = Lease(member, first_ordinal, seqs, (group.rank_of(block), work.attempt, work.failures), leased, keys)
-    lease.size = len(raw)
+    lease.size, lease.expires_us = len(raw), block.expires_us
     member.leases.append(lease)
     member.outstanding += count
     group.shared.held += 1

@@ -87,6 +87,8 @@ class _Deal:
                     if lock.parked or owner is None or lock.inflight >= lock.limit or not self._has_room(owner):
                         held = Held(work.block.base_seq + place, work.attempt, work.failures, 0.0)
                         keys.park(lock, held)
+                        if work.block.expires_us:
+                            self._group.expiring.put(held.seq, held.seq, work.block.expires_us)
                         if lock.parked[0] is held:
                             keys.sort_out(lock)
                         continue

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from fabric.records import GroupSettings, SaveFailure, SaveGroup
+from fabric.router.groups.expiring import Expiring
 from fabric.router.groups.failures import Failures
 from fabric.router.groups.handed_out import ANYTHING, HandedOut
 from fabric.router.groups.key_locks import Keys
-from fabric.router.groups.lanes import REMOVED, Lane
+from fabric.router.groups.lanes import REMOVED, Lane, expire
 from fabric.router.groups.lease import DeadLetter, Redelivery
 from fabric.router.groups.positions import Position
 from fabric.router.groups.redelivery import Pending
@@ -30,6 +31,7 @@ from fabric_protocol.names import REDRIVE
 # Ranges of open seqs that one group may have. They are one row on disk, rewritten with each commit that settles
 # something; beyond this, a group serves what it has failed so far before it takes anything new.
 OPEN_RANGES_MAX: Final = 4_096
+CAME_BACK_S: Final = 0.25  # the same for messages that came back, which are looked through for it
 EXPIRY_S: Final = 0.01  # after its time a message is looked at; later than any rounding of the clocks
 UNTOLD_MAX: Final = 64  # gaps remembered for the next consumer that comes; more are told as one
 
@@ -47,6 +49,7 @@ class Group:
         self.open = Ranges()  # delivered or waiting for redelivery, below the cursor
         self.failures = Failures(name)
         self.keys = Keys(self.pending) if settings.order == "key" else None
+        self.expiring = Expiring()
         self.alarm = NEVER  # when the dispatcher looks at what waits next
         self.members: list[Subscription] = []
         self.reserved: Subscription | None = None  # gets nothing new, so that a suspect can be alone with it
@@ -193,6 +196,7 @@ class Group:
         fresh = Ranges(saved.open)
         for first, last in saved.open:
             group.open.add(first, last)
+            group.expiring.put(first, last)
         for row in failures:
             group.failures.restore(row)
             fresh.remove(row.first, row.last)
@@ -294,6 +298,7 @@ class Group:
         self.open, self.streak = Ranges(to.open if self.durable else ()), 0
         self.pending.clear()
         self.failures.clear()
+        self.expiring = Expiring()
         self.reserved = None  # the suspect it was for is none any more
         if self.keys is not None:
             self.keys = Keys(self.pending)
@@ -302,6 +307,7 @@ class Group:
             lane.handed.forget()
         for first, last in to.open:
             self.pending.put(Redelivery(-PRIORITY_DEFAULT, first, last, attempt=1, failures=0))
+            self.expiring.put(first, last)
         self.dirty = self.durable
 
     def expires_us(self) -> int:
@@ -315,6 +321,8 @@ class Group:
         due = self.pending.next_due()
         if expires_us := self.expires_us():
             due = min(due, self.shared.clock.when(expires_us) + EXPIRY_S)
+        if came_back_us := self.expiring.next_us():
+            due = min(due, self.shared.clock.when(came_back_us) + CAME_BACK_S)
         return due if self.keys is None else min(due, self.keys.next_due())
 
     def due(self, now: float) -> bool:
@@ -324,7 +332,22 @@ class Group:
             wall_us = self.shared.clock.wall_us(now)
             for lane in self.lanes:
                 moved |= lane.expire(wall_us)
+        if self.expiring and self._expire(self.shared.clock.wall_us(now)):
+            moved = True
         return (self.keys is not None and self.keys.ring(now)) or moved
+
+    def _expire(self, wall_us: int) -> bool:
+        """Settle what came back and is too old by now; True when there was something."""
+        seqs = [
+            open for span in self.expiring.due(wall_us, self.shared.block_store) for open in self.open.within(*span)
+        ]
+        if seqs:
+            expire(self, seqs)
+            gone = Ranges(seqs)
+            self.pending.drop(gone)
+            if self.keys is not None:
+                self.keys.drop(gone)
+        return bool(seqs)
 
     def describe(self) -> dict[str, Any]:
         """For INFO."""

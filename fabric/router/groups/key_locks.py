@@ -15,6 +15,7 @@ from fabric.records import SaveFailure
 from fabric.router.block_store import BlockStore
 from fabric.router.groups.lease import Redelivery
 from fabric.router.groups.redelivery import Pending
+from fabric.router.ranges import Ranges
 from fabric.router.timers import NEVER
 from fabric_protocol.block import PRIORITY_DEFAULT, Block
 
@@ -149,6 +150,21 @@ class Keys:
             if lock.parked and lock.parked[0].seq == seq:
                 self.parked -= 1
                 del lock.parked[0]
+            self.sort_out(lock)
+
+    def drop(self, seqs: Ranges) -> None:
+        """Messages that wait behind locks are settled."""
+        for lock in list(self.locks.values()):
+            kept = [held for held in lock.parked if not seqs.holds(held.seq)]
+            if len(kept) == len(lock.parked):
+                continue
+            if lock.suspected and seqs.holds(lock.parked[0].seq):
+                del self._suspected[lock.parked[0].seq]
+                lock.suspected = False
+            if any(held.failures for held in lock.parked) and not any(held.failures for held in kept):
+                lock.troubled = False
+            self.parked -= len(lock.parked) - len(kept)
+            lock.parked = kept
             self.sort_out(lock)
 
     def held(self) -> Iterator[Held]:

@@ -190,7 +190,7 @@ def fit(group: "Group", block: Block, first: int, last: int, wall_us: int, out: 
     if not runs:
         return runs
     if block.expires_us and block.expires_us <= wall_us:
-        _expire(group, block, runs)
+        expire(group, [(block.base_seq + a, block.base_seq + b - 1) for a, b in runs])
         return []
     block_store = group.shared.block_store
     if not block_store.removed and block_store.superseded is None:
@@ -237,12 +237,11 @@ def _without_removed(group: "Group", block: Block, runs: Runs, out: Out) -> Runs
     return _kept(runs, keep)
 
 
-def _expire(group: "Group", block: Block, runs: Runs) -> None:
-    """What is past its time is never delivered."""
+def expire(group: "Group", seqs: Runs) -> None:
+    """What is past its time is never delivered: seqs first..last, each of one block."""
     events = group.shared.events
-    for a, b in runs:
-        first, last = block.base_seq + a, block.base_seq + b - 1
-        group.expired += b - a
+    for first, last in seqs:
+        group.expired += last - first + 1
         if events is not None:
             events.note(Happening.EXPIRED, group.name, "", 0, first, last)
         if group.durable and group.settings.on_expire == "dead":

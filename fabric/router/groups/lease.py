@@ -56,6 +56,7 @@ class Lease:
         "deadline",
         "done",
         "ends",
+        "expires_us",
         "failures",
         "first",
         "gaps",
@@ -85,6 +86,7 @@ class Lease:
         self.deadline, self.ends = leased  # the lease, and how far it can be extended
         self.open = Ranges([(first, self.last)])  # ordinals not yet settled
         self.size = 0  # bytes of its block
+        self.expires_us = 0  # when its messages are too old to be delivered again; 0: never
         self.done = False  # nothing is open any more, and nobody remembers it
         self.keys = keys  # the key of each ordinal, where keys are kept in order
         # Seqs between the runs are not this group's; they count as open until the lease is done, so that a group

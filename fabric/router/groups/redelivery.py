@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from fabric.router.groups.lease import Redelivery
+from fabric.router.ranges import Ranges
 from fabric.router.timers import NEVER
 
 SUSPECT_FAILURES: Final = 2
@@ -79,7 +80,25 @@ class Pending:
             self.put(moved[-1])
         return moved
 
+    def drop(self, seqs: Ranges) -> None:
+        """Messages are settled: they are not delivered again."""
+        for queue in (self.ready, self.suspects):
+            queue[:] = [rest for redelivery in queue for rest in _without(redelivery, seqs)]
+            heapify(queue)
+        self.waiting = [(due, rest) for due, redelivery in self.waiting for rest in _without(redelivery, seqs)]
+        heapify(self.waiting)
+
     def clear(self) -> None:
         self.ready.clear()
         self.waiting.clear()
         self.suspects.clear()
+
+
+def _without(redelivery: Redelivery, seqs: Ranges) -> list[Redelivery]:
+    """What is left of a redelivery without some messages."""
+    if not seqs.between(redelivery.first, redelivery.last):
+        return [redelivery]
+    rest = Ranges([(redelivery.first, redelivery.last)])
+    for first, last in seqs.between(redelivery.first, redelivery.last):
+        rest.remove(first, last)
+    return [redelivery._replace(first=first, last=last) for first, last in rest]

@@ -211,6 +211,8 @@ def _come_back(group: Group, lease: Lease, ordinals: Iterable[Span], attempt: in
 def _put_back(group: Group, lease: Lease, seqs: Span, counts: tuple[int, int], due: float, *, failed: bool) -> None:
     first, last = seqs
     attempt, failures = counts
+    if lease.expires_us:
+        group.expiring.put(first, last, lease.expires_us)
     if lease.keys is None or group.keys is None:
         group.pending.put(Redelivery(lease.rank, first, last, attempt, failures), due)
         return
