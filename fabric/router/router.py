@@ -39,6 +39,7 @@ from fabric.router.schedules.schedules import Schedules
 from fabric.router.sessions.session import GRACE_S, Session
 from fabric.router.sessions.session_table import SessionTable
 from fabric.router.shared import Shared
+from fabric.router.timers import NEVER
 from fabric.router.topics.table import TopicTable
 from fabric.router.transactions import Transactions
 from fabric.router.turn import Out, TurnBuffer
@@ -286,7 +287,7 @@ class Router:
         """The connection is gone. The session stays for its time to live, so that the client can resume it; its
         subscriptions stay for a short grace, with what they can have begun. The rest is for others at once."""
         session = self.session_table.find(peer)
-        if session is not None and session not in self.dispatcher.away:
+        if session is not None and (session not in self.dispatcher.away or session.grace_until == NEVER):
             session.suspect = True
             session.grace_until = self.clock.now + min(GRACE_S, session.ttl_s)
             self._sweep_at = min(self._sweep_at, session.grace_until)
@@ -358,8 +359,13 @@ class Router:
         return not any(group.open.holds(seq) for group in self.shared.trie.match(topic) if group.durable)
 
     def _sweep(self, now: float, out: Out) -> None:
-        for session in self.session_table.silent(now):
+        over, suspect = self.session_table.silent(now)
+        for session in over:
             self.end(session, lost=True)
+        for session in suspect:  # it may be frozen, or cut off: what it cannot have begun is for others
+            session.grace_until = NEVER
+            self.counters["sessions_silent"] += 1
+            self.dispatcher.detach(session)
         for session in [session for session in self.dispatcher.away if now >= session.grace_until]:
             for sub in list(session.channels.values()):
                 self.leave(sub, lost=True)

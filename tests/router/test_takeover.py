@@ -172,3 +172,53 @@ def test_a_key_that_was_begun_stays_and_other_keys_go_on() -> None:
     ordinal = w.delivered(B)[-1][0]
     w.settle(B, 1, Verdict.ACK, ordinal, ordinal)
     assert w.bodies(B)[-1] == "a2"
+
+
+def test_a_consumer_that_is_silent_keeps_what_it_has_begun_and_the_rest_goes_to_others() -> None:
+    """Its connection is open: it may be frozen, and it may be slow."""
+    w = World()
+    w.hello(P, ttl_ms=600_000, hb_ms=60_000)
+    for peer, hb_ms in ((A, 1_000), (B, 60_000)):
+        w.hello(peer, ttl_ms=600_000, hb_ms=hb_ms)
+        w.sub(peer, 1, "job", group="g", lease_ms=600_000, credit=1_000 if peer == A else 0)
+    pub(w, *"12345")
+    w.say(B, m.Credit(1, 1_000, 1 << 40))
+    w.pass_time(2.9)
+    assert w.bodies(B) == []
+    w.pass_time(0.6)
+    assert sorted(w.bodies(B)) == ["2", "3", "4", "5"]
+    assert not w.failures
+    w.pass_time(60)
+    assert w.router.groups["g"].members[0].outstanding == 1, "what was begun is its own"
+    assert taken_back(w, A) == []
+    w.say(A, m.Ping(0))
+    assert taken_back(w, A) == [[2, 5]]
+    assert w.settle(A, 1, Verdict.ACK, 1, 5) == [m.Ok(1, 7, {"applied": 1, "stale": [[2, 5]]})]
+    pub(w, "6")
+    assert "6" in w.bodies(A) + w.bodies(B)
+
+
+def test_a_silent_consumer_whose_connection_is_closed_has_its_grace() -> None:
+    w = World()
+    w.hello(P, ttl_ms=600_000, hb_ms=60_000)
+    for peer, hb_ms in ((A, 1_000), (B, 60_000)):
+        w.hello(peer, ttl_ms=600_000, hb_ms=hb_ms)
+        w.sub(peer, 1, "job", group="g", lease_ms=600_000, backoff_ms=0, credit=1_000 if peer == A else 0)
+    pub(w, *"12")
+    w.say(B, m.Credit(1, 1_000, 1 << 40))
+    w.pass_time(4)
+    assert w.bodies(B) == ["2"]
+    gone(w, A)
+    w.pass_time(GRACE_S)
+    w.pass_time(0.1)
+    assert w.bodies(B) == ["2", "1"]
+
+
+def test_a_silent_consumer_without_others_keeps_all() -> None:
+    w = World()
+    w.hello(P, ttl_ms=600_000, hb_ms=60_000)
+    w.hello(A, ttl_ms=600_000, hb_ms=1_000)
+    w.sub(A, 1, "job", group="g", lease_ms=600_000)
+    pub(w, *"123")
+    w.pass_time(10)
+    assert w.settle(A, 1, Verdict.ACK, 1, 3) == [m.Ok(1, 7, {"applied": 3, "stale": []})]

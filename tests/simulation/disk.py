@@ -90,6 +90,7 @@ class Disk:
         self.bases: list[int] = []
         self.raws: list[bytes | Block] = []  # opened when someone reads them
         self.first_seq = 1
+        self.begins_at = 1  # the first block; what was discarded between blocks does not move it
         self.last_seq = 0
         self.last_ts_us = 0
         self.groups: dict[str, SaveGroup] = {}
@@ -160,6 +161,7 @@ class Disk:
         keep = bisect_right(self.bases, first_seq) - 1
         if keep > 0:
             del self.bases[:keep], self.raws[:keep]
+            self.begins_at = self.bases[0]
         self.first_seq = max(self.first_seq, first_seq)
         return self.first_seq
 
@@ -177,10 +179,6 @@ class Disk:
         }
 
     # The Reader.
-
-    @property
-    def begins_at(self) -> int:
-        return self.bases[0] if self.bases else self.first_seq
 
     def _open(self, at: int) -> Block:
         block = self.raws[at]

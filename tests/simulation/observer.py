@@ -15,7 +15,7 @@ undo entries for each turn that is not on disk yet.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import heappop
 from math import inf
 from typing import Any, Final
@@ -45,7 +45,7 @@ class Observer(Administration):
         self._former: dict[bytes, Session] = {}  # by a peer that it had
         self.overdue: list[Sub] = []
         self.resumed: Session | None = None  # has resumed in this command
-        self._lost = 0
+        self._lost = self._silent = 0
         self._has_gone = False  # a connection was seen to close, at some time
 
     # What the hub is told.
@@ -209,7 +209,7 @@ class Observer(Administration):
     def gone(self, peer: bytes, now: float) -> None:
         """The hub has seen that a connection was closed."""
         session = self.sessions.get(peer)
-        if session is not None and not session.grace_until:
+        if session is not None and session.grace_until in (0.0, inf):
             session.suspect = self._has_gone = True
             session.grace_until = now + min(GRACE_S, session.ttl_s)
             self.disconnected(session)
@@ -239,7 +239,7 @@ class Observer(Administration):
     def crashed(self, disk: Disk, *, clean: bool) -> None:
         super().crashed(disk, clean=clean)
         self.forget_requests()
-        self._lost = 0
+        self._lost = self._silent = 0
         self.sessions, self.secrets, self._former, self.overdue = {}, {}, {}, []
 
     # What the hub says.
@@ -339,8 +339,9 @@ class Observer(Administration):
 
     # Time.
 
-    def ticked(self, now: float, sessions_lost: int) -> None:
+    def ticked(self, now: float, counters: Mapping[str, int]) -> None:
         """The hub has looked at the clock: leases lapse, fetches and sessions end."""
+        sessions_lost, sessions_silent = counters.get("sessions_lost", 0), counters.get("sessions_silent", 0)
         if sessions_lost != self._lost:
             everyone = dict.fromkeys((*self.secrets.values(), *self.sessions.values()))  # some wait for a WELCOME
             silent = [s for s in everyone if now - s.last_seen > s.ttl_s]
@@ -348,6 +349,9 @@ class Observer(Administration):
             for session in silent:
                 self._end(session, now, lost=True)
             self._lost = sessions_lost
+        if sessions_silent != self._silent:
+            self._go_silent(now, sessions_silent - self._silent)
+            self._silent = sessions_silent
         for session in self.secrets.values() if self._has_gone else ():
             if session.grace_until and now >= session.grace_until:
                 session.grace_until = 0.0
@@ -367,6 +371,18 @@ class Observer(Administration):
                     self.lapse(what, now)
             elif what.fetch is not None and what.fetch[2] <= now and what.session.subs.get(what.chan) is what:
                 self.overdue.append(what)
+
+    def _go_silent(self, now: float, count: int) -> None:
+        """So many sessions have missed their heartbeats: what they cannot have begun is for others."""
+        everyone = dict.fromkeys((*self.secrets.values(), *self.sessions.values()))
+        silent = [s for s in everyone if now - s.last_seen > SILENT_BEATS * s.hb_s]
+        silent = [s for s in silent if not (s.suspect or s.grace_until or s.is_silent)]
+        assert len(silent) == count, "a session is silent when it has missed its heartbeats"
+        self.counts["silent"] += count
+        for session in silent:
+            session.grace_until = inf
+            for sub in session.subs.values():
+                self.pass_on(sub.group)
 
     def next_silence(self, now: float) -> float:
         """When a session will have been silent for long enough to be marked, or to be ended."""

@@ -254,7 +254,7 @@ class World:
         if self.time != self._looked_at:
             self._look_at_the_clock()
         router.tick(now, self.out)
-        observer.ticked(now, router.dispatcher.counters.get("sessions_lost", 0))
+        observer.ticked(now, router.counters)
         if self.out:
             before = -1
             self.flush()
@@ -368,7 +368,7 @@ class World:
         self._look_at_the_clock()
         self.router.drain(STOPPING, self.out)
         self.router.tick(self.now, self.out)
-        self.observer.ticked(self.now, self.router.dispatcher.counters.get("sessions_lost", 0))
+        self.observer.ticked(self.now, self.router.counters)
         self.flush()
         self.seal()
         for turn in self._committing + self._turns:

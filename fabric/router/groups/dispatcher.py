@@ -57,7 +57,7 @@ class Dispatcher:
         self.hasty_groups = 0  # how many are of level `received`
         self.timers: Timers[_Timed] = Timers(_is_pending)
         self.priorities: dict[int, None] = {}  # those that were ever used, besides the default
-        self.away: dict[Session, None] = {}  # sessions whose connection was closed, and whose grace is not over
+        self.away: dict[Session, None] = {}  # suspect sessions that have their subscriptions
         self._publishing = publishing
         self._buffer = buffer
         self._rounds = shared.rounds
@@ -159,7 +159,7 @@ class Dispatcher:
             self._strike(sub.group)
 
     def detach(self, session: Session) -> None:
-        """The connection of a session was closed."""
+        """The connection of a session was closed, or it has missed its heartbeats."""
         self.away[session] = None
         for sub in session.channels.values():
             self._pass_on(sub.group)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fabric.router.publish.producers import Producer
 
 CHANNELS_MAX: Final = 1_024  # subscriptions of one session
-SILENT_BEATS: Final = 3  # so many heartbeats missed and the hub stops sending
+SILENT_BEATS: Final = 3  # so many heartbeats missed, and the hub sends nothing and hands on what was not begun
 # How long a client whose connection was closed keeps what it has begun. With the first wait after a failure, half a
 # second, another consumer has it within two.
 GRACE_S: Final = 1.4
@@ -44,7 +44,8 @@ class Session:
         self.ttl_s = ttl_s
         self.last_seen = now
         self.suspect = False  # silent for SILENT_BEATS heartbeats, or its connection was closed
-        self.grace_until = 0.0  # when its connection was closed: until then its subscriptions are kept
+        # While it is away, until when its subscriptions are kept; always, when it is silent and its connection open.
+        self.grace_until = 0.0
         self.blocked = False  # the connection's send queue is full
         self.channels: dict[int, Subscription] = {}
         self.producer: Producer | None = None

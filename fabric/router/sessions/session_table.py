@@ -1,6 +1,6 @@
 """Who is here: HELLO, sessions by connection and by secret, liveness, and the publish window they share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -185,14 +185,17 @@ class SessionTable:
         if self._by_peer.get(session.peer) is session:
             del self._by_peer[session.peer]
 
-    def silent(self, now: float) -> Iterator[Session]:
-        """Sessions whose time to live is over. Marks those that merely missed some heartbeats as suspect."""
-        for session in list(self.sessions.values()):
+    def silent(self, now: float) -> tuple[list[Session], list[Session]]:
+        """Sessions whose time to live is over, and those that have missed heartbeats and are suspect from now on."""
+        over, suspect = [], []
+        for session in self.sessions.values():
             quiet_s = now - session.last_seen
             if quiet_s > session.ttl_s:
-                yield session
-            elif quiet_s > SILENT_BEATS * session.hb_s:
+                over.append(session)
+            elif quiet_s > SILENT_BEATS * session.hb_s and not session.suspect:
                 session.suspect = True
+                suspect.append(session)
+        return over, suspect
 
     def forget_producers(self) -> None:
         """Keep the memory for producers bounded: those not heard of for longest go first, never those who are here."""
