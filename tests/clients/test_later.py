@@ -32,7 +32,7 @@ NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
         ({"delay": 0}, {"delay_ms": 0}),
         ({"delay": timedelta(days=1), "ttl": 5}, {"ttl_ms": 5000, "delay_ms": 86_400_000}),
         ({"at": NOON}, {"at_us": 1_794_830_400_000_000}),
-        ({"at": 12.5}, {"at_us": 12_500_000}),
+        ({"at": 1_794_830_400.5}, {"at_us": 1_794_830_400_500_000}),
         ({"every": 60, "name": "tick"}, {"every_ms": 60_000, "name": "tick"}),
         ({"cron": "0 3 * * *", "name": "night"}, {"cron": "0 3 * * *", "name": "night"}),
     ],
@@ -207,6 +207,14 @@ def test_a_row_of_the_list_is_read() -> None:
 def test_a_time_that_no_hub_takes_is_refused_at_the_call(said: dict[str, Any]) -> None:
     with pytest.raises(FabricError):
         block_options(**said)
+
+
+@pytest.mark.parametrize(("what", "instead"), [("at", "delay="), ("expires_at", "ttl=")])
+@pytest.mark.parametrize("moment", [0, 5, 86_400.0, datetime(1999, 12, 31, tzinfo=UTC)])
+def test_a_time_of_long_ago_is_refused_and_the_hint_says_what_was_meant(what: str, instead: str, moment: Any) -> None:
+    with pytest.raises(BadMessage, match=f"{what} is .*, a time before 2000") as caught:
+        block_options(**{what: moment})
+    assert instead in str(caught.value.hint)
 
 
 def test_a_wait_that_no_hub_takes_is_refused_at_the_call() -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
 from fabric_client.core import sayable
-from fabric_client.core.arguments import Moment, check_whole, microseconds, patterns_of
+from fabric_client.core.arguments import Moment, check_whole, due_us, microseconds, patterns_of
 from fabric_client.core.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Fit, Options, fit, level_of
 from fabric_client.core.subscription import PREFETCH, Subscription
 from fabric_client.core.verdict_exceptions import OnError, Seconds, check_on_error, milliseconds, patience, seconds
@@ -164,7 +164,7 @@ def block_options(
         raise BadMessage("every and cron do not go together", "say how it repeats in one way")
     later = {
         "delay_ms": None if delay is None else milliseconds("delay", delay),
-        "at_us": None if at is None else microseconds(at),
+        "at_us": None if at is None else due_us("at", at),
         "every_ms": None if every is None else milliseconds("every", every),
         "cron": cron,
     }
@@ -178,7 +178,7 @@ def block_options(
     return Options(
         PLAIN.level if level is None else level_of(level),
         priority,
-        0 if expires_at is None else microseconds(expires_at),
+        0 if expires_at is None else due_us("expires_at", expires_at),
         tuple((key, value) for key, value in when.items() if value is not None),
         scheduled,
     )

@@ -189,7 +189,8 @@ class AsyncPublishing(AsyncBase):
         """Wait until the hub has confirmed every publish and every verdict. When it has not in time, this raises
         Unconfirmed, Timeout or ConnectionLost, whose `verdicts` names the messages with unconfirmed ones. Otherwise it
         raises PublishRefused for messages that the hub refused, what the hub has against verdicts, and
-        VerdictsUnconfirmed, which names messages whose verdicts were lost with a session since the last flush."""
+        VerdictsUnconfirmed, which names messages whose verdicts were lost with a session since the last flush. One
+        that came too late counts as confirmed: only `settle()` of a message tells that it had no effect."""
         self._reactor.check()
         for sub in list(self._session.subscriptions.values()):
             self._session.flush(sub)

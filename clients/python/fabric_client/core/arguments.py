@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from fabric_client.errors import BadMessage
 from fabric_protocol.bounds import TIME_US_MAX
 from fabric_protocol.errors import FabricError
 
 Moment = float | datetime
+EARLIEST_DUE_US: Final = 946_684_800_000_000  # 2000-01-01
 
 
 def microseconds(moment: Moment) -> int:
@@ -18,6 +19,15 @@ def microseconds(moment: Moment) -> int:
     if not is_number or not 0 <= time_s <= TIME_US_MAX / 1e6:  # so is what is not a number
         raise BadMessage(f"{moment!r} is not a time between 1970 and 9999", "use a datetime, or seconds since 1970")
     return round(time_s * 1e6)
+
+
+def due_us(what: str, moment: Moment) -> int:
+    """A time at which something is to happen. One before 2000 is meant as seconds from now, or is a mistake."""
+    time_us = microseconds(moment)
+    if time_us < EARLIEST_DUE_US:
+        hint = "for seconds from now use ttl=" if what == "expires_at" else "for seconds from now use delay="
+        raise BadMessage(f"{what} is {moment!r}, a time before 2000", f"{hint}; a number is seconds since 1970")
+    return time_us
 
 
 def patterns_of(given: Any) -> list[str]:
