@@ -123,3 +123,34 @@ def test_a_program_waits_once_for_all_its_clients(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(pump, "time", SimpleNamespace(monotonic=lambda: now[0]))
     pump._at_exit()
     assert allowed == [pump.EXIT_S, 0.0, 0.0]
+
+
+ASKING = [("get", "a"), ("info",), ("group", "list"), ("group", "pause", "g"), ("topic", "list"), ("queue", "list"),
+          ("dlq", "list"), ("schedule", "list"), ("session", "list"), ("setting", "list")]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", ASKING, ids=" ".join)
+def test_commands_that_ask_have_a_timeout_for_the_hub_and_its_answers(
+    fabric: Fabric, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    nowhere = f"ipc://{tmp_path}/none"
+    result = fabric(*arguments, "--timeout", "100ms", "--connect-timeout", "9m", "--url", nowhere)
+    assert result.exit_code == 3
+    assert "no hub at" in result.stderr
+    assert "for 0.1 s" in result.stderr
+    assert fabric(*arguments, "--timeout", "0s", "--url", nowhere).exit_code == 2
+
+
+def test_an_answer_that_does_not_come_in_time_has_its_exit_code(talk: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fabric.cli.support.connect.time", SimpleNamespace(monotonic=iter([0.0, 9.0, 9.0]).__next__))
+    result = talk("group", "list", "--timeout", "5s")
+    assert result.exit_code == 3
+    assert "no answer to info" in result.stderr
+
+
+def test_a_hub_that_is_gone_is_not_the_same_as_nothing_that_came(talk: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert talk("sub", "a", "--timeout", "10ms").exit_code == 7
+    monkeypatch.setattr(fabric_client.Client, "connected", False)
+    result = talk("sub", "a", "--timeout", "10ms")
+    assert result.exit_code == 3
+    assert "nothing came, and the hub at tcp://" in result.stderr

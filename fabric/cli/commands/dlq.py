@@ -12,7 +12,7 @@ import click
 
 from fabric.cli import EXIT_NOTHING, EXIT_PARTLY
 from fabric.cli.support import completion
-from fabric.cli.support.connect import all_rows, connect, hub_options
+from fabric.cli.support.connect import all_rows, asking_options, connect
 from fabric.cli.support.message_format import SHAPES, chosen_shape
 from fabric.cli.support.noun import Noun
 from fabric.cli.support.tables import (
@@ -107,7 +107,7 @@ def dlq() -> None:
 @filters
 @click.option("-n", "--count", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
 @output_options
-@hub_options
+@asking_options
 def list_command(
     group: str | None,
     reason: str | None,
@@ -157,7 +157,7 @@ def list_command(
 @click.option("-f", "--format", "template", help=r"Such as '%s %t %v\n', as in 'fabric sub'.")
 @click.option("-o", "--output", type=click.Choice(SHAPES), help="[default: text on a terminal, else ndjson]")
 @click.option("--json", "as_json", is_flag=True, help="Same as -o json.")
-@hub_options
+@asking_options
 def peek_command(
     group: str,
     seqs: tuple[int, ...],
@@ -214,7 +214,7 @@ def _changing(done: str) -> Callable[[F], F]:
                 click.option("--dry-run", is_flag=True, help=f"Say how many would be {done}, and do nothing."),
                 yes_option,
                 output_options,
-                hub_options,
+                asking_options,
             ]
         ):
             command = option(command)

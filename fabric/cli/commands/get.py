@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from fabric.cli import EXIT_NOTHING
-from fabric.cli.support.connect import connect, hub_options
+from fabric.cli.support.connect import asking_options, connect
 from fabric.cli.support.message_format import SHAPES, Shape, chosen_shape
 from fabric.cli.support.tables import usage
 from fabric.cli.support.values import Moment, Seq
@@ -33,7 +33,7 @@ ALL: Final = 1 << 62
 @click.option("-f", "--format", "template", help=r"Such as '%s %t %v\n', as in 'fabric sub'.")
 @click.option("-o", "--output", type=click.Choice(SHAPES), help="[default: text on a terminal, else ndjson]")
 @click.option("--json", "as_json", is_flag=True, help="Same as -o json.")
-@hub_options
+@asking_options
 def get(
     pattern: str | None,
     seq: int | None,

@@ -7,7 +7,7 @@ import click
 
 from fabric.cli import EXIT_NOTHING
 from fabric.cli.support import completion
-from fabric.cli.support.connect import all_rows, connect, hub_options
+from fabric.cli.support.connect import all_rows, asking_options, connect, hub_options
 from fabric.cli.support.noun import Noun
 from fabric.cli.support.settings_options import group_settings
 from fabric.cli.support.tables import (
@@ -97,7 +97,7 @@ def group() -> None:
 
 @group.command("list")
 @output_options
-@hub_options
+@asking_options
 def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
     """List all groups, and how far behind they are.
 
@@ -119,7 +119,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
 @group.command("show")
 @click.argument("name", shell_complete=completion.groups)
 @output_options
-@hub_options
+@asking_options
 def show_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
     """Show the settings, the position and the consumers of a group.
 
@@ -142,7 +142,7 @@ def show_command(name: str, as_json: bool, url: str, connect_timeout: float) -> 
 @click.option("--start", type=Position(), help=f"{POSITIONS}.  [default: first]")
 @group_settings
 @output_options
-@hub_options
+@asking_options
 def create_command(
     name: str,
     patterns: tuple[str, ...],
@@ -173,7 +173,7 @@ def create_command(
 @click.option("--pattern", "patterns", type=Text(), multiple=True, help="All patterns from now on; repeatable.")
 @group_settings
 @output_options
-@hub_options
+@asking_options
 def update_command(
     name: str, patterns: tuple[str, ...], settings: dict[str, Any], as_json: bool, url: str, connect_timeout: float
 ) -> None:
@@ -195,7 +195,7 @@ def update_command(
 @click.argument("name", shell_complete=completion.groups)
 @yes_option
 @output_options
-@hub_options
+@asking_options
 def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
     """Remove a group and its position. Messages stay in the journal, and dead letters until they are discarded.
 
@@ -217,7 +217,7 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
 @click.option("--dry-run", is_flag=True, help="Say how many messages come again or are skipped, and do nothing.")
 @yes_option
 @output_options
-@hub_options
+@asking_options
 def seek_command(
     name: str,
     position: "Start",
@@ -266,7 +266,7 @@ def _meaning(plan: Row) -> str:
 @group.command("pause")
 @click.argument("name", shell_complete=completion.groups)
 @output_options
-@hub_options
+@asking_options
 def pause_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
     """Deliver nothing more to a group until it is resumed. What is out may still be acked.
 
@@ -282,7 +282,7 @@ def pause_command(name: str, as_json: bool, url: str, connect_timeout: float) ->
 @group.command("resume")
 @click.argument("name", shell_complete=completion.groups)
 @output_options
-@hub_options
+@asking_options
 def resume_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
     """Deliver again after a pause.
 

@@ -8,7 +8,7 @@ import click
 
 from fabric.cli import EXIT_NOT_FOUND
 from fabric.cli.commands.topic import known_topic
-from fabric.cli.support.connect import connect, hub_options
+from fabric.cli.support.connect import asking_options, connect
 from fabric.cli.support.tables import Column, Failed, Row, output_options, print_table, show_fields, usage
 
 NAMED: Final = {"group": "the name of a group", "topic": "the name of a topic"}
@@ -30,7 +30,7 @@ _LISTS: Final = {
 @click.argument("what", type=click.Choice(QUESTIONS), default="hub", metavar="[WHAT]")
 @click.argument("name", required=False)
 @output_options
-@hub_options
+@asking_options
 def info(what: str, name: str | None, as_json: bool, url: str, connect_timeout: float) -> None:
     """Show what the hub knows about WHAT: itself (hub), its counters, its settings, or one of the lists.
 

@@ -6,7 +6,7 @@ import click
 
 from fabric.cli.commands.topic import described, removed
 from fabric.cli.support import completion
-from fabric.cli.support.connect import all_rows, connect, hub_options
+from fabric.cli.support.connect import all_rows, asking_options, connect
 from fabric.cli.support.noun import Noun
 from fabric.cli.support.settings_options import queue_settings
 from fabric.cli.support.tables import Column, confirm, counted, limit, output_options, say, show_rows, yes_option
@@ -39,7 +39,7 @@ def queue() -> None:
 
 @queue.command("list")
 @output_options
-@hub_options
+@asking_options
 def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
     """List all queues and how much waits in them.
 
@@ -70,7 +70,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
 @click.argument("name")
 @queue_settings
 @output_options
-@hub_options
+@asking_options
 def create_command(name: str, settings: dict[str, Any], as_json: bool, url: str, connect_timeout: float) -> None:
     """Make the queue NAME: publish to the topic of that name, consume with the group of that name.
 
@@ -90,7 +90,7 @@ def create_command(name: str, settings: dict[str, Any], as_json: bool, url: str,
 @click.argument("name", shell_complete=completion.topics)
 @yes_option
 @output_options
-@hub_options
+@asking_options
 def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
     """Remove a queue: its messages, its topic's settings and its group.
 
@@ -108,7 +108,7 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
 @click.argument("name", shell_complete=completion.topics)
 @yes_option
 @output_options
-@hub_options
+@asking_options
 def purge_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
     """Remove all messages of a queue.
 

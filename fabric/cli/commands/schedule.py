@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from fabric.cli.support import completion
-from fabric.cli.support.connect import connect, hub_options
+from fabric.cli.support.connect import asking_options, connect
 from fabric.cli.support.noun import Noun
 from fabric.cli.support.tables import Column, ago, output_options, say, show_rows, span
 from fabric.cli.support.values import shown_bytes, shown_time
@@ -43,7 +43,7 @@ def schedule() -> None:
 @schedule.command("list")
 @click.option("-n", "--count", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
 @output_options
-@hub_options
+@asking_options
 def list_command(count: int, as_json: bool, url: str, connect_timeout: float) -> None:
     """List what is scheduled, in the order in which it is due.
 
@@ -64,7 +64,7 @@ def list_command(count: int, as_json: bool, url: str, connect_timeout: float) ->
 @click.argument("schedules", metavar="ID_OR_NAME...", nargs=-1, required=True, shell_complete=completion.schedules)
 @click.option("--name", "by_name", is_flag=True, help="These are names, even if they look like numbers.")
 @output_options
-@hub_options
+@asking_options
 def cancel_command(schedules: tuple[str, ...], by_name: bool, as_json: bool, url: str, connect_timeout: float) -> None:
     """Take back what is scheduled, by the id that 'fabric pub' said, or by its name.
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import click
 
-from fabric.cli.support.connect import all_rows, connect, hub_options
+from fabric.cli.support.connect import all_rows, asking_options, connect
 from fabric.cli.support.noun import Noun
 from fabric.cli.support.tables import Column, confirm, output_options, plural, say, show_rows, yes_option
 
@@ -29,7 +29,7 @@ def session() -> None:
 
 @session.command("list")
 @output_options
-@hub_options
+@asking_options
 def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
     """List the sessions of all clients.
 
@@ -47,7 +47,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
 @click.argument("session", metavar="NUMBER_OR_CLIENT")
 @yes_option
 @output_options
-@hub_options
+@asking_options
 def kick_command(session: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
     """End a session, by its number or by the name of its client. What it held is delivered again; it may come back.
 

@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from fabric.cli import EXIT_NOT_FOUND
-from fabric.cli.support.connect import connect, hub_options
+from fabric.cli.support.connect import asking_options, connect
 from fabric.cli.support.noun import Noun
 from fabric.cli.support.tables import Column, Failed, output_options, say, show_rows
 
@@ -26,7 +26,7 @@ def setting() -> None:
 
 @setting.command("list")
 @output_options
-@hub_options
+@asking_options
 def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
     """List all settings of the hub.
 
@@ -43,7 +43,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
 @click.argument("name")
 @click.argument("value", type=click.Choice(list(_WORDS)), metavar="on|off")
 @output_options
-@hub_options
+@asking_options
 def set_command(name: str, value: str, as_json: bool, url: str, connect_timeout: float) -> None:
     """Change a setting, from now on and for the next start.
 

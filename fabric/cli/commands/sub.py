@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from fabric.cli import EXIT_NOTHING, EXIT_PARTLY, EXIT_USAGE
+from fabric.cli import EXIT_NO_HUB, EXIT_NOTHING, EXIT_PARTLY, EXIT_USAGE
 from fabric.cli.support import completion
 from fabric.cli.support.connect import connect, hub_options, sigterm_interrupts
 from fabric.cli.support.exec import Command, CommandFailed
@@ -98,7 +98,7 @@ def sub(
     exists, use 'fabric group update'.
 
     Ctrl-C and SIGTERM end it, and its commands, with a summary and exit code 0. Exit code 7: nothing came before
-    --timeout; 8: less than --count, or a command failed.
+    --timeout; 3: the hub was lost meanwhile; 8: less than --count, or a command failed.
     """
     if not patterns and group is None:
         usage("name PATTERNS, or the --group to work for")
@@ -137,6 +137,8 @@ def sub(
             # Whoever read our output has seen enough. Nothing more can be written, not even when Python closes it.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+        if not (tally.count or fab.connected):
+            raise Failed(f"nothing came, and the hub at {url} is gone", "start it again, and ask again", EXIT_NO_HUB)
     if timeout is not None and not tally.count and shape.for_people:
         click.echo(f"nothing came in {shown_seconds(timeout)}", err=True)
     if timeout is not None and not tally.count:

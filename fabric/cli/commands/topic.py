@@ -6,7 +6,7 @@ import click
 
 from fabric.cli import EXIT_NOT_FOUND
 from fabric.cli.support import completion
-from fabric.cli.support.connect import all_rows, connect, hub_options
+from fabric.cli.support.connect import all_rows, asking_options, connect
 from fabric.cli.support.noun import Noun
 from fabric.cli.support.settings_options import topic_settings
 from fabric.cli.support.tables import (
@@ -96,7 +96,7 @@ def topic() -> None:
 
 @topic.command("list")
 @output_options
-@hub_options
+@asking_options
 def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
     """List the topics that have settings of their own, and how much is in them; then the names of others.
 
@@ -118,7 +118,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
 @topic.command("show")
 @click.argument("name", shell_complete=completion.topics)
 @output_options
-@hub_options
+@asking_options
 def show_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
     """Show the settings of a topic and how much is in it.
 
@@ -135,7 +135,7 @@ def show_command(name: str, as_json: bool, url: str, connect_timeout: float) -> 
 @click.argument("name")
 @topic_settings
 @output_options
-@hub_options
+@asking_options
 def create_command(name: str, settings: dict[str, Any], as_json: bool, url: str, connect_timeout: float) -> None:
     """Give the topic NAME settings of its own.
 
@@ -155,7 +155,7 @@ def create_command(name: str, settings: dict[str, Any], as_json: bool, url: str,
 @click.argument("name", shell_complete=completion.topics)
 @topic_settings
 @output_options
-@hub_options
+@asking_options
 def update_command(name: str, settings: dict[str, Any], as_json: bool, url: str, connect_timeout: float) -> None:
     """Change settings of a topic; what is over a new limit goes.
 
@@ -174,7 +174,7 @@ def update_command(name: str, settings: dict[str, Any], as_json: bool, url: str,
 @click.argument("name", shell_complete=completion.topics)
 @yes_option
 @output_options
-@hub_options
+@asking_options
 def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
     """Remove the messages of a topic, and its settings.
 
@@ -195,7 +195,7 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
 @click.argument("name", shell_complete=completion.topics)
 @yes_option
 @output_options
-@hub_options
+@asking_options
 def purge_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
     """Remove the messages of a topic. Groups that have not seen them are told of the gap.
 

@@ -3,8 +3,9 @@
 import contextlib
 import logging
 import signal
+import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from fabric_client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
+_TIMEOUT: Final = "fabric.timeout"  # in the context of a command
 
 
 def hub_options(command: F) -> F:
@@ -32,6 +34,41 @@ def hub_options(command: F) -> F:
     return url(wait(command))
 
 
+def asking_options(command: F) -> F:
+    """The same and `--timeout`, for commands that ask the hub something: `connect` looks at it."""
+    wait = click.option(
+        "--timeout",
+        type=Duration(),
+        expose_value=False,
+        callback=_keep_timeout,
+        help="How long to wait in all, for the hub and for its answers.  [default: 10s for each answer]",
+    )
+    return wait(hub_options(command))
+
+
+def _keep_timeout(context: click.Context, option: click.Parameter, timeout_s: float | None) -> None:
+    if timeout_s is not None and timeout_s <= 0:
+        raise click.BadParameter("more than 0", context, option)
+    context.meta[_TIMEOUT] = timeout_s
+
+
+def _client(url: str, connect_s: float) -> "Client":
+    """A client, connected. With `--timeout`, no call of it waits longer than until the command's time is over."""
+    import fabric_client
+
+    context = click.get_current_context(silent=True)
+    timeout_s = context.meta.get(_TIMEOUT) if context is not None else None
+    if timeout_s is None:
+        return fabric_client.connect(url, name="fabric-cli", timeout=connect_s)
+    deadline = time.monotonic() + timeout_s
+
+    class Client(fabric_client.Client):
+        def _call(self, make: Any, timeout: Any, what: str) -> Any:
+            return super()._call(make, max(deadline - time.monotonic(), 0.0), what)
+
+    return Client(url, name="fabric-cli", timeout=min(connect_s, timeout_s))
+
+
 @contextlib.contextmanager
 def connect(url: str, timeout_s: float) -> "Iterator[Client]":
     """A client for the length of a command. A command that has waited long enough does not wait again at its end."""
@@ -43,7 +80,7 @@ def connect(url: str, timeout_s: float) -> "Iterator[Client]":
         logger.addHandler(handler)
         logger.propagate = False
     logger.setLevel(logging.WARNING)  # the demo, in the same process, may have turned it down
-    fab = fabric_client.connect(url, name="fabric-cli", timeout=timeout_s)
+    fab = _client(url, timeout_s)
     try:
         yield fab
     except BaseException as error:
