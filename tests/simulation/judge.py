@@ -336,6 +336,7 @@ class Judge(Order):
             return  # retention has taken it
         if not self.topics[seq - 1].startswith("$dlq."):  # letters have no letters of their own
             self.dead[group.name, self.origin.get(seq, seq)] += 1
+        group.given_up.add(seq)
         self.settled(group, seq)
 
     def fail(self, group: GroupBook, seq: int, now: float, delay_ms: Any, *, shared: bool = False) -> None:

@@ -322,6 +322,7 @@ class GroupBook:
         self.unclean = False  # the hub has died since, and may have forgotten what it handed out
         self.due: dict[int, float] = {}
         self.told: set[int] = set()  # gaps that a consumer has heard of
+        self.given_up: set[int] = set()  # what became a dead letter, or is told as a gap when it is removed
         self.untold: set[int] = set()  # what retention took while no consumer could hear of it
         self.gap_owed: dict[tuple[bytes, int], set[int]] = {}
         self.lined = 0  # up to here, messages were put in line
