@@ -36,6 +36,8 @@ class Arrivals:
         self._queues: dict[PeerId, _Queue] = {}
         self._ring: deque[PeerId] = deque()  # peers with frames, in the order in which they are served
         self._held: list[PeerId] = []  # the same, but they wait for the disk
+        self._served: PeerId | None = None  # the peer that was served last in this turn,
+        self._several = False  # and whether others were before
         self.count = 0
         self.bytes = 0
 
@@ -74,6 +76,14 @@ class Arrivals:
         self.count += 1
         self.bytes += size
 
+    def begin_turn(self) -> None:
+        self._served, self._several = None, False
+
+    def is_deferred(self, peer: PeerId) -> bool:
+        """Whether the peer of `next` has to wait for the next turn: it has had more than its share, and what other
+        peers have said in this turn is to go on its way first."""
+        return self._queues[peer].debt_s > 0.0 and (self._several or self._served not in (None, peer))
+
     def next(self) -> Arrival:
         """The peer whose turn it is, and its first frames, which stay here. To be called when `is_ready`."""
         ring, queues = self._ring, self._queues
@@ -86,6 +96,8 @@ class Arrivals:
 
     def take(self, peer: PeerId, seconds: float) -> None:
         """The first frames of a peer were processed, and have cost so much."""
+        self._several |= self._served not in (None, peer)
+        self._served = peer
         queue = self._queues[peer]
         _, size = queue.frames.popleft()
         queue.bytes -= size

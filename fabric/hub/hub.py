@@ -7,11 +7,8 @@ A stranger should read `turn` first; everything else here starts, feeds or ends 
 """
 
 import contextlib
-import gc
 import logging
 import math
-import os
-import signal
 import sys
 import threading
 import time
@@ -23,7 +20,7 @@ import zmq
 
 import fabric
 from fabric.hub.advisory_log import JOURNAL_TRIMMED, SLOW_COMMIT, AdvisoryLog
-from fabric.hub.arrivals import Arrival, Arrivals
+from fabric.hub.arrivals import SHARE_S, Arrival, Arrivals
 from fabric.hub.commit_share import CommitShare, is_publish
 from fabric.hub.faults import Faults
 from fabric.hub.guard import Guard
@@ -52,14 +49,12 @@ from fabric_protocol.messages import PeerId
 
 CROWDED_S: Final = 0.002  # how often something is received while much waits for the disk
 AT_ONCE_S: Final = 0.005  # of work on what came in while nothing waited; then each peer gets its share
-TURN_S: Final = 0.008  # of work on commands in one turn; then timers, confirmations and deliveries get theirs
+TURN_S: Final = 0.005  # of work on commands in one turn; then timers, confirmations and deliveries get theirs
 SPACE_EVERY_S: Final = 0.1  # a quota is overrun by what comes in meanwhile; the disk itself is asked less often
 OUTBOX_POLL_S: Final = 0.005  # a ROUTER does not say which peer can take more, so full ones are tried again
 SWITCH_S: Final = 0.0005  # two threads hand over to each other all the time; Python's 5 ms would be a commit's length
 SLOW_COMMIT_S: Final = 0.5  # a commit that takes longer is logged: the disk, or another program that uses it
-EXIT_STORAGE: Final = 70
 STOPPING: Final = Refusal(Code.SHUTTING_DOWN, "the hub is stopping", 500)
-GC_OBJECTS: Final = 50_000  # new objects between two searches for garbage cycles
 
 
 class Hub:
@@ -207,6 +202,7 @@ class Hub:
             self._say_gone()
         if has_news:
             self._journal_news(now, out)
+        self._hand_over(now, out)  # the disk works while time passes and deliveries are made
         self._router.tick(now, out)
         self._hand_over(now, out)
         self._send(out)
@@ -246,10 +242,13 @@ class Hub:
                 self._router.refuse(busy, peer, *wire.request_id(frames), out)
 
     def _take_arrivals(self, now: float, out: Out) -> None:
-        """Process what waits, a share of each peer after the other, until the turn has cost enough."""
+        """Process what waits, a share of each peer in turn, until this has cost enough or a commit is done."""
         arrivals, begun = self._arrivals, time.monotonic()
+        arrivals.begin_turn()
         while arrivals.is_ready and begun - now < TURN_S:
             peer, frames = arrivals.next()
+            if arrivals.is_deferred(peer) or (self._journal_thread.has_reports and begun > now + SHARE_S):
+                break
             if self._take_share(peer, frames, now, out):
                 ended = time.monotonic()
                 arrivals.take(peer, ended - begun)
@@ -262,12 +261,12 @@ class Hub:
         if not is_publish(frames):
             self._take(peer, frames, now, out)
             return True
-        if self._share.is_full(peer):
+        if self._share.is_full(peer) and (self._committing or self._router.wants_commit(now)):
             return False
         publishing = self._router.publishing  # of a router that may be replaced meanwhile
-        pending_bytes = publishing.pending_bytes
+        pending_bytes, begun = publishing.pending_bytes, time.monotonic()
         self._take(peer, frames, now, out)
-        self._share.published(peer, publishing.pending_bytes - pending_bytes, now)
+        self._share.published(peer, publishing.pending_bytes - pending_bytes, now, time.monotonic() - begun)
         return True
 
     def _say_gone(self) -> None:
@@ -335,6 +334,9 @@ class Hub:
         self._arrivals.release()
         for turn in done:
             out += turn.sends
+        self._send(out)  # confirmations do not wait for deliveries
+        out.clear()
+        for _ in done:
             self._router.committed(now, out)
 
     def _hand_over(self, now: float, out: Out) -> None:
@@ -434,17 +436,3 @@ class Hub:
             event(logging.INFO, "hub stopped", **{k: self.counters[k] for k in ("messages_in", "commits")})
         if self._owns_context:
             self.context.term()
-
-
-def serve(hub: Hub) -> int:
-    """Run a hub as a process of its own: signals drain it, a failed journal ends it with exit code 70."""
-    gc.freeze()  # what is here now stays; and blocks, sessions and groups hold no cycles worth a frequent search
-    gc.set_threshold(GC_OBJECTS)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: hub.request_stop())
-    try:
-        hub.run()
-    except FabricError as error:
-        event(logging.CRITICAL, "hub failed", error=str(error), hint=error.hint)
-        os._exit(EXIT_STORAGE)
-    return 0

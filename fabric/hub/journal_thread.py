@@ -111,6 +111,10 @@ class JournalThread:
                 raise answer
             return answer
 
+    @property
+    def has_reports(self) -> bool:
+        return bool(self._reports)
+
     def reports(self) -> list[Report]:
         """What was finished since the last call. To be called when `wake_fd` is readable."""
         with suppress(BlockingIOError):

@@ -25,7 +25,8 @@ ROOT: Final = Path(__file__).parent.parent.parent
 
 SCRIPT: Final = """
 import resource, sys
-from fabric.hub.hub import Hub, HubOptions, serve
+from fabric.hub.hub import Hub, HubOptions
+from fabric.hub.serve import serve
 from fabric.journal.journal import Limits
 descriptors_max, limits, options = map(eval, sys.argv[2:])
 if descriptors_max:

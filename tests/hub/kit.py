@@ -25,7 +25,8 @@ from tests.patience import PATIENCE_S
 SCRIPT: Final = """
 import resource, sys
 from fabric.hub import log
-from fabric.hub.hub import Hub, HubOptions, serve
+from fabric.hub.hub import Hub, HubOptions
+from fabric.hub.serve import serve
 from fabric.journal.journal import Limits
 path, url, options, limits, file_bytes_max = sys.argv[1], sys.argv[2], *map(eval, sys.argv[3:])
 log.set_up("text", "info")

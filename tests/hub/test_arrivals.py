@@ -73,6 +73,25 @@ def test_a_peer_that_was_alone_does_not_pay_for_that_for_long() -> None:
     assert after_s <= DEBT_MAX_S + 2 * SHARE_S
 
 
+def test_a_peer_in_debt_waits_for_the_next_turn_when_another_one_was_served() -> None:
+    arrivals = Arrivals()
+    for _ in range(3):
+        arrivals.put(b"flood", [b"x"])
+    arrivals.begin_turn()
+    for _ in range(2):
+        peer, _ = arrivals.next()
+        assert not arrivals.is_deferred(peer), "it is alone"
+        arrivals.take(peer, 10 * SHARE_S)
+    arrivals.begin_turn()
+    arrivals.put(b"other", [b"x"])
+    peer, _ = arrivals.next()
+    assert (peer, arrivals.is_deferred(peer)) == (b"other", False)
+    arrivals.take(peer, SHARE_S / 10)
+    assert arrivals.is_deferred(arrivals.next()[0]), "the other one's command is to be passed on first"
+    arrivals.begin_turn()
+    assert not arrivals.is_deferred(arrivals.next()[0])
+
+
 def test_a_held_peer_waits_and_others_do_not() -> None:
     arrivals = Arrivals()
     arrivals.put(b"held", [b"1"])
@@ -103,55 +122,71 @@ def test_a_crowd_leaves_room_for_a_frame_of_each_peer() -> None:
 
 def test_one_publisher_fills_commits_and_several_share_them() -> None:
     share, limit = CommitShare(), max(BYTES_MIN, RATE_FIRST * COMMIT_S)
-    share.published(b"flood", int(limit) * 10, now=0.0)
+    share.published(b"flood", int(limit) * 10, now=0.0, seconds=0.0)
     assert not share.is_full(b"flood"), "there is no other publisher"
     assert not share.is_full(b"other"), "what it publishes is little yet"
-    share.published(b"other", 100, now=0.0)
+    share.published(b"other", 100, now=0.0, seconds=0.0)
     assert share.is_full(b"flood")
     assert not share.is_full(b"other")
     share.submitted()
     share.committed(0.0)
     assert not share.is_full(b"flood"), "the next commit is empty"
-    share.published(b"flood", int(limit), now=MEMORY_S * 1.5)
-    share.published(b"flood", int(limit), now=MEMORY_S * 3)
+    share.published(b"flood", int(limit), now=MEMORY_S * 1.5, seconds=0.0)
+    share.published(b"flood", int(limit), now=MEMORY_S * 3, seconds=0.0)
     assert not share.is_full(b"flood"), "the other one has published nothing for long"
 
 
 def test_a_slow_disk_makes_smaller_commits() -> None:
     share = CommitShare()
     for _ in range(50):
-        share.published(b"a", MIB, now=0.0)
-        share.published(b"b", 0, now=0.0)
+        share.published(b"a", MIB, now=0.0, seconds=0.0)
+        share.published(b"b", 0, now=0.0, seconds=0.0)
         share.submitted()
         share.committed(0.001)
-    share.published(b"a", MIB, now=0.0)
+    share.published(b"a", MIB, now=0.0, seconds=0.0)
     assert not share.is_full(b"a")
     share.submitted()
     for _ in range(50):
-        share.published(b"a", MIB, now=0.0)
+        share.published(b"a", MIB, now=0.0, seconds=0.0)
         share.submitted()
         share.committed(1.0)
-    share.published(b"a", BYTES_MIN, now=0.0)
+    share.published(b"a", BYTES_MIN, now=0.0, seconds=0.0)
     assert share.is_full(b"a")
 
 
 def test_a_peer_with_a_block_that_makes_a_commit_long_skips_the_next_one() -> None:
     share = CommitShare()
     large = int(4 * max(BYTES_MIN, RATE_FIRST * COMMIT_S))
-    share.published(b"large", large, 0.0)
+    share.published(b"large", large, 0.0, 0.0)
     share.submitted()
     assert not share.is_full(b"large")  # it is alone
-    share.published(b"small", 100, 0.0)
+    share.published(b"small", 100, 0.0, 0.0)
     assert share.is_full(b"large")
     assert not share.is_full(b"small")
     share.committed(0.05)
     share.submitted()
     assert not share.is_full(b"large")  # the commit under way is short
-    share.published(b"large", large, 0.0)
+    share.published(b"large", large, 0.0, 0.0)
     share.submitted()
     assert share.is_full(b"large")
     share.committed(0.05)
     assert not share.is_full(b"large")  # there was nothing else to be written
+
+
+def test_the_time_of_a_publish_counts_as_bytes() -> None:
+    """Blocks of duplicates have no bytes for the disk, and take long."""
+    share = CommitShare()
+    share.published(b"small", 100, 0.0, 0.0)
+    share.published(b"dear", 0, 0.0, COMMIT_S)
+    assert share.is_full(b"dear")
+    assert not share.is_full(b"small")
+    share.submitted()
+    assert not share.is_full(b"dear")
+    share.published(b"dear", 0, 0.0, 3 * COMMIT_S)
+    share.submitted()
+    assert share.is_full(b"dear"), "it skips a commit"
+    share.committed(0.001)
+    assert not share.is_full(b"dear")
 
 
 def test_little_is_received_while_much_waits() -> None:
@@ -211,6 +246,20 @@ def test_a_turn_ends_when_it_has_cost_enough(tmp_path: Path, monkeypatch: pytest
     monkeypatch.undo()
     hub.request_stop()
     hub.run()
+
+
+def test_no_peer_waits_for_a_commit_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publishes that are refused cost time, and leave nothing to be written."""
+    monkeypatch.setattr(CommitShare, "is_full", lambda *_: True)
+    with (
+        Hub(tmp_path / "journal", HubOptions(binds=["inproc://none"])) as hub,
+        talker(hub.context, "inproc://none") as flood,
+    ):
+        for rid in range(1_000, 1_010):
+            flood.send(m.Publish(rid, 0, 0, b"no block"))
+        for _ in range(10):
+            assert flood.until(m.Err).code == Code.BAD_BLOCK
+        flood.publish("a", b"x")
 
 
 def test_a_peer_that_sends_more_than_its_window_is_refused_and_others_are_served(tmp_path: Path) -> None:

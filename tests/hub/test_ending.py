@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from fabric.hub.hub import EXIT_STORAGE
+from fabric.hub.serve import EXIT_STORAGE
 from fabric.journal.journal import Journal
 from fabric.router.publish.producers import WINDOW_BLOCKS
 from fabric_protocol import block as b

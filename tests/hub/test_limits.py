@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from fabric.hub.hub import EXIT_STORAGE
+from fabric.hub.serve import EXIT_STORAGE
 from fabric_protocol import block as b
 from fabric_protocol import messages as m
 from tests.hub.kit import Child, Talker, eventually, sockets, talker

@@ -74,8 +74,8 @@ def hub(
     """
     from fabric.hub import Hub, HubOptions
     from fabric.hub import log as hub_log
-    from fabric.hub.hub import serve
     from fabric.hub.router_socket import raise_descriptor_limit
+    from fabric.hub.serve import serve
     from fabric.journal.journal import Limits
 
     hub_log.set_up(log_format, log_level or ("warning" if sys.stderr.isatty() else "info"))
