@@ -292,3 +292,27 @@ def test_who_does_not_take_in_what_was_read_is_given_nothing_more() -> None:
     assert refused(w).code == Code.BUSY
     w.router.block_peer(R, False)
     assert len(get(w)[0]) == 1
+
+
+@pytest.mark.parametrize("asked", [{"pattern": "a.*"}, {"pattern": "a.*", "by_key": True}, {"last": True}])
+def test_a_long_block_is_looked_at_in_several_answers(monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]) -> None:
+    """However many messages a block has, one answer looks at a few of them; all answers together give all of it."""
+    monkeypatch.setattr(reading, "MESSAGES_MAX", 10)
+    w, looked = world(), list[int]()
+    put(w, [f"a.{n % 3}" for n in range(95)], *map(str, range(95)), keys=[b"%d" % n for n in range(95)])
+
+    def superseded(block: Block, at: int) -> bool:
+        looked.append(at)
+        return False
+
+    w.router.block_store.superseded = superseded
+    rows, answers, more, following = list[tuple[int, str]](), 0, True, 0
+    while more:
+        looked.clear()
+        place = {"before" if "last" in asked else "seq": following} if following else {}
+        found, answer = get(w, n=1_000, **asked, **place)
+        assert len(looked) <= 10
+        rows, answers = sorted(rows + found), answers + 1
+        more, following = answer["more"], answer["next"]
+    assert rows == [(n + 1, str(n)) for n in range(95)]
+    assert answers == 10

@@ -22,7 +22,7 @@ BYTES_MAX: Final = 4 << 20  # of blocks in one answer; a larger message comes al
 READ_BYTES_MAX: Final = 16 << 20  # looked at for one answer
 FINDS_MAX: Final = 64  # searches through the index for one answer
 TOPICS_MAX: Final = 8_192  # compared with the patterns for one answer, and the rest of a block
-MESSAGES_MAX: Final = 8_192  # looked at one by one for one answer, and the rest of a block
+MESSAGES_MAX: Final = 8_192  # looked at one by one, of one block; of several, for one answer, and the rest of a block
 TURN_BYTES_MAX: Final = 32 << 20  # answered to all clients together in one turn
 PATTERNS_MAX: Final = 64
 VIEWS_MAX: Final = 256  # remembered
@@ -182,9 +182,10 @@ class Reading:
             following = start
             if block is None or page.full:
                 break
-            runs = self._runs(block, start, order.view, wall_us)
-            following = page.take(block, runs) if runs else block.last_seq + 1
-            if page.full:
+            stop = _stop(block, start)
+            runs = self._runs(block, start, stop, order.view, wall_us)
+            following = min(page.take(block, runs) if runs else stop, stop)
+            if page.full or stop <= block.last_seq:
                 break
         return page.answer(following, more=following <= horizon)
 
@@ -200,7 +201,9 @@ class Reading:
             if block is None:
                 break
             blocks[block.base_seq] = block
-            following = self._note_keys(block, self._runs(block, start, order.view, wall_us), latest, loose, order.n)
+            stop = _stop(block, start)
+            runs = self._runs(block, start, stop, order.view, wall_us)
+            following = min(self._note_keys(block, runs, latest, loose, order.n), stop)
             if following <= block.last_seq:
                 break
         return self._newest(page, blocks, sorted([*latest.values(), *loose]), following, horizon)
@@ -208,13 +211,18 @@ class Reading:
     def _note_keys(
         self, block: Block, runs: Runs, latest: dict[tuple[str, bytes], int], loose: list[int], n: int
     ) -> int:
-        topics, keys = block.topic_names(), block.keys()
+        if not runs:
+            return block.last_seq + 1
+        first = runs[0][0]
+        part = Block(pick(block, [(first, runs[-1][1])]))  # the keys of a whole block are many more
+        topics, keys = part.topic_names(), part.keys()
         for a, b in runs:
             for at in range(a, b):
-                place = topics[at], keys[at]
+                key = keys[at - first]
+                place = topics[at - first], key
                 if len(latest) + len(loose) >= n and place not in latest:
                     return block.base_seq + at
-                if keys[at]:
+                if key:
                     latest[place] = block.base_seq + at
                 else:
                     loose.append(block.base_seq + at)
@@ -249,8 +257,10 @@ class Reading:
                 break
             block, reached = self._block_store.reader.previous_block(before, order.view)
             if block is not None:
-                runs = self._runs(block, first_seq, order.view, wall_us)
-                runs = _cut(runs, min(before, horizon + 1) - block.base_seq)
+                stop = min(before, horizon + 1, block.last_seq + 1)
+                start = max(first_seq, block.base_seq, stop - MESSAGES_MAX)
+                runs = self._runs(block, start, stop, order.view, wall_us)
+                reached = max(reached, start)
                 size = sum(b - a for a, b in runs)
                 runs = split(runs, size - wanted)[1] if size > wanted else runs
                 if runs:
@@ -269,21 +279,21 @@ class Reading:
 
     # Which messages of a block.
 
-    def _runs(self, block: Block, start: int, view: Callable[[str], bool], wall_us: int) -> Runs:
-        """Places in a block from seq `start` on: of wanted topics, not expired, not removed, not superseded."""
+    def _runs(self, block: Block, start: int, stop: int, view: Callable[[str], bool], wall_us: int) -> Runs:
+        """Places in a block, of seqs start..stop - 1: of wanted topics, not expired, not removed, not superseded."""
         if block.expires_us and block.expires_us <= wall_us:
             return []
         removed, superseded = self._block_store.removed, self._block_store.superseded
         wanted = [view(topic) for topic in block.topics]
         floors = [removed.get(topic, 0) for topic in block.topics]
         dead = [topic.startswith(DEAD) for topic in block.topics]
-        first = max(start - block.base_seq, 0)
+        first, last = max(start - block.base_seq, 0), min(stop - block.base_seq, block.count)
         if superseded is None and all(wanted) and not any(dead) and max(floors) <= block.base_seq:
-            return [(first, block.count)]
+            return [(first, last)]
         index, base = block.topic_idx(), block.base_seq
         places = [
             at
-            for at in range(first, block.count)
+            for at in range(first, last)
             if wanted[index[at]]
             and floors[index[at]] <= base + at
             and (not dead[index[at]] or self._letters.holds(block.topics[index[at]], base + at))
@@ -297,9 +307,9 @@ def got(rid: int, block: Block, runs: Runs) -> Got:
     return Got(rid, seqs, pick(block, runs))
 
 
-def _cut(runs: Runs, stop: int) -> Runs:
-    """What lies below stop."""
-    return [(a, min(b, stop)) for a, b in runs if a < stop]
+def _stop(block: Block, start: int) -> int:
+    """The seq before which one answer stops to look at a block."""
+    return min(block.last_seq + 1, start + MESSAGES_MAX)
 
 
 def _size(frame: Got) -> int:
