@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from fabric.router.patterns import trie as topics
+from fabric.router.patterns.automaton import Automaton
 from fabric.router.patterns.trie import Trie
 from fabric_protocol.block import TOPIC_BYTES_MAX
 from fabric_protocol.errors import Code, ProtocolError
@@ -138,11 +139,11 @@ def test_trie_answers_like_a_plain_loop_while_patterns_come_and_go() -> None:
                 if entry not in held:
                     held.append(entry)
                     trie.add(*entry)
-            names = tuple(some_topic(rng) for _ in range(3))
+            names = tuple(some_topic(rng) for _ in range(8))
             expected = [{owner for pattern, owner in held if matches(pattern, topic)} for topic in names]
+            distinct = {frozenset(owners) for owners in trie.match_all(names)}  # while none of them is remembered
+            assert distinct == {frozenset(owners) for owners in expected}, (held, names)
             assert [set(trie.match(topic)) for topic in names] == expected, (held, names)
-            distinct = {frozenset(owners) for owners in trie.match_all(names)}
-            assert distinct == {frozenset(owners) for owners in expected}
         while held:
             trie.remove(*held.pop(rng.randrange(len(held))))
         assert (trie._owners, trie._automata, trie._places) == ({}, {}, {})
@@ -214,3 +215,21 @@ def test_patterns_that_come_and_go_leave_no_waste(monkeypatch: pytest.MonkeyPatc
         assert list(trie.match(f"a.b.w{i}")) == [i]
         assert list(trie.match("a.b.stays")) == [0]
         assert sum(automaton.size for automaton in trie._automata["a"]) < 4 * 64
+
+
+def test_the_words_that_topics_of_a_block_have_in_common_are_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    trie, followed = Trie[str](), list[str]()
+    for pattern in ("#", "a.*.c", "a.b.#", "x.#"):
+        trie.add(pattern, pattern)
+    names = (*(f"a.b.{n}" for n in range(100)), "a.b.c")
+    expected = {frozenset(trie.match(topic)) for topic in names}
+    trie.add("forget", "what was matched")
+    follow = Automaton.follow
+
+    def counted(automaton: Automaton, places: int, word: str) -> int:
+        followed.append(word)
+        return follow(automaton, places, word)
+
+    monkeypatch.setattr(Automaton, "follow", counted)
+    assert {frozenset(owners) for owners in trie.match_all(names)} == expected
+    assert followed.count("a") == followed.count("b") == 2, "once for each automaton that can match"

@@ -15,10 +15,13 @@ DEAD: Final = "$dlq."  # dead letters of a group are in this topic and its name,
 DEAD_ALIAS: Final = ".DLQ"  # which may also be written with this ending
 REDRIVE: Final = "$redrive."  # what a group gets once more; nobody else wants this topic and its name
 _WORD: Final = re.compile(r"[^.*#>\s\x00-\x1f\x7f-\x9f]+")
+_TOPIC: Final = re.compile(rf"{_WORD.pattern}(?:\.{_WORD.pattern}){{0,{WORDS_MAX - 1}}}")
 
 
 def check_topic(topic: str) -> None:
     """Raise unless `topic` is a literal topic name."""
+    if topic.isascii() and len(topic) <= TOPIC_BYTES_MAX and _TOPIC.fullmatch(topic):
+        return  # most are so, and a block can have thousands
     words = _words(topic, "topic", Code.BAD_TOPIC)
     for word in words:
         if not _WORD.fullmatch(word):

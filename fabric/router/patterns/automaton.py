@@ -59,15 +59,27 @@ class Automaton:
 
     def match(self, topic: str) -> int:
         """The last places of all patterns that match, as bits."""
-        words, any_word, any_words = self._words, self._any_word, self._any_words
-        # Wildcards do not match a first word that begins with `$`: those topics are the hub's own.
-        places = self._start_literal if topic[0] == "$" else self._start
+        places = self.begin(topic)
         for word in topic.split("."):
-            places |= (places & any_words) << 1  # a `#` can stand for no word at all; none follows another
-            places = (places & (words.get(word, 0) | any_word)) << 1 | (places & any_words)
+            places = self.follow(places, word)
             if not places:
                 return 0
-        places |= (places & any_words) << 1
+        return self.end(places)
+
+    def begin(self, topic: str) -> int:
+        """The places to begin at. Wildcards do not match a first word that begins with `$`: those topics are the hub's
+        own."""
+        return self._start_literal if topic[0] == "$" else self._start
+
+    def follow(self, places: int, word: str) -> int:
+        """The places that a word leads to."""
+        any_words = self._any_words
+        places |= (places & any_words) << 1  # a `#` can stand for no word at all; none follows another
+        return (places & (self._words.get(word, 0) | self._any_word)) << 1 | (places & any_words)
+
+    def end(self, places: int) -> int:
+        """Those of the places at which a pattern has matched."""
+        places |= (places & self._any_words) << 1
         return places & self._end
 
 

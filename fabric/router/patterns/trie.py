@@ -10,6 +10,7 @@ CACHE_MAX: Final = 65_536
 SIZE_MAX: Final = 131_072
 
 Owner = TypeVar("Owner")
+_Stem = list[tuple[Automaton, int]]
 
 
 class _Takers(Generic[Owner]):
@@ -82,13 +83,33 @@ class Trie(Generic[Owner]):
         if topics is not self._last_topics:
             found = dict.fromkeys(map(self._cache.get, topics))
             if None in found:
-                found = dict.fromkeys([self._cache.get(topic) or self._find(topic) for topic in topics])
+                stems: dict[str, _Stem] = {}
+                found = dict.fromkeys([self._cache.get(topic) or self._find(topic, stems) for topic in topics])
             self._last_topics, self._last_found = topics, [takers.owners for takers in found if takers is not None]
         return self._last_found
 
-    def _find(self, topic: str) -> _Takers[Owner]:
-        automata = self._automata.get("", []) + self._automata.get(topic.partition(".")[0], [])
-        matching = [(automaton, automaton.match(topic)) for automaton in automata]
+    def _stem(self, topic: str) -> _Stem:
+        """The automata that may match a topic, and where its words before the last have led them."""
+        *words, _ = topic.split(".")
+        stem = []
+        for automaton in self._automata.get("", []) + self._automata.get(topic.partition(".")[0], []):
+            places = automaton.begin(topic)
+            for word in words:
+                places = automaton.follow(places, word)
+            if places:
+                stem.append((automaton, places))
+        return stem
+
+    def _find(self, topic: str, stems: "dict[str, _Stem] | None" = None) -> _Takers[Owner]:
+        """Who wants a topic. `stems` are those of other topics of the same block: most have all words but the last in
+        common."""
+        head, _, last = topic.rpartition(".")
+        stem = stems.get(head) if stems and head else None  # one-word topics have no words in common
+        if stem is None:
+            stem = self._stem(topic)
+            if stems is not None and head:
+                stems[head] = stem
+        matching = [(automaton, automaton.end(automaton.follow(places, last))) for automaton, places in stem]
         literal = topic if topic in self._owners else None
         key = (literal, *[match for match in matching if match[1]])
         takers = self._shared.get(key)
