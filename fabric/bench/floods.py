@@ -22,7 +22,7 @@ WAIT_MS: Final = 50
 UNANSWERED: Final = 256  # commands; the hub keeps as many frames of all clients
 PUBLISHES: Final = 32  # unconfirmed, which is half of the window of a client
 IDS: Final = 4_096
-TOPICS: Final = 8_000
+TOPICS: Final = 4_000
 FAN_OUT: Final = 1_000
 KEYS: Final = 900
 MESSAGES: Final = 65_536  # of the block that is read: as many as a block can have
@@ -173,14 +173,9 @@ def admin_groups(talker: Talker, name: str) -> Commands:
 
 
 def admin_topics(talker: Talker, name: str) -> Commands:
+    talker.ask(m.Admin(2, {"op": "topic.create", "topic": name}))
     for rid in _rids():
         yield m.Admin(rid, {"op": "topic.update", "topic": name, "max_msgs": 1_000 + rid % 100})
-
-
-def transact(talker: Talker, name: str) -> Commands:
-    block = b.encode(name, [bytes(100)])
-    for rid in _rids():
-        yield m.Transact(rid, 0, (), block)
 
 
 FLOODS: Final = {

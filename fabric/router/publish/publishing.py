@@ -29,7 +29,7 @@ WINDOW_BYTES_MIN: Final = 256 << 10
 RETRY_MS: Final = 50
 # Duplicates named in one PUBOK, if a single publish has no more; with 13 bytes each they fit a frame's meta.
 REPEATS_MAX: Final = COUNT_MAX
-LOOKUPS_MAX: Final = 8_192  # ids or topics of one block: each is looked up, and nothing else is done meanwhile
+LOOKUPS_MAX: Final = 4_096  # ids or topics of one block: each is looked up, and nothing else is done meanwhile
 
 
 class Refusal(NamedTuple):

@@ -168,7 +168,8 @@ class Ids:
         found: dict[int, tuple[int, int]] = {}
 
         def note(index: int, entry: tuple[int, int]) -> None:
-            found[index] = max(entry, found.get(index, entry))  # the latest: by seq, or the window was renewed
+            if index not in found or entry > found[index]:  # the latest: by seq, or the window was renewed
+                found[index] = entry
 
         self._spans.find(places, note)
         return found
@@ -200,11 +201,16 @@ class Ids:
         firsts: dict[bytes, int] = {}
         renewed: dict[bytes, tuple[int, int]] = {}
         now_us, rules = self._now_us, {topic: self._settings_of(topic).dedupe for topic in block.topics}
+        plain = not self._floors and set(rules.values()) == {"window"}  # a key counts as long as its window
         for i, (digest, index) in enumerate(zip(hashes, named, strict=True)):
             entry = found.get(i)
-            if entry is not None and entry[1] > now_us and self._counts(topics[index], entry[0], rules[topics[index]]):
+            if (
+                entry is not None
+                and entry[1] > now_us
+                and (plain or self._counts(topics[index], entry[0], rules[topics[index]]))
+            ):
                 known[index] = entry[0]
-                if untils[i] > entry[1] and rules[topics[index]] == "slide":
+                if not plain and untils[i] > entry[1] and rules[topics[index]] == "slide":
                     renewed[digest] = entry[0], untils[i]
             elif digest in firsts:
                 twins[index] = firsts[digest]

@@ -46,7 +46,6 @@ _SLOT: Final = WORDS - 1
 MASK_SHIFT: Final = 52  # which mask: the top 12 bits of the first half
 _KEY: Final = struct.Struct(f"{KEY_BYTES}s")
 _TAIL: Final = struct.Struct("<QQ")  # seq, until_us
-MANY: Final = 4 * BUCKETS  # keys of one search: so many that a bucket is asked for several of them
 _HEAD: Final = struct.Struct("<QQQ")  # keys, until_us, pages
 
 
@@ -82,9 +81,6 @@ class Places:
 
     def buckets(self) -> list[int]:
         return [half >> BUCKET_SHIFT for half in self.high]
-
-    def bucket(self, index: int) -> int:
-        return self.high[index] >> BUCKET_SHIFT
 
     def keys(self, seqs: "array[int]", untils: "array[int]") -> bytes:
         """The keys of these hashes, to be put into an era."""
@@ -156,33 +152,14 @@ class Era:
             among = list(compress(range(len(masks)), map(eq, map(and_, found, masks), masks)))
         else:
             among = [index for index in among if words[slots[index]] & masks[index] == masks[index]]
-        if len(among) >= MANY:
-            self._find_many(places, among, row, note)
-            return
+        high, hashes, read = places.high, places.hashes, dict[int, bytes | bytearray]()
         for index in among:
-            if (entry := _search(self.bucket(places.bucket(index), row), places.hashes[index])) is not None:
+            number = high[index] >> BUCKET_SHIFT
+            keys = read.get(number)
+            if keys is None:
+                keys = read[number] = self.bucket(number, row)
+            if (entry := _search(keys, hashes[index])) is not None:
                 note(index, entry)
-
-    def _find_many(
-        self, places: Places, among: list[int], row: Row, note: Callable[[int, tuple[int, int]], None]
-    ) -> None:
-        """The same bucket by bucket: each is read once, and its keys are found by the first half of their hashes."""
-        by_bucket: dict[int, list[int]] = {}
-        low, high = places.low, places.high
-        for index in among:
-            by_bucket.setdefault(high[index] >> BUCKET_SHIFT, []).append(index)
-        for number, indexes in by_bucket.items():
-            keys = self.bucket(number, row)
-            numbers = array("Q", bytes(keys))
-            at_of = dict(zip(numbers[0::4], range(0, len(numbers), 4), strict=True))  # the later of two keys stays
-            for index in indexes:
-                at = at_of.get(low[index])
-                if at is None:
-                    continue
-                if numbers[at + 1] == high[index]:
-                    note(index, (numbers[at + 2], numbers[at + 3]))
-                elif (entry := _search(keys, places.hashes[index])) is not None:
-                    note(index, entry)
 
     def bucket(self, number: int, row: Row) -> bytes | bytearray:
         """Its keys."""
