@@ -30,9 +30,10 @@ def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, no
             if taken is None:
                 router.counters["duplicates"] += 1
         case m.Settle():
-            answer = router.dispatcher.settle(_channel(session, message.chan), message, now)
+            sub = _channel(session, message.chan)
+            answer = router.dispatcher.settle(sub, message, now)
             if message.rid:
-                router.buffer.answer(session.peer, m.Ok(message.chan, message.rid, answer))
+                router.dispatcher.answer(sub.group, session.peer, m.Ok(message.chan, message.rid, answer))
         case m.Credit(chan, ordinal_max, bytes_max, unsure):
             sub = _channel(session, chan)
             router.change.begin()

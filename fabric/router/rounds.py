@@ -18,6 +18,7 @@ GO_WORK_MIN: Final = 256 << 10  # for one group, however many there are
 LEASE_WORK: Final = 16 << 10  # of each DELIVER, besides its bytes
 TOPIC_WORK: Final = 1 << 10  # of each topic of a block, besides the first: groups are looked up for it
 GROUP_WORK: Final = 4 << 10
+LETTER_WORK: Final = 8 << 10  # of each dead letter
 SEARCH_WORK: Final = 1 << 20  # of a search through the journal that has not ended
 
 

@@ -309,6 +309,7 @@ class Router:
         self.publishing.refusal = refusal
         for session in self.session_table.sessions.values():
             out.append((session.peer, m.Notice("drain", {"reason": refusal.text})))
+        self.dispatcher.write_all_dead_letters()
         self.dispatcher.rows.note_all(self.groups.values())
 
     def outstanding(self) -> int:

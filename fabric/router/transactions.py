@@ -39,7 +39,8 @@ class Transactions:
         self._publishing.accept(session, publish, window, examined)
         _, first, stored, dups, *dup_rows = self._publishing.confirmed
         applied = sum(
-            self._dispatcher.apply(sub, _in_safe_order(sub, verdicts), now)["applied"] for sub, verdicts in work
+            self._dispatcher.apply(sub, _in_safe_order(sub, verdicts), now, whole=True)["applied"]
+            for sub, verdicts in work
         )
         counters = self._dispatcher.counters
         counters["transactions"] += 1

@@ -119,6 +119,7 @@ def test_rejecting_a_large_block_writes_each_letter_once() -> None:
     for _ in range(5):
         w.commit()  # so many at once are handed out when it is on disk that they are
     w.settle(A, 1, Verdict.REJECT, 1, 10_000, "all of them")
+    w.commit()  # so many letters take several turns
     letters = [block for block in w.reader.blocks if block.topics == ("$dlq.g",)]
     assert [body for block in letters for body in block.payloads()] == [str(i).encode() for i in range(10_000)]
     headers = [row for block in letters for row in block.headers()]

@@ -9,7 +9,7 @@ from fabric.router.admin import groups as admin_groups
 from fabric.router.block_store import BlockStore
 from fabric.router.dead_letters import blocks as letters
 from fabric.router.dead_letters.index import DeadLetters
-from fabric.router.groups import dispatcher, lanes, pattern_change, refresh
+from fabric.router.groups import dead_letter_writer, dispatcher, lanes, pattern_change, refresh
 from fabric.router.groups import key_locks as keys
 from fabric.router.groups import redelivery as pending
 from fabric.router.groups import verdicts as settling
@@ -43,7 +43,6 @@ from tests.simulation.mutations import (
     always,
     apply_though_it_fails,
     below_the_position,
-    bury_without_the_rest,
     claim_and_keep,
     close_without_a_row,
     close_without_a_word,
@@ -92,6 +91,7 @@ from tests.simulation.mutations import (
     welcome_at_once,
     without,
     without_starts,
+    write_without_the_rest,
 )
 from tests.simulation.plan import DEDUPED, KEPT, SOMETIMES, Act, Bias
 
@@ -199,11 +199,14 @@ MUTANTS: Final = {
     "any block is a resend": Mutant(Producer, "_is_stored", always(True), CLAIMING),
     "a claim keeps the numbers": Mutant(Producer, "claim", claim_and_keep, CLAIMING),
     "producers are not fenced": Mutant(Session, "fenced", False, Bias(swarm={"shared_producer": True})),
-    "dead letters are dropped": Mutant(dispatcher, "letters", empty),
+    "dead letters are dropped": Mutant(dead_letter_writer, "letters", empty),
     "dead letters of what is left of a block are dropped": Mutant(
-        dispatcher.Dispatcher, "_bury", bury_without_the_rest(dispatcher.Dispatcher._bury), TRIMMED
+        dispatcher.Dispatcher,
+        "_write_dead_letters",
+        write_without_the_rest(dispatcher.Dispatcher._write_dead_letters),
+        TRIMMED,
     ),
-    "dead letters come a turn later": Mutant(dispatcher, "letters", letters_a_turn_later(letters.letters)),
+    "dead letters come a turn later": Mutant(dead_letter_writer, "letters", letters_a_turn_later(letters.letters)),
     "lapsed ordinals stay good": Mutant(settling, "lapse", lapse_without_revoking, LAPSING),
     "leases never lapse": Mutant(settling, "lapse", nothing, LAPSING),
     "stale verdicts are called good": Mutant(settling, "settle", ignore_stale(settling.settle)),

@@ -381,14 +381,14 @@ def take_early(take: Callable[..., list[Key]]) -> Callable[..., list[Key]]:
     return lambda self, wall_us, limit: take(self, wall_us + 400_000, limit)
 
 
-def bury_without_the_rest(bury: Callable[..., None]) -> Callable[..., None]:
+def write_without_the_rest(write: Callable[..., bool]) -> Callable[..., bool]:
     """What begins below the first seq is dropped, also what lies above."""
 
-    def buried(self: Dispatcher, group: Group, out: Out) -> None:
+    def written(self: Dispatcher, group: Group, *args: Any) -> bool:
         for letter in group.dead:
             if letter.first < self.shared.block_store.first_seq:
                 group.close(letter.first, letter.last)
         group.dead = [letter for letter in group.dead if letter.first >= self.shared.block_store.first_seq]
-        bury(self, group, out)
+        return write(self, group, *args)
 
-    return buried
+    return written

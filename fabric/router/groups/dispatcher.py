@@ -12,13 +12,13 @@ from operator import attrgetter
 from typing import Any, Final
 
 from fabric.records import DropGroup, GroupSettings, SaveFailure, SaveGroup, SaveSetting
-from fabric.router.dead_letters.blocks import letters
 from fabric.router.groups import verdicts
+from fabric.router.groups.dead_letter_writer import LETTERS_ALL, LETTERS_PER_GO, write_dead_letters
 from fabric.router.groups.deliver import hand_out, send_again
 from fabric.router.groups.deliver_by_key import hand_out_by_key
 from fabric.router.groups.group import Group
 from fabric.router.groups.key_index import KeyIndex
-from fabric.router.groups.lanes import REMOVED, advance
+from fabric.router.groups.lanes import advance
 from fabric.router.groups.lease import Lease
 from fabric.router.groups.pattern_change import before_change
 from fabric.router.groups.positions import Ends, Position, find_position
@@ -26,7 +26,7 @@ from fabric.router.groups.rows import LAZY_S, GroupRows
 from fabric.router.groups.subscription import UNLIMITED, FetchOrder, Subscription
 from fabric.router.groups.verdict_rows import Row, merged, require_few, require_light
 from fabric.router.publish.publishing import Publishing
-from fabric.router.rounds import LEASE_WORK, SEARCH_WORK
+from fabric.router.rounds import LEASE_WORK, SEARCH_WORK, TURN_WORK
 from fabric.router.searches import Searches
 from fabric.router.sessions.session import Session
 from fabric.router.shared import Shared
@@ -35,7 +35,6 @@ from fabric.router.turn import Out, TurnBuffer
 from fabric_protocol import messages as m
 from fabric_protocol.block import Block
 from fabric_protocol.errors import Code, ProtocolError
-from fabric_protocol.names import DEAD
 
 GROUPS_MAX: Final = 10_000
 # A FETCH is kept open for so long after its deadline when there are messages for it that wait for a commit: those of a
@@ -107,6 +106,7 @@ class Dispatcher:
 
     def seek(self, group: Group, to: Position) -> None:
         """Begin again elsewhere: all leases end, all failures are forgotten."""
+        self._write_dead_letters(group, group.mail, LETTERS_ALL)
         verdicts.take_back_all(group, "the group was moved")
         group.move(to)
         self.rows.note(group)
@@ -131,6 +131,7 @@ class Dispatcher:
 
     def delete(self, group: Group) -> None:
         """The group is no more; its consumers have been told before."""
+        self._write_dead_letters(group, group.mail, LETTERS_ALL)
         self._strike(group)
         self.rows.drop(group)
         group.durable = group.leases = False  # whatever is still said about it changes nothing on disk
@@ -266,7 +267,7 @@ class Dispatcher:
             if group.expires_us():
                 self._set_alarm(group)
             if group.dead or group.dirty:
-                self._bury(group, out)
+                more |= self._write_dead_letters(group, out)
                 self.rows.note(group)
             for lease in leased:
                 self.timers.set(lease.deadline, lease)
@@ -296,9 +297,9 @@ class Dispatcher:
         self._searches.sweep(now)
         for group in list(self._idle)[:IDLE_PER_SWEEP]:
             del self._idle[group]
-            if self._advance(group, now, out):
+            more = self._advance(group, now, out)
+            if self._write_dead_letters(group, out) or more:
                 self.mark_runnable(group)
-            self._bury(group, out)
             self.rows.note(group)
             self._set_alarm(group)
 
@@ -334,8 +335,8 @@ class Dispatcher:
         require_light([(sub, rows)])
         return self.apply(sub, rows, now)
 
-    def apply(self, sub: Subscription, rows: Sequence[Row], now: float) -> dict[str, Any]:
-        """Apply rows that were checked."""
+    def apply(self, sub: Subscription, rows: Sequence[Row], now: float, *, whole: bool = False) -> dict[str, Any]:
+        """Apply rows that were checked; `whole`: all that becomes of them is written with this turn."""
         self.shared.change.begin()
         group, stale, applied = sub.group, [], 0
         sub.key_index = KeyIndex(sub) if len(rows) > 1 else None
@@ -347,35 +348,39 @@ class Dispatcher:
         self.counters["settled"] += applied
         if stale:
             self.counters["stale_verdicts"] += 1
+        if whole:
+            self._write_dead_letters(group, group.mail, LETTERS_ALL)
         self._follow_up(group)
         return {"applied": applied, "stale": stale}
 
     def _follow_up(self, group: Group) -> None:
-        """Something was settled or came back: bury the dead, remember the row, look at the group again."""
-        if group.dead:
-            self._bury(group, group.mail)
+        """Something was settled or came back: write dead letters, remember the row, look at the group again."""
+        letters = LETTERS_PER_GO if self._rounds.spent < TURN_WORK else 0
+        self._write_dead_letters(group, group.mail, LETTERS_ALL if self.draining else letters)
         self.rows.note(group)
         self.mark_runnable(group)
         self._set_alarm(group)
 
-    def _bury(self, group: Group, out: Out) -> None:
-        """Dead letters are appended in the turn that settles them: on disk, it is one or the other."""
-        dead, group.dead = group.dead, []
-        block_store = self.shared.block_store
-        for letter in dead:
-            first, last = max(letter.first, block_store.first_seq), letter.last  # what lies below was told as a gap
-            block = block_store.at(last)  # a letter comes from one delivery, and so from one block
-            if first > last:
-                pass
-            elif not isinstance(block, Block):  # retention has removed it, and the router was not told yet
-                group.lost(first, last, REMOVED if block is None else block.why, out)
-            elif block.topics[0].startswith(DEAD):  # letters have none of their own
-                self.counters["dead_letters_discarded"] += last - first + 1
-            else:
-                for raw in letters(group.name, letter, block, first, last):
-                    self._publishing.append(Block(raw))
-                self.counters["dead_letters"] += last - first + 1
-            group.close(letter.first, last)
+    def write_all_dead_letters(self) -> None:
+        """Write all dead letters with this turn."""
+        for group in self.groups.values():
+            self._write_dead_letters(group, group.mail, LETTERS_ALL)
+
+    def _write_dead_letters(self, group: Group, out: Out, count: int = LETTERS_PER_GO) -> bool:
+        """Write some of a group's dead letters with this turn; whether others wait."""
+        if group.dead and write_dead_letters(group, self._publishing, self.counters, out, count):
+            return True
+        for peer, answer in group.answers:
+            self._buffer.answer(peer, answer)
+        group.answers.clear()
+        return False
+
+    def answer(self, group: Group, peer: m.PeerId, answer: m.Ok) -> None:
+        """Answer verdicts when they are on disk, with the dead letters that they have made."""
+        if group.dead:
+            group.answers.append((peer, answer))
+        else:
+            self._buffer.answer(peer, answer)
 
     def begins_at(self, first_seq: int) -> None:
         """The journal begins later, and nobody misses anything: groups that have waited for the news go on."""

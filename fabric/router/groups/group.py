@@ -59,7 +59,8 @@ class Group:
         self.dirty = False  # the row on disk is out of date
         self._recorded = cursor  # the position in that row
         self.expired = 0  # messages that were too old to be delivered
-        self.dead: list[DeadLetter] = []  # to be written in the turn that settles them
+        self.dead: list[DeadLetter] = []  # each to be written in the turn that settles its messages
+        self.answers: Out = []  # to be said when these are on disk
         self.mail: Out = []  # to be said with what is handed out next
         self.untold: list[tuple[int, int, str]] = []  # gaps that no consumer was there to hear of
 

@@ -246,6 +246,9 @@ def expire(group: "Group", seqs: Runs) -> None:
             events.note(Happening.EXPIRED, group.name, "", 0, first, last)
         if group.durable and group.settings.on_expire == "dead":
             group.dead.append(DeadLetter(first, last, 0, "expired"))
+            if group.leases:
+                group.open.add(first, last)  # until the letter is written
+                continue
         group.close(first, last)
     group.dirty = group.durable
 

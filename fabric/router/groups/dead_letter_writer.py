@@ -1,0 +1,56 @@
+"""Dead letters of a group are written in steps: a lost consumer can leave tens of thousands.
+
+A letter is appended in the turn that settles its message: on disk, it is one or the other. Until then the message is
+open, also on disk, and comes again after a crash.
+"""
+
+from collections import Counter
+from typing import Final
+
+from fabric.router.dead_letters.blocks import letters
+from fabric.router.groups.group import Group
+from fabric.router.groups.lanes import REMOVED
+from fabric.router.groups.lease import DeadLetter
+from fabric.router.publish.publishing import Publishing
+from fabric.router.rounds import LETTER_WORK
+from fabric.router.turn import Out
+from fabric_protocol.block import Block
+from fabric_protocol.names import DEAD
+
+LETTERS_PER_GO: Final = 512  # of one group: some four milliseconds
+LETTERS_ALL: Final = 1 << 62
+
+
+def write_dead_letters(group: Group, publishing: Publishing, counters: Counter[str], out: Out, count: int) -> bool:
+    """Write so many dead letters of a group; True when others wait. A message that is not open any more cannot wait."""
+    dead, group.dead = group.dead, []
+    for letter in dead:
+        if group.open.holds(letter.first):
+            if count <= 0:
+                group.dead.append(letter)
+                continue
+            if letter.last - letter.first >= count:
+                group.dead.append(letter._replace(first=letter.first + count))
+                letter = letter._replace(last=letter.first + count - 1)
+        size = letter.last - letter.first + 1
+        count -= size
+        group.shared.rounds.spent += LETTER_WORK * size
+        _write(group, letter, publishing, counters, out)
+    return bool(group.dead)
+
+
+def _write(group: Group, letter: DeadLetter, publishing: Publishing, counters: Counter[str], out: Out) -> None:
+    block_store = group.shared.block_store
+    first, last = max(letter.first, block_store.first_seq), letter.last  # what lies below was told as a gap
+    block = block_store.at(last)  # a letter comes from one delivery, and so from one block
+    if first > last:
+        pass
+    elif not isinstance(block, Block):  # retention has removed it, and the router was not told yet
+        group.lost(first, last, REMOVED if block is None else block.why, out)
+    elif block.topics[0].startswith(DEAD):  # dead letters have none of their own
+        counters["dead_letters_discarded"] += last - first + 1
+    else:
+        for raw in letters(group.name, letter, block, first, last):
+            publishing.append(Block(raw))
+        counters["dead_letters"] += last - first + 1
+    group.close(letter.first, last)
