@@ -62,7 +62,7 @@ DOOR: Final = Room(
 )
 # Within a room: each may import what stands before it. The longest matching name decides.
 ORDERS: Final = {
-    "fabric_protocol": "errors messages bounds columns block names meta wire runs",
+    "fabric_protocol": "errors messages bounds columns block block_parts names meta wire runs",
     "fabric_client": "errors core io options admin sync aio",
     "fabric.journal": "directory rows environment limits page_release pins tables reader end retention tools journal",
     "fabric.router": (

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from fabric_protocol import block as b
+from fabric_protocol import block_parts, wire
 from fabric_protocol import messages as m
-from fabric_protocol import wire
 from fabric_protocol.block import Block
 from fabric_protocol.errors import BlockError, Code, ProtocolError
 
@@ -56,8 +56,8 @@ def good_blocks() -> Iterator[tuple[str, bytes]]:
     yield "longest topic, key and id", _encode("t" * 255, [b""], keys=[b"k" * 255], ids=[b"i" * 200])
     stamped = b.stamp(everything, 1001, TS_US)
     yield "stamped", stamped
-    yield "stamped, cut to its last two", b.cut(Block(stamped), 1, 3)
-    yield "stamped, first and third picked", b.pick(Block(stamped), [(0, 1), (2, 3)])
+    yield "stamped, cut to its last two", block_parts.cut(Block(stamped), 1, 3)
+    yield "stamped, first and third picked", block_parts.pick(Block(stamped), [(0, 1), (2, 3)])
 
 
 def bad_blocks() -> Iterator[tuple[str, bytes, Code]]:
@@ -205,7 +205,7 @@ def _consuming_frames() -> Iterator[tuple[str, m.ToHub | m.ToClient]]:
     yield "CREDIT of a consumer that is unsure what it has begun", m.Credit(1, 400, 8 << 20, 1024)
     yield "DELIVER", m.Deliver(1, 1, 1, (), stamped)
     yield "DELIVER, second attempt", m.Deliver(1, 3, 2, (), stamped)
-    yield "DELIVER, picked", m.Deliver(1, 5, 1, (1001, 1, 1003, 2), b.pick(four, [(0, 1), (2, 4)]))
+    yield "DELIVER, picked", m.Deliver(1, 5, 1, (1001, 1, 1003, 2), block_parts.pick(four, [(0, 1), (2, 4)]))
     yield "ACK of one range", m.Settle(1, 0, ((m.Verdict.ACK, 1, 200, None),))
     rows = (
         (m.Verdict.ACK, 1, 5, None),
@@ -238,7 +238,7 @@ def _asking_frames() -> Iterator[tuple[str, m.ToHub | m.ToClient]]:
     yield "GET, the latest of each key", m.Get(43, {"pattern": "state.#", "by_key": True, "n": 1000})
     yield "GET, the last", m.Get(44, {"topic": "mail.DLQ", "last": True})
     yield "GOT", m.Got(42, (), stored.raw)
-    yield "GOT, picked", m.Got(42, (1001, 1, 1003, 1), b.pick(stored, [(0, 1), (2, 3)]))
+    yield "GOT, picked", m.Got(42, (1001, 1, 1003, 1), block_parts.pick(stored, [(0, 1), (2, 3)]))
     yield "OK to GET", m.Ok(0, 42, {"count": 3, "next": 1004, "more": False})
     create = {"op": "group.create", "group": "mail", "patterns": ["order.#"], "order": "key", "start": "new"}
     yield "ADMIN, create a group", m.Admin(45, create)

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
 
 from fabric_client import Client
-from fabric_client.core.outgoing import BLOCK_ROOM, Fit, check_topic, fit
+from fabric_client.core.outgoing import BLOCK_ROOM, Prepared, check_topic, prepare
 from fabric_client.core.outgoing import Options as Steering
 from fabric_client.core.receipt import Receipt
 from fabric_client.core.ticket import Ticket
@@ -162,10 +162,10 @@ class _Sender(Client):
             self._confirm()
         self._make_room(self._wait)
         ticket = Ticket()
-        with self._pump.lock:
-            self._pump.check()
+        with self._driver.lock:
+            self._driver.check()
             self._publisher.put_block(raw, count, steering, topic, ticket, each=False)
-            self._pump.turn_locked()
+            self._driver.turn_locked()
         self._tickets.append(ticket)
         self.bytes += len(raw)
 
@@ -174,7 +174,7 @@ class _Sender(Client):
             self._confirm()
 
     def _confirm(self) -> None:
-        receipt: Receipt = self._pump.result(self._tickets.popleft(), self._wait, "the publish was not confirmed")
+        receipt: Receipt = self._driver.result(self._tickets.popleft(), self._wait, "the publish was not confirmed")
         self.rows += receipt.count
         self.duplicates += receipt.duplicates
 
@@ -185,11 +185,11 @@ class _Packer:
     def __init__(self, sender: _Sender, target: Target) -> None:
         self._sender = sender
         self._steering = block_options(level=target.level)
-        self._rows: list[Fit] = []
+        self._rows: list[Prepared] = []
         self._room = BLOCK_ROOM
         self._topics: set[str] = set()
 
-    def add(self, row: Fit) -> None:
+    def add(self, row: Prepared) -> None:
         if row.topic not in self._topics:
             check_topic(row.topic)
             self._topics.add(row.topic)
@@ -236,14 +236,14 @@ def _rows(batch: pa.RecordBatch, layout: Layout) -> Iterator[tuple[Any, ...]]:
     return zip(*columns, strict=True)
 
 
-def _message(values: tuple[Any, ...], target: Target, own_id: str) -> Fit:
+def _message(values: tuple[Any, ...], target: Target, own_id: str) -> Prepared:
     payload, topic, key, id, headers = values
     if payload is None:
         raise SourceError("its payload is null", "leave such rows out, or give them an empty payload with coalesce")
     if topic is None and not target.topic:
         raise SourceError("its topic is null", "give every row a topic, or set option topic")
     name = target.topic or (topic.decode() if isinstance(topic, bytes) else topic)
-    return fit(name, payload, key or None, id or own_id, _headers(headers))
+    return prepare(name, payload, key or None, id or own_id, _headers(headers))
 
 
 def _headers(value: Any) -> dict[str, str | bytes] | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fabric_client.core.batch import Batch
-from fabric_client.core.outgoing import PLAIN, Options, fit
+from fabric_client.core.outgoing import PLAIN, Options, prepare
 from fabric_client.core.publisher import Publisher
 from fabric_client.core.session import Session
 from fabric_client.core.subscription import Subscription
@@ -35,13 +35,13 @@ class Desk:
     def put(self, body: str | bytes, topic: str = "t", options: Options = PLAIN, **columns: Any) -> Ticket:
         ticket = Ticket()
         raw = body.encode() if isinstance(body, str) else body
-        message = fit(topic, raw, columns.get("key"), columns.get("id"), columns.get("headers"))
+        message = prepare(topic, raw, columns.get("key"), columns.get("id"), columns.get("headers"))
         self.publisher.put(message, options, ticket)
         return ticket
 
     def pump(self, now: float = 0.0) -> list[m.Publish]:
         """What leaves now."""
-        self.publisher.pump(now)
+        self.publisher.send_blocks(now)
         said, self.said[:] = list(self.said), []
         return said
 

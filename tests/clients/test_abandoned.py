@@ -12,6 +12,7 @@ import pytest
 import fabric_client
 from fabric.hub import Hub
 from fabric_client import AsyncClient, Client, Message
+from fabric_client.core.ending import drop
 from fabric_client.core.session import Session
 from fabric_client.core.subscription import Subscription
 from fabric_client.core.ticket import Ticket
@@ -225,7 +226,7 @@ def test_a_cancelled_request_is_forgotten(hub: Hub, fab: Client) -> None:
             asked = await asyncio.to_thread(next, questions)
             request.cancel()
             await asyncio.wait([request])
-            assert not left._session._calls.all()
+            assert not left._session.calls.all()
             asked.reply(b"y")
             await left.info()
 
@@ -283,12 +284,12 @@ def test_left_before_the_answer_and_without_a_connection_it_is_not_asked_for_aga
     session = live_session()
     session.lost(0.0, "test")
     sub, _ = open_sub(session, fetching=fetching)
-    session.drop(sub)
+    drop(session, sub)
     session.opened(session.reopen_at)
     welcome(session, now=session.reopen_at)
     assert said(session) == []
     assert not session.subscriptions
-    assert not session._calls.all()
+    assert not session.calls.all()
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -298,7 +299,7 @@ def test_left_while_the_connection_is_down(resumed: bool) -> None:
     accept(session)
     session.receive(deliver(sub.chan, 1, b"1"), 0.0)
     session.lost(0.0, "test")
-    session.drop(sub)
+    drop(session, sub)
     session.opened(session.reopen_at)
     welcome(session, resumed=resumed, subs=[sub.chan] if resumed else [], now=session.reopen_at)
     heard = [message for message in said(session) if not isinstance(message, m.Credit)]
@@ -311,7 +312,7 @@ def test_left_while_the_hub_asks_for_patience() -> None:
     (asked,) = said(session)
     assert isinstance(asked, m.Subscribe)
     session.receive(m.Err(sub.chan, asked.rid, Code.BUSY, "later", {"retry_ms": 100}), 0.0)
-    session.drop(sub)
+    drop(session, sub)
     (left,) = said(session)
     assert isinstance(left, m.Unsubscribe)
     session.receive(m.Err(sub.chan, left.rid, Code.NOT_FOUND, "no subscription", {}), 0.0)
@@ -330,7 +331,7 @@ def test_a_fetching_subscription_with_messages_out_ends_with_the_last_of_them() 
     first, second = take(sub)
     session.receive(deliver(sub.chan, 3, b"3"), 0.0)
     said(session)
-    session.drop(sub)
+    drop(session, sub)
     released, credit = said(session)
     assert isinstance(released, m.Settle)
     assert released.verdicts == ((m.Verdict.RELEASE, 3, 3, None),)
@@ -352,7 +353,7 @@ def test_a_fetching_subscription_that_was_left_is_not_opened_again() -> None:
     accept(session)
     session.receive(deliver(sub.chan, 1, b"1"), 0.0)
     batch = take(sub)
-    session.drop(sub)
+    drop(session, sub)
     said(session)
     assert again(session) == []
     assert not session.subscriptions

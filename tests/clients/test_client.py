@@ -363,7 +363,7 @@ def test_many_threads_share_one_client(served: Served) -> None:
 
 
 def test_threads_on_one_topic_lose_nothing(served: Served) -> None:
-    """All of them enter the same lane while it is opened and closed under them."""
+    """All of them enter the same fast_path while it is opened and closed under them."""
     with fabric_client.connect(served.url) as fab:
 
         def work(name: int) -> None:

@@ -60,7 +60,7 @@ def alarm() -> Iterator[Alarm]:
 def fab(hub_process: HubProcess) -> Iterator[Client]:
     client = connect(hub_process)
     yield client
-    client._pump.stop()
+    client._driver.stop()
 
 
 @pytest.mark.parametrize("way", ["publish", "publish_nowait"])

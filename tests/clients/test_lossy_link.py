@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from fabric_client.core.outgoing import PLAIN, fit
+from fabric_client.core.outgoing import PLAIN, prepare
 from fabric_client.core.session import Session
 from fabric_client.core.state import State
 from fabric_client.core.subscription import Subscription
@@ -38,7 +38,7 @@ class Link:
     def step(self) -> None:
         """Something happens: a message moves one way or the other, or time passes."""
         self.now += 0.001
-        if self.session.wants_link(self.now):
+        if self.session.wants_socket(self.now):
             self.cut()
             self.peer = next(self._peers).to_bytes(5, "big")
             self.session.opened(self.now)
@@ -87,7 +87,7 @@ def test_confirmed_publishes_are_stored_once_and_in_order(seed: int) -> None:
     for _ in range(STEPS_MAX):
         if len(tickets) < MESSAGES and link.random.random() < 0.2:
             ticket = Ticket()
-            message = fit("t", f"{len(tickets)}", None, None, None)
+            message = prepare("t", f"{len(tickets)}", None, None, None)
             link.session.publisher.put(message, PLAIN, ticket)
             tickets.append(ticket)
         if len(tickets) < MESSAGES:
@@ -108,7 +108,7 @@ def test_refused_messages_are_told_and_the_others_stored_in_order(seed: int) -> 
     for _ in range(STEPS_MAX):
         if len(tickets) < MESSAGES and link.random.random() < 0.2:
             ticket = Ticket()
-            link.session.publisher.put(fit("t", f"{len(tickets)}", None, None, None), PLAIN, ticket)
+            link.session.publisher.put(prepare("t", f"{len(tickets)}", None, None, None), PLAIN, ticket)
             tickets.append(ticket)
             if link.random.random() < 0.1:
                 link.hub.refuse.append(m.Err(0, 0, Code.BAD_TOPIC, "never", {}))
@@ -135,7 +135,7 @@ def test_every_message_is_handled_and_acked_at_last(seed: int) -> None:
     published = 0
     for _ in range(STEPS_MAX):
         if published < MESSAGES and link.random.random() < 0.2:
-            link.session.publisher.put(fit("t", f"{published}", None, None, None), PLAIN)
+            link.session.publisher.put(prepare("t", f"{published}", None, None, None), PLAIN)
             published += 1
         if published < MESSAGES:
             link.trouble()

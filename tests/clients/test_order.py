@@ -7,8 +7,9 @@ import pytest
 
 from fabric_client.core.batch import Batch
 from fabric_client.core.message import Message
-from fabric_client.core.subscription import PREFETCH_BYTES, Subscription
-from fabric_protocol import block
+from fabric_client.core.subscription import Subscription
+from fabric_client.core.window import PREFETCH_BYTES
+from fabric_protocol import block, block_parts
 from fabric_protocol import messages as m
 from fabric_protocol.messages import Verdict
 
@@ -155,14 +156,14 @@ def test_a_batch_that_nobody_took_is_cut_up() -> None:
         assert isinstance(batch, Batch)
         batch.ack()
     assert line.collect()[1] == [(Verdict.ACK, 2, 2, None), (Verdict.ACK, 4, 4, None), (Verdict.ACK, 6, 6, None)]
-    assert line.sub._window.settled == 6
-    assert not line.sub._held
+    assert line.sub.deliveries.window.settled == 6
+    assert not line.sub.deliveries.held
 
 
 def test_cutting_up_a_sparse_delivery_keeps_the_seqs() -> None:
     line = Line()
     raw = block.stamp(block.encode("t", [b"1", b"2", b"3", b"4"], keys=[b"a", b"b", b"a", b"b"]), 10, 0)
-    picked = block.pick(block.Block(raw), [(0, 1), (2, 4)])
+    picked = block_parts.pick(block.Block(raw), [(0, 1), (2, 4)])
     line.sub.deliver(m.Deliver(1, 1, 1, (10, 1, 12, 2), picked), 0.0)
     line.sub.take_back([[2, 2]])
     assert seqs(line.left()) == [10, 13]
@@ -218,7 +219,7 @@ def test_a_whole_batch_that_was_partly_lost_is_acked_without_the_lost() -> None:
     line.sub.take_back([[2, 3]])
     batch.ack()
     assert line.collect()[1] == [(Verdict.ACK, 1, 1, None), (Verdict.ACK, 4, 4, None)]
-    assert not line.sub._held
+    assert not line.sub.deliveries.held
 
 
 def test_the_bytes_of_what_is_gone_are_given_free() -> None:
@@ -230,8 +231,8 @@ def test_the_bytes_of_what_is_gone_are_given_free() -> None:
     for message in line.left():
         message.ack()
     line.collect()
-    assert line.sub._window.settled_bytes == sent
-    assert line.sub._window.bytes_max <= sent + PREFETCH_BYTES
+    assert line.sub.deliveries.window.settled_bytes == sent
+    assert line.sub.deliveries.window.bytes_max <= sent + PREFETCH_BYTES
 
 
 def test_what_a_lost_session_held_is_forgotten_with_its_bars() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fabric_client.core.outgoing import BLOCK_ROOM, LANE_COUNT_MAX, Options, fit
+from fabric_client.core.outgoing import BLOCK_ROOM, FAST_PATH_COUNT_MAX, Options, prepare
 from fabric_client.core.receipt import Receipt
 from fabric_client.errors import BadMessage, Fenced, PublishRefused
 from fabric_protocol import block
@@ -74,21 +74,21 @@ def test_one_block_holds_several_topics_keys_and_headers() -> None:
 def test_lane_is_open_only_while_something_is_gathered_and_keeps_order() -> None:
     desk = Desk()
     publisher = desk.publisher
-    message = fit("t", "b", None, None, None)
+    message = prepare("t", "b", None, None, None)
     desk.put("a")
     (first,) = desk.pump()
-    publisher.open_lane(message)
-    assert publisher.lane.topic is None
+    publisher.open_fast_path(message)
+    assert publisher.fast_path.topic is None
     publisher.put(message, Options())
-    publisher.open_lane(message)
-    assert publisher.lane.topic == "t"
-    publisher.lane.items += [b"c", b"d"]
+    publisher.open_fast_path(message)
+    assert publisher.fast_path.topic == "t"
+    publisher.fast_path.items += [b"c", b"d"]
     assert publisher.unconfirmed == 4
     desk.put("e", key="k")
     desk.confirm(first)
     (second,) = desk.pump()
     assert bodies(second) == [b"b", b"c", b"d", b"e"]
-    assert publisher.lane.topic is None
+    assert publisher.fast_path.topic is None
 
 
 def test_a_block_of_several_topics_has_a_lane_for_all_that_are_known() -> None:
@@ -97,17 +97,17 @@ def test_a_block_of_several_topics_has_a_lane_for_all_that_are_known() -> None:
     desk.put("0", "x")
     (first,) = desk.pump()
     for topic in ("x", "y"):
-        message = fit(topic, topic, None, None, None)
+        message = prepare(topic, topic, None, None, None)
         publisher.put(message, Options())
-        publisher.open_lane(message)
-    lane = publisher.lane
-    assert lane.topic is None
-    assert ("x" in lane.topics, "y" in lane.topics, "z" in lane.topics) == (True, True, False)
-    lane.items += [("x", b"1"), ("y", b"2")]
+        publisher.open_fast_path(message)
+    fast_path = publisher.fast_path
+    assert fast_path.topic is None
+    assert ("x" in fast_path.topics, "y" in fast_path.topics, "z" in fast_path.topics) == (True, True, False)
+    fast_path.items += [("x", b"1"), ("y", b"2")]
     desk.confirm(first)
     (second,) = desk.pump()
-    lane.items.append(("y", b"late"))
-    publisher.absorb(lane)
+    fast_path.items.append(("y", b"late"))
+    publisher.absorb(fast_path)
     desk.confirm(second)
     (third,) = desk.pump()
     assert [block.Block(s.block).topic_names() for s in (second, third)] == [["x", "y", "x", "y"], ["y"]]
@@ -119,14 +119,14 @@ def test_an_item_that_enters_a_closed_lane_late_is_not_lost() -> None:
     publisher = desk.publisher
     desk.put("a")
     (first,) = desk.pump()
-    message = fit("t", "b", None, None, None)
+    message = prepare("t", "b", None, None, None)
     publisher.put(message, Options())
-    publisher.open_lane(message)
-    lane = publisher.lane
+    publisher.open_fast_path(message)
+    fast_path = publisher.fast_path
     desk.confirm(first)
     (second,) = desk.pump()
-    lane.items.append(b"late")
-    publisher.absorb(lane)
+    fast_path.items.append(b"late")
+    publisher.absorb(fast_path)
     desk.confirm(second)
     (third,) = desk.pump()
     assert (bodies(second), bodies(third)) == ([b"b"], [b"late"])
@@ -137,14 +137,14 @@ def test_a_full_lane_becomes_a_block() -> None:
     publisher = desk.publisher
     desk.put("a")
     desk.pump()
-    message = fit("t", "b", None, None, None)
+    message = prepare("t", "b", None, None, None)
     publisher.put(message, Options())
-    publisher.open_lane(message)
-    lane = publisher.lane
-    lane.items += [b"x"] * lane.limit
-    publisher.absorb(lane)
+    publisher.open_fast_path(message)
+    fast_path = publisher.fast_path
+    fast_path.items += [b"x"] * fast_path.limit
+    publisher.absorb(fast_path)
     (full,) = desk.pump()
-    assert len(bodies(full)) == LANE_COUNT_MAX
+    assert len(bodies(full)) == FAST_PATH_COUNT_MAX
 
 
 def test_window_of_blocks_is_kept() -> None:
@@ -249,7 +249,7 @@ def test_refused_block_is_reported_and_later_ones_move_up() -> None:
 
 def test_refusal_that_nobody_waits_for_is_kept() -> None:
     desk = Desk()
-    desk.publisher.put(fit("t", "a", None, None, None), Options())
+    desk.publisher.put(prepare("t", "a", None, None, None), Options())
     (a,) = desk.pump()
     desk.refuse(a, Code.TOO_LARGE)
     (refusal,) = desk.publisher.take_refusals()
@@ -356,7 +356,7 @@ def test_message_with_an_id_can_have_a_block_of_its_own() -> None:
     desk.put("0")
     desk.pump()
     desk.put("a")
-    desk.publisher.put_alone(fit("t", "b", None, "id-1", None), Options(), None)
+    desk.publisher.put_alone(prepare("t", "b", None, "id-1", None), Options(), None)
     desk.put("c")
     assert [bodies(s) for s in desk.pump()] == [[b"a"], [b"b"]]
 

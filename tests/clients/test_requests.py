@@ -6,10 +6,10 @@ import pytest
 
 from fabric_client.core.batch import Batch
 from fabric_client.core.calls import Call
-from fabric_client.core.inbox import Mailbox, addressed, inbox
+from fabric_client.core.inbox import Inbox, addressed, inbox_topic
 from fabric_client.core.reading import Reading
 from fabric_client.core.refresh import Refresh
-from fabric_client.core.requests import Responder, next_reply, one, request_fields
+from fabric_client.core.requests import Responder, next_reply, request_fields, single_block
 from fabric_client.core.session import Session
 from fabric_client.core.subscription import Subscription
 from fabric_client.core.ticket import Ticket
@@ -22,12 +22,12 @@ from tests.clients.talk import deliver, live_session, said, take, welcome
 
 
 def ask(session: Session) -> Call:
-    raw = one("quote.get", {"sku": "A1"}, None, None)
+    raw = single_block("quote.get", {"sku": "A1"}, None, None)
     return session.ask(lambda rid: m.Request(0, rid, request_fields(2.0, 3), raw), Ticket())
 
 
 def reply(call: Call, body: bytes, **fields: Any) -> m.Reply:
-    return m.Reply(0, call.rid, {"final": True, "from": "shop", **fields}, one("quote.get", body, None, None))
+    return m.Reply(0, call.rid, {"final": True, "from": "shop", **fields}, single_block("quote.get", body, None, None))
 
 
 def test_a_request_says_how_long_and_how_many() -> None:
@@ -126,7 +126,9 @@ def responder(session: Session) -> Responder:
 def test_requests_are_answered_on_their_channel() -> None:
     session = live_session()
     sub = responder(session)
-    session.receive(m.Request(sub.chan, 77, {"timeout_ms": 1500}, one("quote.get", {"sku": 1}, None, None)), 0.0)
+    session.receive(
+        m.Request(sub.chan, 77, {"timeout_ms": 1500}, single_block("quote.get", {"sku": 1}, None, None)), 0.0
+    )
     request = sub.requests.popleft()
     assert (request.topic, request.data, request.timeout_s) == ("quote.get", {"sku": 1}, 1.5)
     request.reply(b"part", final=False)
@@ -144,7 +146,7 @@ def test_a_failure_and_an_end_are_final() -> None:
     session = live_session()
     sub = responder(session)
     for rid in (1, 2):
-        session.receive(m.Request(sub.chan, rid, {}, one("quote.get", b"", None, None)), 0.0)
+        session.receive(m.Request(sub.chan, rid, {}, single_block("quote.get", b"", None, None)), 0.0)
     sub.requests.popleft().fail("broken")
     sub.requests.popleft().end()
     failed, ended = said(session)
@@ -160,7 +162,7 @@ def test_a_failure_and_an_end_are_final() -> None:
 def test_a_responder_subscribes_again_and_forgets_old_requests() -> None:
     session = live_session()
     sub = responder(session)
-    session.receive(m.Request(sub.chan, 1, {}, one("quote.get", b"", None, None)), 0.0)
+    session.receive(m.Request(sub.chan, 1, {}, single_block("quote.get", b"", None, None)), 0.0)
     reconnect(session, resumed=True)
     assert not sub.requests
     assert [type(s) for s in said(session)] == [m.Subscribe]
@@ -233,7 +235,7 @@ def test_a_deleted_group_ends_its_subscriptions() -> None:
     session.receive(m.Notice("unsubscribed", {"chan": sub.chan, "group": "g", "why": "the group was deleted"}), 0.0)
     assert isinstance(sub.error, NotFound)
     with pytest.raises(NotFound, match="deleted"):
-        sub.complain()
+        sub.raise_error()
 
 
 def test_refused_verdicts_reach_the_application() -> None:
@@ -246,8 +248,8 @@ def test_refused_verdicts_reach_the_application() -> None:
     session.receive(m.Err(sub.chan, sent.rid, Code.BAD_ORDINAL, "never sent", {}), 0.0)
     assert sub.awake
     with pytest.raises(FabricError, match="never sent"):
-        sub.complain()
-    sub.complain()
+        sub.raise_error()
+    sub.raise_error()
     assert session.settled
 
 
@@ -313,7 +315,7 @@ def letter(*correlations: str | None) -> m.Deliver:
 
 def test_answers_wait_in_the_mailbox_until_they_are_asked_for() -> None:
     sub = Subscription(1, {"patterns": ["inbox.me"], "group": "inbox.me"})
-    box = Mailbox(sub)
+    box = Inbox(sub)
     assert not box.look("a")
     sub.deliver(letter("b", None, "a"), 0.0)
     assert box.look("a")
@@ -331,6 +333,6 @@ def test_answers_wait_in_the_mailbox_until_they_are_asked_for() -> None:
 def test_a_durable_request_tells_where_to_answer() -> None:
     assert addressed("inbox.me", "c1", {"h": "v"}) == ("c1", {"h": "v", "reply-to": "inbox.me", "correlation": "c1"})
     assert addressed("inbox.me", None, None)[0]
-    assert inbox("me", True) == "inbox.me"
+    assert inbox_topic("me", True) == "inbox.me"
     with pytest.raises(FabricError, match="name"):
-        inbox("client-123", False)
+        inbox_topic("client-123", False)

@@ -3,7 +3,7 @@
 import pytest
 
 from fabric_client.core import begun
-from fabric_client.core.outgoing import PLAIN, fit
+from fabric_client.core.outgoing import PLAIN, prepare
 from fabric_client.core.session import Session
 from fabric_client.core.state import State
 from fabric_client.core.subscription import Subscription
@@ -32,7 +32,7 @@ def subscribe(session: Session, group: str | None = "g") -> Subscription:
 
 def publish(session: Session, body: str, now: float = 0.0) -> Ticket:
     ticket = Ticket()
-    session.publisher.put(fit("t", body, None, None, None), PLAIN, ticket)
+    session.publisher.put(prepare("t", body, None, None, None), PLAIN, ticket)
     session.tick(now)
     return ticket
 
@@ -41,7 +41,7 @@ def reconnect(
     session: Session, now: float, *, resumed: bool, subs: tuple[int, ...] = (), last_pseq: int = 0
 ) -> m.Hello:
     session.lost(now, "test")
-    assert session.wants_link(session.reopen_at)
+    assert session.wants_socket(session.reopen_at)
     session.opened(session.reopen_at)
     (hello,) = session.out
     assert isinstance(hello, m.Hello)
@@ -82,9 +82,9 @@ def test_ping_goes_out_when_idle_and_silence_is_a_loss() -> None:
     session.tick(10.1)
     assert said(session) == [m.Ping(0)]
     session.tick(20.0)
-    assert not session.wants_link(30.0)
+    assert not session.wants_socket(30.0)
     session.tick(20.1)
-    assert session.wants_link(30.0)
+    assert session.wants_socket(30.0)
 
 
 def test_what_the_hub_says_is_life_but_pings_go_on_while_it_is_silent() -> None:
@@ -356,17 +356,17 @@ def test_a_fast_consumer_is_not_taken_for_a_slow_one_when_its_verdicts_left_befo
     sub = subscribe(session)
     now = 1.0
     sub.begun.is_unsure = True
-    begun.look(session, sub, now)
+    begun.review(session, sub, now)
     sub.careful = False
     for ordinal in range(1, 6):
         session.receive(deliver(1, ordinal, b"x", seq=ordinal), now)
         take(sub).ack()
         session.flush(sub, now)  # as the shell does when it takes the next delivery
-        now += begun.LOOK_S
+        now += begun.REVIEW_S
         session.tick(now)
         assert not sub.careful
     for _ in range(2):  # nothing was settled meanwhile: it is slow, and will ask; then it is sure again
-        now += begun.LOOK_S
+        now += begun.REVIEW_S
         session.tick(now)
         assert sub.careful
     assert not sub.begun.is_unsure

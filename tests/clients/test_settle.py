@@ -194,7 +194,7 @@ def test_verdicts_survive_a_lost_connection(hub: Hub, fab: Client) -> None:
     fab.publish_many("a", [b"1", b"2"])
     with another(hub) as worker:
         one, two = worker.fetch("a", group="g", count=2, at_least=2, timeout=PATIENCE_S)
-        with worker._pump.lock:
+        with worker._driver.lock:
             worker._session.lost(0.0, "test")
         one.ack()
         two.settle(timeout=PATIENCE_S)
@@ -330,15 +330,15 @@ def test_a_refused_verdict_is_told_by_settle_or_by_flush() -> None:
     desk.session.receive(m.Err(desk.sub.chan, ack.rid, Code.INTERNAL, "no", {}), 0.0)
     with pytest.raises(HubError):
         waited.result()
-    desk.session.subscriptions.complain()
+    desk.session.subscriptions.raise_refusal()
     batch.message(1).ack()
     desk.session.unsubscribe(desk.sub, Ticket())
     (ack,) = desk.acks()
     desk.session.receive(m.Err(desk.sub.chan, ack.rid, Code.INTERNAL, "no", {}), 0.0)
     with pytest.raises(HubError) as error:
-        desk.session.subscriptions.complain()
+        desk.session.subscriptions.raise_refusal()
     assert error.value.fields["messages"] == [("t", 2)]
-    desk.session.subscriptions.complain()
+    desk.session.subscriptions.raise_refusal()
 
 
 @pytest.mark.parametrize(("name", "how"), [("ack", {"delay": 1}), ("release", {"reason": "x"}), ("done", {})])

@@ -47,7 +47,7 @@ def test_a_loop_that_waits_is_ended_by_another_thread(hub: Hub, fab: Client, wor
     consumer = fab.consume("jobs", group="g")
     found: list[Message] = []
     with running(lambda: found.extend(consumer)):
-        eventually(lambda: fab._pump._leading)
+        eventually(lambda: fab._driver._leading)
         getattr(consumer, word)()
     assert found == []
     eventually(lambda: not fab.info("group", "g")["members"])
@@ -57,9 +57,9 @@ def test_a_loop_that_waits_is_ended_by_another_thread(hub: Hub, fab: Client, wor
 def test_a_loop_that_waits_beside_another_caller_is_ended(hub: Hub, fab: Client, word: str) -> None:
     leader, consumer = fab.consume("other", group="h"), fab.consume("jobs", group="g")
     with running(lambda: list(leader)):
-        eventually(lambda: fab._pump._leading)
+        eventually(lambda: fab._driver._leading)
         with running(lambda: list(consumer)):
-            eventually(lambda: fab._pump._followers)
+            eventually(lambda: fab._driver._followers)
             getattr(consumer, word)()
         leader.stop()
 
@@ -125,7 +125,7 @@ def test_a_closed_loop_gives_back_what_is_in_hand(hub: Hub, fab: Client) -> None
 def test_a_loop_over_requests_is_stopped(hub: Hub, fab: Client) -> None:
     consumer = fab.serve("calc")
     with running(lambda: list(consumer)):
-        eventually(lambda: fab._pump._leading)
+        eventually(lambda: fab._driver._leading)
         consumer.stop()
 
 
@@ -224,7 +224,7 @@ def test_a_loop_is_ended_by_another_task(hub: Hub, word: str) -> None:
             return [message async for message in consumer]
 
         task = asyncio.create_task(loop())
-        while not fab._reactor._waiting:
+        while not fab._driver._waiting:
             await asyncio.sleep(0)
         ended = getattr(consumer, word)()
         if ended is not None:

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from fabric_client.core.ending import retire
-from fabric_client.core.subscription import PREFETCH_BYTES, Subscription
+from fabric_client.core.subscription import Subscription
 from fabric_client.core.verdict_rows import VERDICT_ROWS_MAX
+from fabric_client.core.window import PREFETCH_BYTES
 from fabric_client.errors import Closed
 from fabric_protocol import messages as m
 from fabric_protocol.messages import Verdict

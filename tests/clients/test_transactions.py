@@ -25,7 +25,7 @@ class Desk:
         self.session = live_session()
         self.outcomes: list[Ticket] = []
         self.sub = self.session.subscribe(
-            lambda chan: Subscription(chan, {"patterns": ["#"], "group": "g"}, shell=self), Ticket()
+            lambda chan: Subscription(chan, {"patterns": ["#"], "group": "g"}, driver=self), Ticket()
         )
         (sub,) = said(self.session)
         assert isinstance(sub, m.Subscribe)
@@ -83,7 +83,7 @@ def test_the_ack_travels_with_the_publishes() -> None:
     first.ack()
     second.ack()
     assert rows(desk.said()) == [(Verdict.ACK, 1, 1, None)]
-    assert not desk.sub._held
+    assert not desk.sub.deliveries.held
 
 
 def test_a_message_in_an_open_transaction_keeps_its_lease() -> None:
@@ -142,7 +142,7 @@ def test_a_batch_is_acked_as_far_as_it_has_no_verdicts() -> None:
     sent = desk.transaction()
     assert sent.settles == ((desk.sub.chan, ((Verdict.ACK, 1, 1, None), (Verdict.ACK, 3, 4, None))),)
     desk.answer(sent, first_seq=9)
-    assert not desk.sub._held
+    assert not desk.sub.deliveries.held
 
 
 def test_stale_means_that_nothing_was_done() -> None:
@@ -156,7 +156,7 @@ def test_stale_means_that_nothing_was_done() -> None:
         desk.outcomes[0].result()
     assert caught.value.hint
     assert rows(desk.said()) == [(Verdict.RELEASE, 1, 2, None)], "what is still ours goes back, the rest is stale"
-    assert not desk.sub._held
+    assert not desk.sub.deliveries.held
     assert not desk.session.publisher.refusals
 
 
@@ -308,7 +308,7 @@ def test_a_message_without_a_group_has_nothing_to_ack() -> None:
 
 def test_a_refused_transaction_bars_its_key() -> None:
     desk = Desk()
-    desk.sub.bars.order = "strict"
+    desk.sub.waiting_keys.order = "strict"
     one, other = desk.deliver(b"1", b"2")
     with one.transaction() as txn:
         txn.publish("out", b"x")

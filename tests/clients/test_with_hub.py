@@ -121,7 +121,7 @@ def test_what_is_held_survives_a_lost_connection(hub: Hub) -> None:
         consumer = fab.consume("job", group="g", prefetch=5)
         held = [next(consumer) for _ in range(5)]
         for round_ in range(3):
-            with fab._pump.lock:
+            with fab._driver.lock:
                 fab._session.lost(time.monotonic(), "the test cut the line")
             fab.publish("other", b"%d" % round_)
             assert fab.hub["resumed"]

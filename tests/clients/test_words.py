@@ -12,7 +12,7 @@ from fabric_client.core.batch import Batch
 from fabric_client.core.message import Message
 from fabric_client.core.subscription import Subscription
 from fabric_client.core.verdict_exceptions import Reject, Release, Retry, check_on_error, decision, retry_argument
-from fabric_client.core.work_queue import Bench, caller
+from fabric_client.core.work_queue import WorkQueue, caller
 from fabric_client.options import group_fields, position, subscription_maker
 from fabric_protocol import block
 from fabric_protocol import messages as m
@@ -206,28 +206,28 @@ def test_dead_letters_are_chosen_by_seqs_or_filter_or_all() -> None:
 # The workbench.
 
 
-def begin(bench: Bench) -> list[Message]:
+def begin(bench: WorkQueue) -> list[Message]:
     return list(iter(bench.next, None))
 
 
 def test_no_more_are_begun_than_can_be_handled_at_once() -> None:
     sub = group()
-    bench = Bench(sub, 2, None)
+    bench = WorkQueue(sub, 2, None)
     bench.add(batch(sub, "a", "a", "a"))
     first, _ = begin(bench)
-    assert not bench.hungry
+    assert not bench.wants_more
     assert begin(bench) == []
     bench.done(first)
     (third,) = begin(bench)
     assert third.seq == 3
     bench.done(third)
-    assert bench.hungry
+    assert bench.wants_more
     assert (bench.begun, bench.running, bench.idle) == (3, 1, False)
 
 
 def test_messages_of_a_key_wait_for_one_another() -> None:
     sub = group(order="key")
-    bench = Bench(sub, 10, None)
+    bench = WorkQueue(sub, 10, None)
     bench.add(batch(sub, "a", "b", "a", "b", "a"))
     a, b = begin(bench)
     bench.add(batch(sub, "a", "c"))
@@ -244,7 +244,7 @@ def test_messages_of_a_key_wait_for_one_another() -> None:
 
 def test_in_a_strict_group_one_is_handled_at_a_time() -> None:
     sub = group(order="strict")
-    bench = Bench(sub, 10, None)
+    bench = WorkQueue(sub, 10, None)
     bench.add(batch(sub, "a", "b", "c"))
     (first,) = begin(bench)
     first.ack()
@@ -254,7 +254,7 @@ def test_in_a_strict_group_one_is_handled_at_a_time() -> None:
 
 def test_what_must_wait_for_a_failed_message_is_passed_over() -> None:
     sub = group(order="key")
-    bench = Bench(sub, 10, None)
+    bench = WorkQueue(sub, 10, None)
     bench.add(batch(sub, "a", "a", "b", "a"))
     a, b = begin(bench)
     a.retry()
@@ -269,10 +269,10 @@ def test_what_must_wait_for_a_failed_message_is_passed_over() -> None:
 
 def test_a_few_are_enough() -> None:
     sub = group()
-    bench = Bench(sub, 10, 2)
+    bench = WorkQueue(sub, 10, 2)
     bench.add(batch(sub, "a", "b", "c"))
     first, second = begin(bench)
-    assert not bench.hungry
+    assert not bench.wants_more
     bench.done(first)
     assert not bench.over
     bench.done(second)

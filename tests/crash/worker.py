@@ -111,7 +111,7 @@ class Consumer:
         self._given.append((batch.generation, acked, rejected))
         batch.ack()
         if len(self._given) >= self._rng.randint(1, FLUSH_EVERY):
-            self._confirm(batch._sub)
+            self._confirm(batch.subscription)
 
     def _confirm(self, sub: Subscription) -> None:
         confirmed = True

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fabric_protocol import block as b
 from fabric_protocol.block import Block
+from fabric_protocol.block_parts import cut, join, pick
 from fabric_protocol.errors import BlockError, Code
 from tests.floor import twin as t
 from tests.floor.twin import Twin, checked, decode, encode, parsed
@@ -64,7 +65,7 @@ def test_a_cut_is_a_slice_of_the_twin(batch: list[Twin], data: st.DataObject) ->
     whole = Block(b.stamp(encode(batch, priority=3), 100, 5))
     start = data.draw(st.integers(0, len(batch) - 1))
     stop = data.draw(st.integers(start + 1, len(batch)))
-    piece = parsed(b.cut(whole, start, stop))
+    piece = parsed(cut(whole, start, stop))
     piece.verify_stamp()
     assert decode(piece) == batch[start:stop]
     assert (piece.base_seq, piece.ts_us, piece.priority) == (100 + start, 5, 3)
@@ -77,7 +78,7 @@ def test_a_pick_is_the_chosen_runs_of_the_twin(batch: list[Twin], data: st.DataO
     whole = Block(b.stamp(encode(batch), 100, 5))
     edges = sorted(data.draw(st.sets(st.integers(0, len(batch)), min_size=2)))
     runs = list(zip(edges[::2], edges[1::2], strict=False))
-    picked = parsed(b.pick(whole, runs))
+    picked = parsed(pick(whole, runs))
     picked.verify_stamp()
     assert decode(picked) == [twin for start, stop in runs for twin in batch[start:stop]]
     assert picked.base_seq == 100 + runs[0][0]
@@ -87,7 +88,7 @@ def test_a_pick_is_the_chosen_runs_of_the_twin(batch: list[Twin], data: st.DataO
 @checked
 @given(st.lists(t.batches, min_size=1, max_size=5))
 def test_joined_blocks_are_the_concatenated_twins(batches: list[list[Twin]]) -> None:
-    joined = parsed(b.join([Block(encode(batch, priority=2, expires_us=9)) for batch in batches]))
+    joined = parsed(join([Block(encode(batch, priority=2, expires_us=9)) for batch in batches]))
     assert decode(joined) == [twin for batch in batches for twin in batch]
     assert (joined.priority, joined.expires_us) == (2, 9)
 
@@ -110,7 +111,7 @@ def test_payloads_of_one_size_are_told_apart(count: int, size: int) -> None:
 def test_sections_start_on_multiples_of_eight() -> None:
     block = Block(encode(THREE))
     assert len(block.raw) % 8 == 0
-    assert all(place % 8 == 0 for place in block._sections)
+    assert all(place % 8 == 0 for place in block.sections)
 
 
 def test_equal_topics_need_no_index() -> None:
@@ -119,26 +120,26 @@ def test_equal_topics_need_no_index() -> None:
 
 def test_a_whole_cut_is_the_block_itself() -> None:
     block = Block(b.stamp(encode(THREE), 1, 1))
-    assert b.cut(block, 0, 3) is block.raw
-    assert b.pick(block, [(0, 3)]) is block.raw
+    assert cut(block, 0, 3) is block.raw
+    assert pick(block, [(0, 3)]) is block.raw
 
 
 def test_a_cut_leaves_topics_behind_that_it_does_not_use() -> None:
     block = Block(b.stamp(encode(THREE), 1, 1))
-    assert parsed(b.cut(block, 1, 2)).topics == ("order.paid",)
-    assert parsed(b.pick(block, [(0, 1), (2, 3)])).topics == ("order.new",)
+    assert parsed(cut(block, 1, 2)).topics == ("order.paid",)
+    assert parsed(pick(block, [(0, 1), (2, 3)])).topics == ("order.new",)
 
 
 def test_a_piece_of_a_sparse_block_is_sparse() -> None:
     block = Block(b.stamp(encode(THREE), 10, 1))
-    sparse = Block(b.pick(block, [(0, 1), (2, 3)]))
-    assert parsed(b.cut(sparse, 1, 2)).flags & b.SPARSE
+    sparse = Block(pick(block, [(0, 1), (2, 3)]))
+    assert parsed(cut(sparse, 1, 2)).flags & b.SPARSE
 
 
 def test_join_forgets_who_was_sparse_or_stamped() -> None:
     block = Block(b.stamp(encode(THREE), 10, 1))
-    sparse = Block(b.pick(block, [(0, 1), (2, 3)]))
-    joined = parsed(b.join([sparse, block]))
+    sparse = Block(pick(block, [(0, 1), (2, 3)]))
+    joined = parsed(join([sparse, block]))
     assert not joined.flags & b.SPARSE
     assert (joined.base_seq, joined.ts_us) == (0, 0)
 
@@ -195,10 +196,16 @@ REFUSED: dict[str, tuple[Callable[[], bytes], Code]] = {
     "header text": (lambda: b.encode("a", [b"x"], headers=[{"n": "\ud800"}]), Code.BAD_BLOCK),
     "header names": (lambda: b.encode("a", [b"x"], headers=[{str(i): "" for i in range(70_000)}]), Code.BAD_BLOCK),
     "headers": (lambda: b.encode("a", [b""] * 9000, headers=[{str(i): "" for i in range(30)}] * 9000), Code.BAD_BLOCK),
-    "joined priorities": (lambda: b.join([Block(encode(THREE)), Block(encode(THREE, priority=1))]), Code.BAD_BLOCK),
-    "joined expiries": (lambda: b.join([Block(encode(THREE)), Block(encode(THREE, expires_us=1))]), Code.BAD_BLOCK),
-    "too many joined": (lambda: b.join([Block(b.encode("a", [b""] * 40_000))] * 2), Code.BAD_BLOCK),
-    "too much joined": (lambda: b.join([Block(b.encode("a", [bytes(9 * BIG)]))] * 2), Code.TOO_LARGE),
+    "joined priorities": (
+        lambda: join([Block(encode(THREE)), Block(encode(THREE, priority=1))]),
+        Code.BAD_BLOCK,
+    ),
+    "joined expiries": (
+        lambda: join([Block(encode(THREE)), Block(encode(THREE, expires_us=1))]),
+        Code.BAD_BLOCK,
+    ),
+    "too many joined": (lambda: join([Block(b.encode("a", [b""] * 40_000))] * 2), Code.BAD_BLOCK),
+    "too much joined": (lambda: join([Block(b.encode("a", [bytes(9 * BIG)]))] * 2), Code.TOO_LARGE),
 }
 
 

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from fabric_protocol import block as b
+from fabric_protocol import block_parts
 from fabric_protocol.block import Block
 
 HEAD_FIELDS = [
@@ -63,10 +64,10 @@ def touch_everything(block: Block) -> None:
     assert block.payload_bytes() == sum(len(t.payload) for t in twins)
     stamped = Block(b.stamp(block.raw, 7, 8))
     stamped.verify_stamp()
-    assert decode(parsed(b.cut(stamped, 0, 1))) == twins[:1]
-    assert decode(parsed(b.pick(stamped, [(0, 1), (block.count - 1, block.count)]))) == [twins[0], twins[-1]]
+    assert decode(parsed(block_parts.cut(stamped, 0, 1))) == twins[:1]
+    assert decode(parsed(block_parts.pick(stamped, [(0, 1), (block.count - 1, block.count)]))) == [twins[0], twins[-1]]
     if 2 * len(block.raw) < b.BLOCK_BYTES_MAX and 2 * block.count <= b.COUNT_MAX:
-        assert decode(parsed(b.join([block, block]))) == twins * 2
+        assert decode(parsed(block_parts.join([block, block]))) == twins * 2
 
 
 def head_of(raw: bytes) -> dict[str, Any]:

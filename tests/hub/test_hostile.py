@@ -14,8 +14,8 @@ import zmq
 
 from clients.vectors import make
 from fabric_protocol import block as b
+from fabric_protocol import block_parts, wire
 from fabric_protocol import messages as m
-from fabric_protocol import wire
 from fabric_protocol.block import Block
 from fabric_protocol.errors import Code
 from fabric_protocol.wire import Verb
@@ -166,7 +166,7 @@ def test_malformed_blocks_are_answered_with_their_code(stage: Stage, vector: dic
         peer.still_served()
 
 
-SPARSE: Final = b.pick(Block(b.stamp(b.encode("a", [b"1", b"2", b"3"]), 1, 1)), [(0, 1), (2, 3)])
+SPARSE: Final = block_parts.pick(Block(b.stamp(b.encode("a", [b"1", b"2", b"3"]), 1, 1)), [(0, 1), (2, 3)])
 BAD_PUBS: Final[dict[str, tuple[int, bytes, Code]]] = {
     "empty topic": (0, b.encode("", [b"x"]), Code.BAD_TOPIC),
     "empty word": (0, b.encode("a..b", [b"x"]), Code.BAD_TOPIC),

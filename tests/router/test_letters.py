@@ -9,7 +9,8 @@ from fabric.records import SaveSetting
 from fabric.router.dead_letters import blocks as letters
 from fabric.router.dead_letters import index as deadletters
 from fabric.router.dead_letters.index import Box, DeadLetters
-from fabric_protocol.block import BLOCK_BYTES_MAX, SPARSE, Block, encode, pick
+from fabric_protocol.block import BLOCK_BYTES_MAX, SPARSE, Block, encode
+from fabric_protocol.block_parts import pick
 from tests.seeds import seeded
 
 

@@ -35,7 +35,7 @@ from fabric.router.topics.retention import TopicRetention
 from fabric.router.topics.table import TopicTable
 from fabric.router.topics.topic import Topic
 from fabric.router.transactions import Transactions
-from fabric_protocol.block import pick
+from fabric_protocol.block_parts import pick
 from tests.simulation import faults
 from tests.simulation.blocks import TOPICS
 from tests.simulation.mutations import (

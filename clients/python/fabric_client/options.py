@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
-from fabric_client.core import sayable
+from fabric_client.core import wire_values
 from fabric_client.core.arguments import Moment, check_whole, due_us, microseconds, patterns_of
-from fabric_client.core.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Fit, Options, fit, level_of
+from fabric_client.core.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Options, Prepared, level_of, prepare
 from fabric_client.core.subscription import PREFETCH, Subscription
 from fabric_client.core.verdict_exceptions import OnError, Seconds, check_on_error, milliseconds, patience, seconds
 from fabric_client.errors import BadMessage
@@ -123,9 +123,9 @@ def message_of(
     headers: Mapping[str, HeaderValue] | None = None,
     id: str | bytes | None = None,
     **rest: Any,
-) -> tuple[Fit, Options]:
+) -> tuple[Prepared, Options]:
     """A message that is fit to be sent, and what steers the hub."""
-    return fit(topic, data, key, id, headers), steering_of(rest) if rest else PLAIN
+    return prepare(topic, data, key, id, headers), steering_of(rest) if rest else PLAIN
 
 
 def steering_of(options: Mapping[str, Any]) -> Options:
@@ -173,7 +173,7 @@ def block_options(
         raise BadMessage("name is that of a schedule", "use it with delay, at, every or cron")
     for what, word in (("cron", cron), ("name", name)):
         if word is not None:
-            sayable.text(word, what)
+            wire_values.text(word, what)
     when = {"ttl_ms": None if ttl is None else milliseconds("ttl", ttl), **later, "name": name}
     return Options(
         PLAIN.level if level is None else level_of(level),
@@ -230,7 +230,7 @@ def _percent(part: Any) -> int:
 
 
 def subscription_maker(
-    engine: Any,
+    driver: Any,
     patterns: Sequence[str],
     *,
     group: str | None,
@@ -276,8 +276,8 @@ def subscription_maker(
             count_max=count,
             fetching=fetching,
             on_error=on_error,
-            hook=engine.verdicts,
-            shell=engine,
+            hook=driver.verdicts,
+            driver=driver,
         )
 
     return make
@@ -332,7 +332,7 @@ def pack(
     messages = None
     if headers or keys or ids or not all(type(payload) is bytes for payload in payloads):
         messages = [
-            fit(topic, payload, keys[i] if keys else None, ids[i] if ids else None, headers)
+            prepare(topic, payload, keys[i] if keys else None, ids[i] if ids else None, headers)
             for i, payload in enumerate(payloads)
         ]
         payloads = [message.body for message in messages]

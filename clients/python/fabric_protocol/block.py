@@ -43,8 +43,6 @@ from fabric_protocol.columns import (
     items,
     longest,
     padded,
-    select_column,
-    select_headers,
 )
 from fabric_protocol.errors import BlockError, Code
 
@@ -103,7 +101,7 @@ def encode(
         table, index = [_topic(topics)], None
     else:
         _require(len(topics) == count, "one topic for each message")
-        names, index = _intern(topics)
+        names, index = intern_topics(topics)
         table = [_topic(name) for name in names]
     flags = 0
     sections = [column(table)]
@@ -120,7 +118,7 @@ def encode(
         flags |= HEADERS
         sections.append(encode_headers(headers))
     sections.append(column(payloads))
-    return _seal(flags, priority, count, len(table), expires_us, sections)
+    return seal(flags, priority, count, len(table), expires_us, sections)
 
 
 def stamp(raw: bytes, base_seq: int, ts_us: int) -> bytes:
@@ -166,52 +164,6 @@ def glance(raw: bytes) -> tuple[Stamp, list[bytes]]:
     return Stamp(base_seq, base_seq + count - 1, ts_us), topics
 
 
-def cut(block: "Block", start: int, stop: int) -> bytes:
-    """A stamped block of messages start..stop-1, whose base_seq is that of its first message.
-
-    Out of a SPARSE block comes a SPARSE block: its seqs are then whatever the caller lists beside it.
-    """
-    assert 0 <= start < stop <= block.count
-    if start == 0 and stop == block.count:
-        return block.raw
-    return _select(block, [(start, stop)], block.flags)
-
-
-def pick(block: "Block", runs: Sequence[tuple[int, int]]) -> bytes:
-    """A stamped block of several runs of messages (each start..stop-1). SPARSE when they are not one run."""
-    assert runs
-    if len(runs) == 1:
-        return cut(block, *runs[0])
-    return _select(block, runs, block.flags | SPARSE)
-
-
-def select(block: "Block", runs: Sequence[tuple[int, int]]) -> bytes:
-    """A block of several runs of messages of one that is not stamped yet: it is numbered as if there were no others."""
-    assert runs
-    return _select(block, runs, block.flags)
-
-
-def join(blocks: Sequence["Block"]) -> bytes:
-    """One unstamped block out of several that agree on priority and expiry, in the given order."""
-    first = blocks[0]
-    if len(blocks) == 1:
-        return first.raw
-    same = all(b.priority == first.priority and b.expires_us == first.expires_us for b in blocks)
-    _require(same, "joined blocks agree on priority and expiry")
-    flags = 0
-    for b in blocks:
-        flags |= b.flags
-    names = [name for b in blocks for name in b.topic_names()]
-    payloads = [p for b in blocks for p in b.payloads()]
-    keys = [k for b in blocks for k in b.keys()] if flags & KEYS else None  # noqa: SIM118 - a block is no dict
-    ids = [k for b in blocks for k in b.ids()] if flags & IDS else None
-    headers = [h for b in blocks for h in b.headers()] if flags & HEADERS else None
-    topics: str | list[str] = names[0] if len(set(names)) == 1 else names
-    return encode(
-        topics, payloads, keys=keys, ids=ids, headers=headers, priority=first.priority, expires_us=first.expires_us
-    )
-
-
 class Sections(NamedTuple):
     """Where each part of the body starts, from the start of the block; -1 when absent."""
 
@@ -229,8 +181,8 @@ class Block:
     """
 
     __slots__ = (
-        *("_sections", "base_seq", "body_crc", "count", "expires_us", "flags"),
-        *("n_topics", "priority", "raw", "topics", "ts_us"),
+        *("base_seq", "body_crc", "count", "expires_us", "flags"),
+        *("n_topics", "priority", "raw", "sections", "topics", "ts_us"),
     )
 
     def __init__(self, raw: bytes) -> None:
@@ -266,16 +218,11 @@ class Block:
         self.ts_us: int = ts
         self.expires_us: int = expires
         self.body_crc: int = body_crc
-        self.topics, self._sections = self._outline()
+        self.topics, self.sections = self._outline()
 
     @property
     def last_seq(self) -> int:
         return self.base_seq + self.count - 1
-
-    @property
-    def sections(self) -> Sections:
-        """For those who map the columns themselves."""
-        return self._sections
 
     def stamped(self, base_seq: int, ts_us: int) -> "Block":
         """This block with the hub's fields filled in, without parsing it again."""
@@ -284,12 +231,12 @@ class Block:
         block.base_seq, block.ts_us = base_seq, ts_us
         block.flags, block.priority, block.count = self.flags, self.priority, self.count
         block.n_topics, block.expires_us, block.body_crc = self.n_topics, self.expires_us, self.body_crc
-        block.topics, block._sections = self.topics, self._sections
+        block.topics, block.sections = self.topics, self.sections
         return block
 
     def verify(self) -> None:
         """Check the body's CRC and every offset, so that no later access can go astray."""
-        raw, count, at = self.raw, self.count, self._sections
+        raw, count, at = self.raw, self.count, self.sections
         self.verify_body()
         if at.topic_idx >= 0:
             used = set(self.topic_idx())
@@ -316,16 +263,16 @@ class Block:
         verify_stamp(self.raw)
 
     def payloads(self) -> list[bytes]:
-        return items(self.raw, self._sections.payload, self.count)
+        return items(self.raw, self.sections.payload, self.count)
 
     def payload_bytes(self) -> int:
         """Bytes of all payloads together, without decoding them."""
-        size: int = _U32.unpack_from(self.raw, self._sections.payload + 4 * self.count)[0]
+        size: int = _U32.unpack_from(self.raw, self.sections.payload + 4 * self.count)[0]
         return size
 
     def topic_idx(self) -> Sequence[int]:
         """For each message the place of its topic in `topics`."""
-        at = self._sections.topic_idx
+        at = self.sections.topic_idx
         if at < 0:
             return bytes(self.count)
         return memoryview(self.raw)[at : at + 2 * self.count].cast("H")
@@ -338,16 +285,16 @@ class Block:
 
     def keys(self) -> list[bytes]:
         """Ordering keys; empty for messages without one."""
-        at = self._sections.keys
+        at = self.sections.keys
         return [b""] * self.count if at < 0 else items(self.raw, at, self.count)
 
     def ids(self) -> list[bytes]:
         """Idempotency keys; empty for messages without one."""
-        at = self._sections.ids
+        at = self.sections.ids
         return [b""] * self.count if at < 0 else items(self.raw, at, self.count)
 
     def headers(self) -> list[dict[str, HeaderValue]]:
-        at = self._sections.headers
+        at = self.sections.headers
         return [{} for _ in range(self.count)] if at < 0 else decode_headers(self.raw, at, self.count)
 
     def _outline(self) -> tuple[tuple[str, ...], Sections]:
@@ -368,9 +315,6 @@ class Block:
         if column_end(raw, pos, count) != len(raw):
             raise BlockError("the sections do not fill the body")
         return topics, Sections(topic_idx, keys, ids, headers, payload)
-
-
-# Making blocks out of blocks.
 
 
 def _topics(raw: bytes, n: int) -> tuple[str, ...]:
@@ -396,25 +340,6 @@ def _topics(raw: bytes, n: int) -> tuple[str, ...]:
     return names
 
 
-def _select(block: Block, runs: Sequence[tuple[int, int]], flags: int) -> bytes:
-    """A stamped block of the chosen runs; columns are sliced, only headers are encoded anew."""
-    raw, count, at = block.raw, block.count, block._sections
-    table, index = list(block.topics), None
-    if block.n_topics > 1:
-        places = block.topic_idx()
-        table, index = _intern([table[i] for a, b in runs for i in places[a:b]])
-    sections = [column([name.encode() for name in table])]
-    if index is not None:
-        sections.append(padded(index.tobytes()))
-    sections.extend(select_column(raw, pos, count, runs) for pos in (at.keys, at.ids) if pos >= 0)
-    if at.headers >= 0:
-        sections.append(encode_headers(list(select_headers(raw, at.headers, count, runs))))
-    sections.append(select_column(raw, at.payload, count, runs))
-    size = sum(b - a for a, b in runs)
-    sealed = _seal(flags, block.priority, size, len(table), block.expires_us, sections)
-    return stamp(sealed, block.base_seq + runs[0][0], block.ts_us)
-
-
 def _topic(name: str) -> bytes:
     try:
         topic = name.encode()
@@ -425,7 +350,7 @@ def _topic(name: str) -> bytes:
     return topic
 
 
-def _intern(topics: Sequence[str]) -> tuple[list[str], "array[int] | None"]:
+def intern_topics(topics: Sequence[str]) -> tuple[list[str], "array[int] | None"]:
     """A table of the distinct topics and, when there are several, each message's place in it."""
     places: dict[str, int] = {}
     index = [places.setdefault(t, len(places)) for t in topics]
@@ -433,7 +358,7 @@ def _intern(topics: Sequence[str]) -> tuple[list[str], "array[int] | None"]:
     return list(places), array("H", index) if len(places) > 1 else None
 
 
-def _seal(flags: int, priority: int, count: int, n_topics: int, expires_us: int, sections: Sequence[bytes]) -> bytes:
+def seal(flags: int, priority: int, count: int, n_topics: int, expires_us: int, sections: Sequence[bytes]) -> bytes:
     size, crc = sum(map(len, sections)), 0
     if HEAD_BYTES + size > BLOCK_BYTES_MAX:
         raise BlockError(f"a block is at most {BLOCK_BYTES_MAX} bytes, not {HEAD_BYTES + size}", Code.TOO_LARGE)

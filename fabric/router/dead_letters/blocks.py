@@ -10,7 +10,8 @@ Headers that start with `fabric-` are the hub's. Which letters there are is in `
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from fabric_protocol.block import IDS, KEYS, SPARSE, Block, cut, encode, stamp
+from fabric_protocol.block import IDS, KEYS, SPARSE, Block, encode, stamp
+from fabric_protocol.block_parts import cut
 from fabric_protocol.columns import HeaderValue
 from fabric_protocol.errors import BlockError
 from fabric_protocol.names import DEAD, REDRIVE

@@ -14,7 +14,8 @@ from fabric.router.groups.lease import Lease
 from fabric.router.groups.subscription import Subscription
 from fabric.router.rounds import LEASE_WORK, TOPIC_WORK
 from fabric.router.turn import Out
-from fabric_protocol.block import Block, pick
+from fabric_protocol.block import Block
+from fabric_protocol.block_parts import pick
 from fabric_protocol.messages import Deliver, Gap, Happening
 from fabric_protocol.names import REDRIVE
 from fabric_protocol.runs import split

@@ -13,7 +13,8 @@ from fabric.router.patterns.trie import CACHE_MAX
 from fabric.router.publish.dedupe.index import Ids
 from fabric.router.publish.producers import SCHEDULED, Producer
 from fabric.router.sessions.session import Session
-from fabric_protocol.block import COUNT_MAX, IDS, SPARSE, Block, join
+from fabric_protocol.block import COUNT_MAX, IDS, SPARSE, Block
+from fabric_protocol.block_parts import join
 from fabric_protocol.errors import Code, ProtocolError
 from fabric_protocol.messages import Confirm, Level, Publish, PubOk
 from fabric_protocol.names import check_topic, unaliased

@@ -11,7 +11,8 @@ from fabric.router.block_store import BlockStore
 from fabric.router.dead_letters.index import DeadLetters
 from fabric.router.fields import bounded
 from fabric.router.patterns.view import View
-from fabric_protocol.block import Block, pick
+from fabric_protocol.block import Block
+from fabric_protocol.block_parts import pick
 from fabric_protocol.bounds import GET_N, NUMBER_MAX
 from fabric_protocol.errors import Code, ProtocolError
 from fabric_protocol.messages import Got

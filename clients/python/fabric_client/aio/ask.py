@@ -11,15 +11,15 @@ from fabric_client.aio import worker as async_worker
 from fabric_client.aio.base import AsyncBase
 from fabric_client.aio.consumer import AsyncConsumer
 from fabric_client.core.arguments import Moment, patterns_of
-from fabric_client.core.inbox import Mailbox, addressed, inbox, mailbox_settings
+from fabric_client.core.inbox import Inbox, addressed, inbox_settings, inbox_topic
 from fabric_client.core.message import Message
 from fabric_client.core.reading import Reading
-from fabric_client.core.requests import Reply, Request, next_reply, one, request_fields, responder_maker
+from fabric_client.core.requests import Reply, Request, next_reply, request_fields, responder_maker, single_block
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.unconfirmed import Pending
 from fabric_client.core.verdict_exceptions import Seconds, patience, seconds
 from fabric_client.core.work_queue import check_handler
-from fabric_client.io.shifts import Shifts
+from fabric_client.io.handler_runs import HandlerRuns
 from fabric_client.options import ANSWER_S, REQUEST_GRACE_S, check_concurrency, message_of, subscription_maker
 from fabric_protocol import messages as m
 from fabric_protocol.columns import HeaderValue
@@ -27,9 +27,9 @@ from fabric_protocol.columns import HeaderValue
 
 class AsyncAsking(AsyncBase):
     _is_named: bool
-    _shifts: Shifts
-    _mailbox: Mailbox | None
-    _mailbox_lock: asyncio.Lock
+    _runs: HandlerRuns
+    _inbox: Inbox | None
+    _inbox_lock: asyncio.Lock
 
     @property
     def admin(self) -> Admin[Awaitable[dict[str, Any]]]:
@@ -109,7 +109,7 @@ class AsyncAsking(AsyncBase):
         timeout = seconds(timeout, "timeout")
         if durable:
             return await self._durable(topic, data, timeout, key, headers, correlation)
-        fields, raw = request_fields(timeout, replies_max), one(topic, data, key, headers)
+        fields, raw = request_fields(timeout, replies_max), single_block(topic, data, key, headers)
         replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout, replies_max)
         return replies if replies_max is not None else await anext(replies)
 
@@ -124,9 +124,9 @@ class AsyncAsking(AsyncBase):
         """Iterate over requests to topics that match, and `reply` to each. Those of one `group` share the requests;
         `concurrency` is how many unanswered ones the hub may send."""
         timeout = patience(timeout)
-        make = responder_maker(self._reactor, patterns, group, check_concurrency(concurrency))
+        make = responder_maker(self._driver, patterns, group, check_concurrency(concurrency))
         sub = self._begin(make, Ticket())
-        return AsyncConsumer(self._reactor, sub, async_consumer.requests(self._reactor, sub, count, timeout))
+        return AsyncConsumer(self._driver, sub, async_consumer.requests(self._driver, sub, count, timeout))
 
     async def respond(
         self,
@@ -145,11 +145,11 @@ class AsyncAsking(AsyncBase):
         timeout = patience(timeout)
         check_handler(handler, "handler(request)", 1)
         names = patterns_of(patterns)
-        make = responder_maker(self._reactor, names, group, check_concurrency(concurrency))
-        with self._shifts.begin(asyncio.current_task(), self._reactor.pump) as shift:
+        make = responder_maker(self._driver, names, group, check_concurrency(concurrency))
+        with self._runs.begin(asyncio.current_task(), self._driver.run_turn) as run:
             sub = await self._open(make, ANSWER_S)
-            shift.ends_by(lambda: self._reactor.halt(sub))
-            return await async_worker.respond(self._reactor, sub, handler, concurrency, count, timeout, shift)
+            run.ends_by(lambda: self._driver.halt(sub))
+            return await async_worker.respond(self._driver, sub, handler, concurrency, count, timeout, run)
 
     # Helpers.
 
@@ -159,20 +159,20 @@ class AsyncAsking(AsyncBase):
     async def _replies(
         self, make: Callable[[int], m.ToHub], timeout: float, replies_max: int | None
     ) -> AsyncIterator[Reply]:
-        self._reactor.check()
+        self._driver.check()
         deadline = monotonic() + timeout + REQUEST_GRACE_S
         ticket = Ticket()
-        call = self._reactor.session.ask(make, ticket)
-        self._reactor.pump()
+        call = self._driver.session.ask(make, ticket)
+        self._driver.run_turn()
         try:
             while True:
                 left = max(0.0, deadline - monotonic())
                 if replies_max is None:
-                    came = await self._reactor.answer(ticket, left)
+                    came = await self._driver.answer(ticket, left)
                 else:
-                    came = await self._reactor.wait(lambda: call.parts or ticket.done, left)
+                    came = await self._driver.wait(lambda: call.parts or ticket.done, left)
                 if not came and not ticket.done:
-                    raise self._reactor.unanswered(timeout)
+                    raise self._driver.unanswered(timeout)
                 while (reply := next_reply(call, replies_max)) is not None:
                     yield reply
                 if ticket.done and not call.parts:
@@ -190,18 +190,18 @@ class AsyncAsking(AsyncBase):
         headers: Mapping[str, HeaderValue] | None,
         correlation: str | None,
     ) -> Reply:
-        name = inbox(self._reactor.session.name, self._is_named)
-        async with self._mailbox_lock:
-            box = self._mailbox
+        name = inbox_topic(self._driver.session.handshake.name, self._is_named)
+        async with self._inbox_lock:
+            box = self._inbox
             if box is None or box.sub.closed or box.sub.error is not None:
-                make = subscription_maker(self._reactor, (name,), settings={}, **mailbox_settings(name))
-                box = self._mailbox = Mailbox(await self._open(make, ANSWER_S))
+                make = subscription_maker(self._driver, (name,), settings={}, **inbox_settings(name))
+                box = self._inbox = Inbox(await self._open(make, ANSWER_S))
         correlation, headers = addressed(name, correlation, headers)
         message, options = message_of(topic, data, key=key, id=correlation, headers=headers)
         ticket = Ticket()
-        self._reactor.session.publisher.put(message, options, ticket)
-        self._reactor.pump()
+        self._driver.session.publisher.put(message, options, ticket)
+        self._driver.run_turn()
         deadline = monotonic() + timeout
-        await self._reactor.published([Pending(ticket)], timeout)
-        await self._reactor.wait(lambda: box.look(correlation), max(0.0, deadline - monotonic()))
+        await self._driver.published([Pending(ticket)], timeout)
+        await self._driver.wait(lambda: box.look(correlation), max(0.0, deadline - monotonic()))
         return box.take(correlation)

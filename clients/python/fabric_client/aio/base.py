@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fabric_client.aio.driver import Reactor
+from fabric_client.aio.driver import AsyncDriver
 from fabric_client.core.calls import Call
 from fabric_client.core.subscription import Subscription
 from fabric_client.core.ticket import Ticket
@@ -12,9 +12,9 @@ from fabric_protocol import messages as m
 
 
 class AsyncBase:
-    """A reactor, and ways to ask the hub something through it."""
+    """A driver, and ways to ask the hub something through it."""
 
-    _reactor: Reactor
+    _driver: AsyncDriver
 
     async def _ask(self, make: Callable[[int], m.ToHub], timeout: Seconds | None, what: str) -> Any:
         """Say what `make` makes of a request id, and wait for the answer."""
@@ -22,19 +22,19 @@ class AsyncBase:
 
     async def _call(self, make: Callable[[int], m.ToHub], timeout: Seconds | None, what: str) -> tuple[Call, Any]:
         """The same for an answer that comes in parts: the call, which has them, and the end of the answer."""
-        self._reactor.check()
+        self._driver.check()
         ticket = Ticket()
-        call = self._reactor.session.ask(make, ticket)
-        self._reactor.pump()
+        call = self._driver.session.ask(make, ticket)
+        self._driver.run_turn()
         try:
-            return call, await self._reactor.result(ticket, patience(timeout), what)
+            return call, await self._driver.result(ticket, patience(timeout), what)
         finally:
             self._forget(call)
 
     def _forget(self, call: Call) -> None:
         """Nobody waits for it any more."""
         if not call.ticket.done:
-            self._reactor.session.abandon(call)
+            self._driver.session.abandon(call)
 
     async def _inform(self, fields: Mapping[str, Any], timeout: Seconds | None) -> dict[str, Any]:
         """What the hub answers to an INFO."""
@@ -42,9 +42,9 @@ class AsyncBase:
 
     def _begin(self, make: Callable[[int], Subscription], ticket: Ticket) -> Any:
         """Open a subscription; the ticket is done when the hub has accepted it."""
-        self._reactor.check()
-        sub = self._reactor.session.subscribe(make, ticket)
-        self._reactor.pump()
+        self._driver.check()
+        sub = self._driver.session.subscribe(make, ticket)
+        self._driver.run_turn()
         return sub
 
     async def _open(self, make: Callable[[int], Subscription], timeout: float) -> Any:
@@ -52,8 +52,8 @@ class AsyncBase:
         ticket = Ticket()
         sub = self._begin(make, ticket)
         try:
-            await self._reactor.result(ticket, timeout, "the hub did not answer a subscription")
+            await self._driver.result(ticket, timeout, "the hub did not answer a subscription")
         except BaseException:
-            self._reactor.drop(sub)
+            self._driver.drop(sub)
             raise
         return sub

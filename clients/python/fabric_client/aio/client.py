@@ -15,15 +15,16 @@ import zmq
 
 from fabric_client.aio.ask import AsyncAsking
 from fabric_client.aio.consume import AsyncConsuming
-from fabric_client.aio.driver import Reactor
+from fabric_client.aio.driver import AsyncDriver
 from fabric_client.aio.publish import AsyncPublishing
 from fabric_client.core.fetchers import Fetchers
-from fabric_client.core.inbox import Mailbox
+from fabric_client.core.inbox import Inbox
 from fabric_client.core.liveness import SESSION_TTL_S, liveness
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.verdict_exceptions import Seconds, patience, seconds
-from fabric_client.io.shifts import STILL_AT_WORK, Shifts
+from fabric_client.io.handler_runs import STILL_AT_WORK, HandlerRuns
 from fabric_client.options import ANSWER_S, CLOSE_S, default_url, goodbye_s, random_name
+from fabric_protocol import messages as m
 from fabric_protocol.errors import FabricError
 
 log = logging.getLogger("fabric_client")
@@ -60,7 +61,7 @@ class Connecting:
         self._client = client
 
     def __await__(self) -> Generator[Any, None, "AsyncClient"]:
-        return self._client._start().__await__()
+        return self._client.__aenter__().__await__()
 
     async def __aenter__(self) -> "AsyncClient":
         return await self
@@ -86,6 +87,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         heartbeat: Seconds | None = None,
     ) -> None:
         self._closed = True
+        self._started = False
         self._asked = (
             url or default_url(),
             name or random_name("client"),
@@ -95,22 +97,21 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         )
         self._timeout = patience(seconds(timeout, "timeout")) or 0.0
         self._is_named = name is not None
-        self._mailbox: Mailbox | None = None
-        self._mailbox_lock = asyncio.Lock()
+        self._inbox: Inbox | None = None
+        self._inbox_lock = asyncio.Lock()
         self._fetchers = Fetchers()
-        self._shifts = Shifts()
+        self._runs = HandlerRuns()
 
-    async def _start(self) -> "AsyncClient":
-        self._reactor = Reactor(*self._asked)
-        self._session = self._reactor.session
+    async def _start(self) -> None:
+        self._driver = AsyncDriver(*self._asked)
+        self._session = self._driver.session
         self._publisher = self._session.publisher
         try:
-            await self._reactor.start(self._timeout)
+            await self._driver.start(self._timeout)
         except BaseException:
-            self._reactor.stop()
+            self._driver.stop()
             raise
-        self._closed = False
-        return self
+        self._started, self._closed = True, False
 
     @property
     def connected(self) -> bool:
@@ -120,15 +121,15 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
     @property
     def hub(self) -> Mapping[str, Any]:
         """What the hub said in its welcome."""
-        return self._session.hub
+        return self._session.handshake.hub
 
     def stop(self) -> None:
         """End all loops (`consume`, `serve`) and handlers (`work`, `respond`) of this client, from any task, thread or
         signal handler. No handler begins after it, those at work finish, and what was not begun goes to others."""
-        mailbox = self._mailbox
-        for sub in self._reactor.loops():
-            if mailbox is None or sub is not mailbox.sub:
-                self._reactor.halt(sub)
+        inbox = self._inbox
+        for sub in self._driver.loops():
+            if inbox is None or sub is not inbox.sub:
+                self._driver.halt(sub)
 
     async def close(self, timeout: Seconds | None = CLOSE_S) -> None:
         """Stop, wait for handlers at work, flush, say goodbye and close; `timeout` holds for each of the two waits.
@@ -139,19 +140,22 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         self._closed = True
         self.stop()
         me = asyncio.current_task()
-        if not await self._reactor.wait(lambda: not self._shifts.others(me), patience(timeout)):
+        if not await self._driver.wait(lambda: not self._runs.others(me), patience(timeout)):
             log.warning(STILL_AT_WORK)
         try:
             await self.flush(timeout)
         finally:
             if self.connected:
                 goodbye = Ticket()
-                self._session.goodbye(goodbye)
-                self._reactor.pump()
-                await self._reactor.answer(goodbye, goodbye_s(timeout))
-            self._reactor.stop()
+                self._session.ask(m.Goodbye, goodbye)
+                self._driver.run_turn()
+                await self._driver.answer(goodbye, goodbye_s(timeout))
+            self._driver.stop()
 
     async def __aenter__(self) -> "AsyncClient":
+        """Connect, the first time."""
+        if not self._started:
+            await self._start()
         return self
 
     async def __aexit__(
@@ -166,4 +170,4 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
     def __del__(self) -> None:
         if not self._closed:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
-            self._reactor.stop()
+            self._driver.stop()

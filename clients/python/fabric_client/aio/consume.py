@@ -17,7 +17,7 @@ from fabric_client.core.subscription import Subscription
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.verdict_exceptions import OnError, Seconds, patience
 from fabric_client.core.work_queue import caller, check_on_refresh
-from fabric_client.io.shifts import Shifts
+from fabric_client.io.handler_runs import HandlerRuns
 from fabric_client.options import (
     ANSWER_S,
     CONCURRENCY_MAX,
@@ -33,7 +33,7 @@ from fabric_client.options import (
 class AsyncConsuming(AsyncBase):
     _session: Session
     _fetchers: Fetchers
-    _shifts: Shifts
+    _runs: HandlerRuns
 
     def consume(
         self,
@@ -59,9 +59,7 @@ class AsyncConsuming(AsyncBase):
             ),
             Ticket(),
         )  # fmt: skip
-        return AsyncConsumer(
-            self._reactor, sub, async_consumer.messages(self._reactor, sub, count, timeout, on_refresh)
-        )
+        return AsyncConsumer(self._driver, sub, async_consumer.messages(self._driver, sub, count, timeout, on_refresh))
 
     def consume_batches(
         self,
@@ -87,7 +85,7 @@ class AsyncConsuming(AsyncBase):
             ),
             Ticket(),
         )  # fmt: skip
-        return AsyncConsumer(self._reactor, sub, async_consumer.batches(self._reactor, sub, count, timeout, on_refresh))
+        return AsyncConsumer(self._driver, sub, async_consumer.batches(self._driver, sub, count, timeout, on_refresh))
 
     async def work(
         self,
@@ -122,10 +120,10 @@ class AsyncConsuming(AsyncBase):
             group=group, start=start, prefetch=prefetch or 2 * check_concurrency(concurrency),
             concurrency=concurrency, on_error=on_error, count=count,
         )  # fmt: skip
-        with self._shifts.begin(asyncio.current_task(), self._reactor.pump) as shift:
+        with self._runs.begin(asyncio.current_task(), self._driver.run_turn) as run:
             sub = await self._open(make, ANSWER_S)
-            shift.ends_by(lambda: self._reactor.halt(sub))
-            return await async_worker.work(self._reactor, sub, call, concurrency, count, timeout, on_refresh, shift)
+            run.ends_by(lambda: self._driver.halt(sub))
+            return await async_worker.work(self._driver, sub, call, concurrency, count, timeout, on_refresh, run)
 
     async def fetch(
         self,
@@ -153,20 +151,20 @@ class AsyncConsuming(AsyncBase):
         ticket, idle = Ticket(), False
         try:
             self._session.fetch(sub, how, ticket)
-            self._reactor.pump()
-            await self._reactor.answer(ticket, how.expires_ms / 1000 + FETCH_GRACE_S)
-            self._reactor.check()
+            self._driver.run_turn()
+            await self._driver.answer(ticket, how.expires_ms / 1000 + FETCH_GRACE_S)
+            self._driver.check()
             messages = fetched(sub)
             if ticket.done:
                 ticket.result()
                 idle = group is not None
             elif not messages and not self._session.live:
-                raise self._reactor.too_late("the hub did not answer a fetch", how.expires_ms / 1000)
+                raise self._driver.too_late("the hub did not answer a fetch", how.expires_ms / 1000)
         finally:
             displaced = self._fetchers.put(key, sub) if idle else sub
             if displaced is not None:
-                self._reactor.drop(displaced)
+                self._driver.drop(displaced)
         return messages
 
     def _maker(self, patterns: Sequence[str], settings: Mapping[str, Any], **how: Any) -> Callable[[int], Subscription]:
-        return subscription_maker(self._reactor, patterns, settings=settings, **how)
+        return subscription_maker(self._driver, patterns, settings=settings, **how)

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from fabric_client.aio.driver import Reactor
+from fabric_client.aio.driver import AsyncDriver
 from fabric_client.core.batch import Batch
-from fabric_client.core.ending import InHand
+from fabric_client.core.in_hand import InHand
 from fabric_client.core.message import Message
 from fabric_client.core.refresh import Refresh
 from fabric_client.core.requests import Request, Responder
@@ -24,12 +24,12 @@ OnRefresh = Callable[[Refresh], object]
 class AsyncConsumer(Generic[T]):
     """Iterate it with `async for`."""
 
-    def __init__(self, reactor: Reactor, sub: Subscription, loop: AsyncGenerator[T, None]) -> None:
-        self._reactor = reactor
+    def __init__(self, driver: AsyncDriver, sub: Subscription, loop: AsyncGenerator[T, None]) -> None:
+        self._driver = driver
         self._sub = sub
         self._loop = loop
         # The `finally` of a generator that was never started does not run.
-        weakref.finalize(loop, reactor.drop, sub).atexit = False
+        weakref.finalize(loop, driver.drop, sub).atexit = False
 
     @property
     def group(self) -> str | None:
@@ -45,21 +45,21 @@ class AsyncConsumer(Generic[T]):
         """Tell the hub that the local copy is in use again after a refresh; returns when it knows."""
         number = refresh.number if isinstance(refresh, Refresh) else refresh
         ticket = Ticket()
-        self._reactor.check()
-        self._reactor.session.ready(self._sub, number, ticket)
-        self._reactor.pump()
-        await self._reactor.result(ticket, patience(timeout), "the hub did not answer a READY")
+        self._driver.check()
+        self._driver.session.ready(self._sub, number, ticket)
+        self._driver.run_turn()
+        await self._driver.result(ticket, patience(timeout), "the hub did not answer a READY")
 
     def stop(self) -> None:
         """End the loop at its next step, from any task, thread or signal handler. What the loop has not handed out goes
         back to the group at once; the message in hand may be settled."""
-        self._reactor.halt(self._sub)
+        self._driver.halt(self._sub)
 
     async def close(self) -> None:
         """Unsubscribe, and end the loop; from any task. What has no verdict yet goes back to the group, uncounted."""
         with contextlib.suppress(RuntimeError):  # another task waits in it
             await self._loop.aclose()
-        self._reactor.drop(self._sub)
+        self._driver.drop(self._sub)
 
     async def __aenter__(self) -> "AsyncConsumer[T]":
         return self
@@ -78,18 +78,18 @@ async def tell(refresh: Refresh, on_refresh: OnRefresh | None) -> None:
 
 
 async def messages(
-    reactor: Reactor, sub: Subscription, count: int | None, timeout: float | None, on_refresh: OnRefresh | None
+    driver: AsyncDriver, sub: Subscription, count: int | None, timeout: float | None, on_refresh: OnRefresh | None
 ) -> AsyncGenerator[Message, None]:
     left = -1 if count is None else count
     try:
-        while left and (batch := await reactor.next_item(sub, timeout)) is not None:
+        while left and (batch := await driver.next_item(sub, timeout)) is not None:
             if isinstance(batch, Refresh):
                 await tell(batch, on_refresh)
                 continue
             sub.in_hand = InHand(batch, bodies := iter(batch.payloads))
             for index, body in enumerate(bodies):
                 if sub.careful:
-                    if not await reactor.may_begin(sub, batch, timeout):
+                    if not await driver.may_begin(sub, batch, timeout):
                         return
                     if batch.is_gone(index):
                         continue
@@ -98,36 +98,36 @@ async def messages(
                 if not left:
                     break
     finally:
-        reactor.drop(sub)
+        driver.drop(sub)
 
 
 async def batches(
-    reactor: Reactor, sub: Subscription, count: int | None, timeout: float | None, on_refresh: OnRefresh | None
+    driver: AsyncDriver, sub: Subscription, count: int | None, timeout: float | None, on_refresh: OnRefresh | None
 ) -> AsyncGenerator[Batch, None]:
     left = -1 if count is None else count
     try:
-        while left and (batch := await reactor.next_item(sub, timeout)) is not None:
+        while left and (batch := await driver.next_item(sub, timeout)) is not None:
             if isinstance(batch, Refresh):
                 await tell(batch, on_refresh)
                 continue
             if sub.careful:
-                if not await reactor.may_begin(sub, batch, timeout):
+                if not await driver.may_begin(sub, batch, timeout):
                     return
                 if batch.is_void:
                     continue
             yield batch
             left = left if count is None else max(0, left - batch.count)
     finally:
-        reactor.drop(sub)
+        driver.drop(sub)
 
 
 async def requests(
-    reactor: Reactor, sub: Responder, count: int | None, timeout: float | None
+    driver: AsyncDriver, sub: Responder, count: int | None, timeout: float | None
 ) -> AsyncGenerator[Request, None]:
     left = -1 if count is None else count
     try:
-        while left and (request := await reactor.next_request(sub, timeout)) is not None:
+        while left and (request := await driver.next_request(sub, timeout)) is not None:
             yield request
             left -= 1
     finally:
-        reactor.drop(sub)
+        driver.drop(sub)

@@ -1,4 +1,4 @@
-"""The engine on an event loop: no lock and no thread, since everything happens in the loop's own.
+"""The driver on an event loop: no lock and no thread, since everything happens in the loop's own.
 
 The loop watches the socket's descriptor; a wake drains the socket, and so does every turn that sends, as the
 descriptor is edge-triggered. One timer stands for all deadlines of the session.
@@ -13,7 +13,8 @@ from typing import Any
 
 import zmq
 
-from fabric_client.core.batch import VERDICTS_PER_FRAME, Batch
+from fabric_client.core.batch import Batch
+from fabric_client.core.batch_verdicts import VERDICTS_PER_FRAME
 from fabric_client.core.begun import ask_before
 from fabric_client.core.liveness import Liveness
 from fabric_client.core.receipt import Receipt
@@ -26,12 +27,12 @@ from fabric_client.core.ticket import Ticket
 from fabric_client.core.transaction import Transaction, send
 from fabric_client.core.unconfirmed import Pending
 from fabric_client.core.verdict_exceptions import Decision
-from fabric_client.io.driver import COMMIT_S, LEARN_S, Engine
+from fabric_client.io.driver import COMMIT_S, LEARN_S, Driver
 from fabric_protocol import messages as m
 from fabric_protocol.messages import Verdict
 
 
-class Reactor(Engine):
+class AsyncDriver(Driver):
     def __init__(
         self,
         url: str,
@@ -46,7 +47,7 @@ class Reactor(Engine):
         self._timer_at = FOREVER
         self._waiting: dict[asyncio.Future[None], Callable[[], object]] = {}
         super().__init__(url, name, producer, context, liveness)
-        self._linked()
+        self._socket_opened()
 
     async def start(self, timeout: float) -> None:
         """Wait for the hub's welcome."""
@@ -56,8 +57,8 @@ class Reactor(Engine):
         if not live:
             raise self.no_hub(timeout)
 
-    def pump(self) -> None:
-        """A turn of the engine; then those who wait are told, and the timer is set."""
+    def run_turn(self) -> None:
+        """A turn of the driver; then those who wait are told, and the timer is set."""
         if self._stopped:
             return
         self.turn()
@@ -69,7 +70,7 @@ class Reactor(Engine):
 
     async def wait(self, ready: Callable[[], object], timeout: float | None) -> bool:
         """True once `ready()`; False when the time is over first."""
-        self.pump()
+        self.run_turn()
         if ready() or self._stopped:
             return bool(ready())
         future: asyncio.Future[None] = self._loop.create_future()
@@ -101,17 +102,17 @@ class Reactor(Engine):
         """What comes next; None when the time is over, the subscription is, or `also()`."""
         if sub.refused:
             raise sub.refused.pop(0)
-        if sub.taken >= VERDICTS_PER_FRAME or not sub.ready or sub.bars.by_key:
-            if (sub.wants_collect or sub.bars.by_key) and not self._stopped:
+        if sub.taken >= VERDICTS_PER_FRAME or not sub.ready or sub.waiting_keys.by_key:
+            if (sub.wants_collect or sub.waiting_keys.by_key) and not self._stopped:
                 self.session.flush(sub, time.monotonic())  # what is barred goes back before it can be taken
-            self.pump()
+            self.run_turn()
         if not sub.ready:
             await self.wait(lambda: sub.awake or also(), timeout)
         else:
             await asyncio.sleep(0)  # a consumer that never waits would starve the rest of the loop
         item = sub.take()
         if item is None:
-            sub.complain()
+            sub.raise_error()
         elif sub.unsure:
             await self._learn(sub)
         return item
@@ -123,15 +124,15 @@ class Reactor(Engine):
             question = ask_before(self.session, sub, batch, time.monotonic())
             if question is None:
                 if self.session.out:
-                    self.pump()
+                    self.run_turn()
                 return True
-            self.pump()
+            self.run_turn()
             if not await self.wait(lambda asked=question.ticket: asked.done or sub.over, timeout):  # type: ignore[misc]
                 break
             question.answered(time.monotonic())
             if batch.is_void:
                 return True
-        sub.complain()
+        sub.raise_error()
         return False
 
     async def _learn(self, sub: Subscription) -> None:
@@ -145,7 +146,7 @@ class Reactor(Engine):
         await self.wait(lambda: sub.requests or sub.awake, timeout)
         if sub.requests and not sub.stopped:
             return sub.requests.popleft()
-        sub.complain()
+        sub.raise_error()
         return None
 
     async def commit(self, txn: Transaction) -> Receipt | None:
@@ -156,7 +157,7 @@ class Reactor(Engine):
         self.check()
         count = txn.publishes
         outcome = send(txn, self.session.publisher, self.session.flush, Ticket())
-        self.pump()
+        self.run_turn()
         return (await self.published([Pending(outcome, count)], COMMIT_S))[0]
 
     async def published(self, pending: Sequence[Pending], timeout: float | None) -> list[Receipt]:
@@ -177,7 +178,7 @@ class Reactor(Engine):
         self.check()
         ticket = Ticket()
         settle(batch, index, decision, self.session.flush, ticket)
-        self.pump()
+        self.run_turn()
         await self.result(ticket, timeout, "the verdict was not confirmed")
 
     async def result(self, ticket: Ticket, timeout: float | None, what: str) -> Any:
@@ -192,7 +193,7 @@ class Reactor(Engine):
             self._call_soon(lambda: self.verdicts(sub, urgent))
         elif urgent and not self._stopped:
             self.session.flush(sub, time.monotonic())
-            self.pump()
+            self.run_turn()
         elif sub.flush_at == FOREVER:
             sub.flush_at = time.monotonic() + VERDICT_DELAY_S
             self._set_timer()
@@ -201,14 +202,14 @@ class Reactor(Engine):
         """Unsubscribe, without waiting. Runs in finalizers too, in any thread."""
         self._dropped.append(sub)
         if not self._stopped:
-            self._call_soon(self.pump)
+            self._call_soon(self.run_turn)
 
     def halt(self, sub: Subscription) -> None:
         """End the loop over a subscription at its next step. Runs in any thread and in signal handlers, too."""
         sub.stop()
         self._halted.append(sub)
         if not self._stopped:
-            self._call_soon(self.pump)
+            self._call_soon(self.run_turn)
 
     def _call_soon(self, call: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -244,23 +245,23 @@ class Reactor(Engine):
 
     def _due(self) -> None:
         self._timer, self._timer_at = None, FOREVER
-        self.pump()
+        self.run_turn()
 
-    def _linked(self) -> None:
-        self._loop.add_reader(self._link.fd, self.pump)
-        if self._link.monitor_fd >= 0:
-            self._loop.add_reader(self._link.monitor_fd, self._on_monitor)
+    def _socket_opened(self) -> None:
+        self._loop.add_reader(self._dealer.fd, self.run_turn)
+        if self._dealer.monitor_fd >= 0:
+            self._loop.add_reader(self._dealer.monitor_fd, self._on_monitor)
 
     def _on_monitor(self) -> None:
         self._check_monitor()
-        self.pump()
+        self.run_turn()
 
-    def _unlink(self) -> None:
+    def _close_socket(self) -> None:
         if not self._loop.is_closed():
-            self._loop.remove_reader(self._link.fd)
-            if self._link.monitor_fd >= 0:
-                self._loop.remove_reader(self._link.monitor_fd)
-        super()._unlink()
+            self._loop.remove_reader(self._dealer.fd)
+            if self._dealer.monitor_fd >= 0:
+                self._loop.remove_reader(self._dealer.monitor_fd)
+        super()._close_socket()
 
 
 def _finish(future: "asyncio.Future[None]") -> None:

@@ -6,7 +6,7 @@ from typing import Any, Unpack, overload
 
 from fabric_client.aio.base import AsyncBase
 from fabric_client.core.arguments import Moment
-from fabric_client.core.outgoing import LANE_BODY_MAX, Fit, Options
+from fabric_client.core.outgoing import FAST_PATH_BODY_MAX, Options, Prepared
 from fabric_client.core.publisher import Publisher
 from fabric_client.core.receipt import Receipt, Scheduled, total
 from fabric_client.core.schedules import Schedule, cancelled_due, check_one_schedule, schedule_choice, schedule_page
@@ -112,7 +112,7 @@ class AsyncPublishing(AsyncBase):
         await self.drain(timeout)
         ticket = Ticket()
         self._gather(message, steering, ticket)
-        return (await self._reactor.published([Pending(ticket)], patience(timeout)))[0]
+        return (await self._driver.published([Pending(ticket)], patience(timeout)))[0]
 
     async def publish_many(
         self,
@@ -134,40 +134,40 @@ class AsyncPublishing(AsyncBase):
         try:
             for (raw, count), (ticket, _) in zip(blocks, pending, strict=True):
                 await self.drain(timeout)
-                self._reactor.check()
+                self._driver.check()
                 self._publisher.put_block(raw, count, steering, topic, ticket, each=ids is not None)
-                self._reactor.pump()
+                self._driver.run_turn()
         except (Timeout, ConnectionLost):
-            raise self._reactor.unpublished(pending, patience(timeout)) from None
+            raise self._driver.unpublished(pending, patience(timeout)) from None
         except BaseException as error:
-            self._reactor.interrupted(pending, error)
+            self._driver.interrupted(pending, error)
             raise
-        return total(await self._reactor.published(pending, patience(timeout)))
+        return total(await self._driver.published(pending, patience(timeout)))
 
     def publish_nowait(self, topic: str, data: object, **options: Unpack[PublishOptions]) -> None:
         """Publish without waiting for the confirm; `flush` waits for all. Raises BufferFull when there is no room
         (the message is not accepted; `drain` waits for room), and PublishRefused when the hub has refused messages
         (unless it is among them, this one is accepted all the same)."""
         publisher = self._publisher
-        lane = publisher.lane
+        fast_path = publisher.fast_path
         if (
             not options
-            and (topic == lane.topic or topic in lane.topics)
+            and (topic == fast_path.topic or topic in fast_path.topics)
             and type(data) is bytes
-            and len(data) <= LANE_BODY_MAX
+            and len(data) <= FAST_PATH_BODY_MAX
         ):
-            lane.items.append(data if lane.topic is not None else (topic, data))
-            if len(lane.items) < lane.limit:
+            fast_path.items.append(data if fast_path.topic is not None else (topic, data))
+            if len(fast_path.items) < fast_path.limit:
                 return
-            publisher.absorb(lane)
-            self._reactor.pump()
+            publisher.absorb(fast_path)
+            self._driver.run_turn()
         else:
             if publisher.full:
                 raise BufferFull("the publish buffer is full", "the hub is slower than you: await fab.drain()")
             message, steering = message_of(topic, data, **options)
             self._gather(message, steering, None)
             if not publisher.full:
-                publisher.open_lane(message)
+                publisher.open_fast_path(message)
         if publisher.refusals:
             raise refusal_error(publisher.take_refusals())
 
@@ -175,10 +175,10 @@ class AsyncPublishing(AsyncBase):
         """Wait until `publish_nowait` has room."""
         if self._publisher.full:
             timeout = patience(timeout)
-            room = await self._reactor.wait(lambda: not self._publisher.full or self._session.error, timeout)
-            self._reactor.check()
+            room = await self._driver.wait(lambda: not self._publisher.full or self._session.error, timeout)
+            self._driver.check()
             if not room:
-                raise self._reactor.too_late("the publish buffer stayed full", timeout)
+                raise self._driver.too_late("the publish buffer stayed full", timeout)
 
     @property
     def unconfirmed(self) -> int:
@@ -191,12 +191,12 @@ class AsyncPublishing(AsyncBase):
         raises PublishRefused for messages that the hub refused, what the hub has against verdicts, and
         VerdictsUnconfirmed, which names messages whose verdicts were lost with a session since the last flush. One
         that came too late counts as confirmed: only `settle()` of a message tells that it had no effect."""
-        self._reactor.check()
+        self._driver.check()
         for sub in list(self._session.subscriptions.values()):
             self._session.flush(sub)
         timeout = patience(timeout)
-        done = await self._reactor.wait(lambda: self._session.settled or self._session.error, timeout)
-        self._reactor.flushed(done, timeout)
+        done = await self._driver.wait(lambda: self._session.settled or self._session.error, timeout)
+        self._driver.flushed(done, timeout)
 
     async def cancel(
         self, id: int | Receipt | None = None, *, name: str | None = None, timeout: Seconds | None = ANSWER_S
@@ -217,17 +217,17 @@ class AsyncPublishing(AsyncBase):
             if not answer.get("more"):
                 return
 
-    def _gather(self, message: Fit, options: Options, ticket: Ticket | None) -> None:
-        publisher, reactor = self._publisher, self._reactor
-        reactor.check()
+    def _gather(self, message: Prepared, options: Options, ticket: Ticket | None) -> None:
+        publisher, driver = self._publisher, self._driver
+        driver.check()
         first = not publisher.waiting
         if first:
             # Confirms that have arrived may free the line; only then is it known whether to gather or to go.
-            reactor.pump()
+            driver.run_turn()
         blocks = publisher.blocks
         if options.scheduled:
             publisher.put_alone(message, options, ticket)  # so that it can be cancelled alone
         else:
             publisher.put(message, options, ticket)
         if first or publisher.blocks != blocks:
-            reactor.pump()
+            driver.run_turn()

@@ -11,30 +11,30 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from fabric_client.aio.consumer import OnRefresh, tell
-from fabric_client.aio.driver import Reactor
+from fabric_client.aio.driver import AsyncDriver
 from fabric_client.core.message import Message
 from fabric_client.core.refresh import Refresh
 from fabric_client.core.requests import Request, Responder
 from fabric_client.core.subscription import Subscription
-from fabric_client.core.work_queue import Bench, check_ran, give_back, is_async, report
-from fabric_client.io.shifts import Shift
+from fabric_client.core.work_queue import WorkQueue, check_ran, give_back, is_async, report
+from fabric_client.io.handler_runs import HandlerRun
 
 T = TypeVar("T")
 POLL_S: Final = 0.01
 
 
 async def work(
-    reactor: Reactor,
+    driver: AsyncDriver,
     sub: Subscription,
     call: Callable[[Message], Any],
     concurrency: int,
     count: int | None,
     timeout: float | None,
     on_refresh: OnRefresh | None,
-    shift: Shift,
+    run: HandlerRun,
 ) -> int:
     """Run the handler on every message until `count`, or nothing came for `timeout` seconds; how many it was."""
-    bench = Bench(sub, concurrency, count)
+    queue = WorkQueue(sub, concurrency, count)
     finished: deque[Message] = deque()
     tasks: set[asyncio.Task[None]] = set()
     refresh: Refresh | None = None
@@ -56,50 +56,50 @@ async def work(
             report(message, error)
         finally:
             finished.append(message)
-            reactor.pump()
+            driver.run_turn()
 
     try:
         while True:
             while finished:
-                bench.done(finished.popleft())
+                queue.done(finished.popleft())
             is_open = True
-            while is_open and bench.can_begin:
-                is_open = not sub.careful or await reactor.may_begin(sub, bench.first, timeout)
-                if is_open and (message := bench.next()) is not None:
+            while is_open and queue.can_begin:
+                is_open = not sub.careful or await driver.may_begin(sub, queue.first, timeout)
+                if is_open and (message := queue.next()) is not None:
                     task = asyncio.create_task(handle(message))
-                    for crew in (tasks, shift.crew):
-                        crew.add(task)
-                        task.add_done_callback(crew.discard)
+                    for workers in (tasks, run.workers):
+                        workers.add(task)
+                        task.add_done_callback(workers.discard)
             if sub.over:
-                sub.complain()
-            if sub.over or bench.over or not is_open:
+                sub.raise_error()
+            if sub.over or queue.over or not is_open:
                 break
-            if refresh is not None and bench.idle:
+            if refresh is not None and queue.idle:
                 await tell(refresh, on_refresh)
                 refresh = None
-            if refresh is None and bench.hungry:
-                item = await reactor.next_item(sub, None if bench.running else timeout, lambda: finished)
+            if refresh is None and queue.wants_more:
+                item = await driver.next_item(sub, None if queue.running else timeout, lambda: finished)
                 if isinstance(item, Refresh):
                     refresh = item
                 elif item is not None:
-                    bench.add(item)
-                elif not finished and bench.idle:
+                    queue.add(item)
+                elif not finished and queue.idle:
                     break
-            elif not await reactor.wait(lambda: finished or sub.over, None):
+            elif not await driver.wait(lambda: finished or sub.over, None):
                 await asyncio.sleep(POLL_S)  # the client was closed: what has begun may end nevertheless
     except asyncio.CancelledError:
         for task in tasks:
             task.cancel()
         raise
     finally:
-        bench.release()
+        queue.release()
         try:
             await asyncio.gather(*tasks, return_exceptions=True)  # what has begun may end, and give its verdict
         finally:
             if threads is not None:
                 threads.close()
-            reactor.drop(sub)
-    return bench.begun
+            driver.drop(sub)
+    return queue.begun
 
 
 class Threads:
@@ -154,13 +154,13 @@ async def answer(request: Request, handler: Callable[[Request], Any], threads: T
 
 
 async def respond(
-    reactor: Reactor,
+    driver: AsyncDriver,
     sub: Responder,
     handler: Callable[[Request], Any],
     concurrency: int,
     count: int | None,
     timeout: float | None,
-    shift: Shift,
+    run: HandlerRun,
 ) -> int:
     """Answer requests until `count`, or none came for `timeout` seconds; how many it was."""
     begun = 0
@@ -169,19 +169,19 @@ async def respond(
 
     def done(task: asyncio.Task[None]) -> None:
         tasks.discard(task)
-        shift.crew.discard(task)
-        reactor.pump()
+        run.workers.discard(task)
+        driver.run_turn()
 
     try:
         while begun != count:
-            await reactor.wait(lambda: len(tasks) < concurrency or sub.over, None)
-            request = await reactor.next_request(sub, timeout)
+            await driver.wait(lambda: len(tasks) < concurrency or sub.over, None)
+            request = await driver.next_request(sub, timeout)
             if request is None:
                 break
             begun += 1
             task = asyncio.create_task(answer(request, handler, threads))
             tasks.add(task)
-            shift.crew.add(task)
+            run.workers.add(task)
             task.add_done_callback(done)
     except asyncio.CancelledError:
         for task in tasks:
@@ -193,5 +193,5 @@ async def respond(
         finally:
             if threads is not None:
                 threads.close()
-            reactor.drop(sub)
+            driver.drop(sub)
     return begun

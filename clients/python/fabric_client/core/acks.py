@@ -186,8 +186,8 @@ class Acks:
     def interrupted(self, torn: bool) -> None:
         """If the program was interrupted while verdicts were collected, which of them are in ACKs is not known."""
         for batch in self.collecting if torn else ():
-            batch._listed = False
-            self.unsettled.add(batch, sorted(batch._settled.union(batch._done)))
+            batch.verdicts.is_listed = False
+            self.unsettled.add(batch, batch.verdicts.given())
         self.collecting = []
 
     def fail(self, error: FabricError) -> None:

@@ -23,15 +23,15 @@ WAITS_MAX: Final = 32  # in a row
 WAITS_TIME: Final = 50  # one wait for so many times its length
 SURE_ATTEMPT: Final = 3  # from this attempt on every message is waited for
 UNSURE: Final = 1_024  # messages that may be begun or done without the hub's knowledge, while unsure
-LOOK_S: Final = 0.01  # how often an unsure consumer is looked at: has it become slow?
+REVIEW_S: Final = 0.01  # how often an unsure consumer is looked at: has it become slow?
 
 
 class Begun:
-    __slots__ = ("_known_rid", "_refilled_at", "_verdicts", "_wait_s", "_waits", "is_slow", "is_unsure", "told")
+    __slots__ = ("_known_rid", "_refilled_at", "_verdicts", "_wait_s", "_waits", "is_slow", "is_unsure", "reported")
 
     def __init__(self) -> None:
         self.is_unsure = False
-        self.told = False  # the latest that the hub was told of it
+        self.reported = False  # the latest that the hub was reported of it
         self._waits = float(WAITS_MAX)  # that are left
         self._wait_s = 0.0002  # how long they are, about
         self._refilled_at = 0.0
@@ -41,7 +41,7 @@ class Begun:
 
     def restarted(self) -> None:
         """The hub knows nothing of this subscription any more."""
-        self.is_unsure = self.told = self.is_slow = False
+        self.is_unsure = self.reported = self.is_slow = False
         self._known_rid = 0
 
     def resumed(self) -> None:
@@ -69,7 +69,7 @@ class Begun:
         self._waits = max(self._waits - 1.0, 0.0)
         self._wait_s += (seconds - self._wait_s) / 8
 
-    def look(self, verdicts: int, careful: bool) -> bool:
+    def review(self, verdicts: int, careful: bool) -> bool:
         """Whether an unsure consumer has become slow: no verdict since the last look, and it will ask before it begins
         another message. Then its verdicts have all been sent, and it is sure what it has begun."""
         quiet, self._verdicts = verdicts == self._verdicts, verdicts
@@ -119,17 +119,19 @@ def _relax(sub: "Subscription", batch: "Batch", now: float) -> None:
     """Messages of the batch may be begun without a question, if the hub knows that it cannot tell which were."""
     if sub.begun.is_unsure:
         sub.careful = False
-        sub.look_at = min(sub.look_at, now + LOOK_S)
-        if sub.bars or batch._lost or batch.attempt >= SURE_ATTEMPT:  # seen now, or `careful` is set after this
+        sub.review_at = min(sub.review_at, now + REVIEW_S)
+        if (
+            sub.waiting_keys or batch.verdicts.taken_back or batch.attempt >= SURE_ATTEMPT
+        ):  # seen now, or `careful` is set after this
             sub.careful = True
 
 
-def look(session: "Session", sub: "Subscription", now: float) -> None:
+def review(session: "Session", sub: "Subscription", now: float) -> None:
     """See whether an unsure consumer has become slow, and is sure again."""
     session.flush(sub, now)
-    if sub.begun.look(sub.verdicts, sub.careful):
+    if sub.begun.review(sub.deliveries.window.settled, sub.careful):
         session.flush(sub, now)
-        sub.look_at = float("inf")
+        sub.review_at = float("inf")
     else:
         sub.careful = sub.careful or sub.begun.is_slow
-        sub.look_at = now + LOOK_S
+        sub.review_at = now + REVIEW_S

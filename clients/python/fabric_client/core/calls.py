@@ -13,10 +13,10 @@ from fabric_protocol.errors import FabricError
 NOT_DUE: Final = float("inf")
 
 
-class Again(Enum):
+class OnResume(Enum):
     """What to do about an open call when the hub has welcomed us again."""
 
-    SAY = "say it again: it was never heard, or hearing it twice does no harm"
+    SEND = "say it again: it was never heard, or hearing it twice does no harm"
     WAIT = "the hub still has it"
     ANSWERED = "the welcome answers it"
     LOST = "it must not be repeated, and its answer cannot come any more"
@@ -25,14 +25,14 @@ class Again(Enum):
 class Call:
     """An open request. `parts` are the frames of an answer in several frames; `ticket` is done when it is complete."""
 
-    __slots__ = ("message", "parts", "retry_at", "rid", "said", "ticket")
+    __slots__ = ("message", "parts", "retry_at", "rid", "ticket", "was_sent")
 
     def __init__(self, message: m.ToHub, rid: int, ticket: Ticket) -> None:
         self.message = message
         self.rid = rid
         self.ticket = ticket
         self.retry_at = NOT_DUE
-        self.said = False
+        self.was_sent = False
         self.parts: deque[m.Got | m.Reply] = deque()
 
     @property
@@ -41,42 +41,42 @@ class Call:
         chan: int = getattr(self.message, "chan", 0)
         return chan
 
-    def after_reconnect(self, known: set[int], resumed: bool) -> Again:
+    def after_reconnect(self, known: set[int], resumed: bool) -> OnResume:
         """`known` are the channels that the hub still has."""
         self.retry_at = NOT_DUE
         kept = self.chan in known
         match self.message:
             case m.Subscribe() if kept:
-                return Again.ANSWERED
+                return OnResume.ANSWERED
             case m.Unsubscribe() | m.Ready() if not kept:
-                return Again.ANSWERED
-            case m.Fetch() if kept and self.said:
-                return Again.WAIT  # a second one would be refused
-            case m.Request() if self.said:
-                return Again.WAIT if resumed else Again.LOST
-        return Again.SAY
+                return OnResume.ANSWERED
+            case m.Fetch() if kept and self.was_sent:
+                return OnResume.WAIT  # a second one would be refused
+            case m.Request() if self.was_sent:
+                return OnResume.WAIT if resumed else OnResume.LOST
+        return OnResume.SEND
 
 
 class Calls:
     """The open calls of a session, by request id. A call on a channel is not said before the SUB of that channel is
     answered: the hub may refuse the SUB, or ask for patience."""
 
-    def __init__(self, say: Callable[[m.ToHub], None]) -> None:
-        self._say = say
+    def __init__(self, send: Callable[[m.ToHub], None]) -> None:
+        self._send = send
         self._open: dict[int, Call] = {}
         self._later: dict[int, Call] = {}  # those of them that are to be said again
 
     def add(self, message: m.ToHub, rid: int, ticket: Ticket, live: bool) -> Call:
         call = Call(message, rid, ticket)
         if live:
-            self._say_call(call)
+            self._send_call(call)
         self._open[rid] = call
         return call
 
-    def _say_call(self, call: Call) -> None:
-        call.said = not call.chan or isinstance(call.message, m.Subscribe) or call.chan not in self.opening()
-        if call.said:
-            self._say(call.message)
+    def _send_call(self, call: Call) -> None:
+        call.was_sent = not call.chan or isinstance(call.message, m.Subscribe) or call.chan not in self.opening()
+        if call.was_sent:
+            self._send(call.message)
 
     def get(self, rid: int) -> Call | None:
         return self._open.get(rid)
@@ -90,8 +90,8 @@ class Calls:
 
     def opened(self, chan: int) -> None:
         """The hub has accepted a subscription: say what waited for it."""
-        for call in [call for call in self._open.values() if call.chan == chan and not call.said]:
-            self._say_call(call)
+        for call in [call for call in self._open.values() if call.chan == chan and not call.was_sent]:
+            self._send_call(call)
 
     def fail_channel(self, chan: int, error: FabricError) -> None:
         """The subscription has ended: all calls on its channel have failed."""
@@ -109,15 +109,15 @@ class Calls:
         for call in calls:
             rid = call.rid
             match call.after_reconnect(known, resumed):
-                case Again.ANSWERED:
+                case OnResume.ANSWERED:
                     answered.append(rid)
-                case Again.SAY:
+                case OnResume.SEND:
                     call.parts.clear()
-                    self._say_call(call)
-                case Again.LOST:
+                    self._send_call(call)
+                case OnResume.LOST:
                     del self._open[rid]
                     call.ticket.fail(ConnectionLost("the connection was lost", "it may or may not have been answered"))
-                case Again.WAIT:
+                case OnResume.WAIT:
                     pass
         return answered
 
@@ -147,7 +147,7 @@ class Calls:
                 del self._later[rid]
                 call.retry_at = NOT_DUE
                 if rid in self._open:
-                    self._say(call.message)
+                    self._send(call.message)
 
     def next_deadline(self) -> float:
         return min((call.retry_at for call in self._later.values()), default=NOT_DUE) if self._later else NOT_DUE

@@ -56,7 +56,7 @@ class Channels(dict[int, Subscription]):
                 "messages %d..%d are gone for %s: %s", message.first_seq, message.last_seq, sub.group, message.reason
             )
 
-    def complain(self) -> None:
+    def raise_refusal(self) -> None:
         """Raise what the hub has against verdicts, each refusal once."""
         for refused in (self._refused, *(sub.refused for sub in self.values())):
             if refused:
@@ -64,12 +64,12 @@ class Channels(dict[int, Subscription]):
 
     def seen(self) -> list[list[int]]:
         """Each channel with the last ordinal that arrived, as a HELLO tells them. One that is left out begins anew."""
-        return [[sub.chan, sub.last_ordinal] for sub in self.values() if not sub.torn]
+        return [[sub.chan, sub.last_ordinal] for sub in self.values() if not sub.changing]
 
     @property
     def settled(self) -> bool:
         """Whether the hub has answered every verdict."""
-        return not any(sub.acks or sub.dirty or sub.torn for sub in self.values())
+        return not any(sub.acks or sub.dirty or sub.changing for sub in self.values())
 
     def unconfirmed(self, lost: Unsettled) -> VerdictsUnconfirmed | None:
         """The error that names all verdicts without a confirmation, lost or on their way; None when there are none."""
@@ -81,7 +81,7 @@ class Channels(dict[int, Subscription]):
 
     def next_deadline(self) -> float:
         """When a subscription has something to say, if nothing happens before."""
-        return min((min(sub.flush_at, sub.touch_at, sub.look_at) for sub in self.values()), default=FOREVER)
+        return min((min(sub.flush_at, sub.touch_at, sub.review_at) for sub in self.values()), default=FOREVER)
 
     def fail(self, error: FabricError) -> None:
         for sub in self.values():

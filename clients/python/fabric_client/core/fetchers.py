@@ -26,7 +26,7 @@ class Fetchers:
             for at in range(len(self._idle) - 1, -1, -1):
                 if self._idle[at][0] == key:
                     sub = self._idle[at][1]
-                    sub.complain()
+                    sub.raise_error()
                     del self._idle[at]
                     return sub
         return None

@@ -22,7 +22,7 @@ REPLY_TO: Final = "reply-to"
 CORRELATION: Final = "correlation"
 
 
-def inbox(client: str, is_named: bool) -> str:
+def inbox_topic(client: str, is_named: bool) -> str:
     """The topic, and the group, of a client's answers."""
     if not is_named:
         raise FabricError(
@@ -39,12 +39,12 @@ def addressed(
     return name, {**(headers or {}), REPLY_TO: topic, CORRELATION: name}
 
 
-class Mailbox:
+class Inbox:
     """The answers that have come, by correlation. One that nobody waits for stays in the hub's group, unacked."""
 
     def __init__(self, sub: Subscription) -> None:
         self.sub = sub
-        self._letters: dict[str, Message] = {}
+        self._replies: dict[str, Message] = {}
 
     def look(self, correlation: str) -> bool:
         """Sort what has come; whether the answer is among it. Wants the client's lock held."""
@@ -55,12 +55,12 @@ class Mailbox:
                 for message in item:
                     name = message.headers.get(CORRELATION)
                     if isinstance(name, str):
-                        self._letters[name] = message
+                        self._replies[name] = message
                     else:
                         message.reject("it answers nothing: there is no header correlation")
-        found = self._letters.get(correlation)
+        found = self._replies.get(correlation)
         if found is not None and found.lost:  # it comes again
-            del self._letters[correlation]
+            del self._replies[correlation]
             found = None
         return found is not None or self.sub.error is not None
 
@@ -68,16 +68,16 @@ class Mailbox:
         """Pick up an answer that has come, and ack it."""
         if self.sub.error is not None:
             raise self.sub.error
-        letter = self._letters.pop(correlation, None)
-        if letter is None:
+        reply = self._replies.pop(correlation, None)
+        if reply is None:
             raise TimedOut(
                 f"no answer to {correlation!r} yet",
                 f"ask again with correlation={correlation!r} to go on waiting: the request is not repeated",
             )
-        letter.ack()
-        return Reply(letter._batch, letter._index, {})
+        reply.ack()
+        return Reply(reply.batch, reply.index, {})
 
 
-def mailbox_settings(name: str) -> dict[str, Any]:
+def inbox_settings(name: str) -> dict[str, Any]:
     """How the subscription to an inbox is made."""
     return {"group": name, "start": "first", "prefetch": PREFETCH, "concurrency": PREFETCH}

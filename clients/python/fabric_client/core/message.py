@@ -30,11 +30,11 @@ ADVISORIES: Final = "$sys."  # topics on which the hub itself speaks, in JSON
 class Message:
     """One message. In a group it wants a verdict; `with msg:` gives it: ack on leaving, retry when the body raised."""
 
-    __slots__ = ("_batch", "_data", "_index", "_open", "body")
+    __slots__ = ("_data", "_open", "batch", "body", "index")
 
     def __init__(self, batch: "Batch", index: int, body: bytes) -> None:
-        self._batch = batch
-        self._index = index
+        self.batch = batch
+        self.index = index
         self._open = True
         self.body = body
 
@@ -43,12 +43,12 @@ class Message:
 
     @property
     def topic(self) -> str:
-        topics = self._batch.block.topics
-        return topics[0] if len(topics) == 1 else self._batch.topics[self._index]
+        topics = self.batch.block.topics
+        return topics[0] if len(topics) == 1 else self.batch.topics[self.index]
 
     @property
     def seq(self) -> int:
-        return self._batch.seq_of(self._index)
+        return self.batch.seq_of(self.index)
 
     @property
     def data(self) -> Any:
@@ -73,63 +73,64 @@ class Message:
 
     @property
     def headers(self) -> dict[str, HeaderValue]:
-        return self._batch.headers[self._index]
+        return self.batch.headers[self.index]
 
     @property
     def key(self) -> str | None:
-        return self._batch.keys[self._index].decode(errors="replace") or None
+        return self.batch.keys[self.index].decode(errors="replace") or None
 
     @property
     def id(self) -> str | None:
         """The idempotency id that it was published with: the hub stores one message of a topic with it."""
-        return self._batch.ids[self._index].decode(errors="replace") or None
+        return self.batch.ids[self.index].decode(errors="replace") or None
 
     @property
     def attempt(self) -> int:
         """1 the first time; more when it was delivered before."""
-        return self._batch.attempt
+        return self.batch.attempt
 
     @property
     def priority(self) -> int:
         """0..9; 9 goes first."""
-        return self._batch.priority
+        return self.batch.priority
 
     @property
     def ts(self) -> float:
         """When the hub accepted it, in seconds since 1970."""
-        return self._batch.ts
+        return self.batch.ts
 
     @property
     def group(self) -> str | None:
-        return self._batch.group
+        return self.batch.group
 
     @property
     def lost(self) -> bool:
         """Whether the hub has taken it back (its lease ran out, or an earlier message of its key failed). It will be
         delivered again; a verdict on it has no effect."""
-        return self._batch.is_gone(self._index)
+        return self.batch.is_gone(self.index)
 
     def ack(self) -> None:
         """Done."""
         if self._open:
             self._open = False
-            batch = self._batch
-            done = batch._done
-            done.append(self._index)
-            if len(done) >= batch._due:
-                batch._noted()
+            batch = self.batch
+            verdicts = batch.verdicts
+            acked = verdicts.acked
+            acked.append(self.index)
+            if len(acked) >= verdicts.due:
+                batch.noted()
 
     def retry(self, delay: Seconds | None = None, reason: str | None = None) -> None:
         """Failed: deliver it again, after `delay` (seconds or a timedelta) or the group's backoff. Counts."""
-        self._settle(Verdict.RETRY, retry_argument(delay, reason))
+        self._give(Verdict.RETRY, retry_argument(delay, reason))
 
     def release(self) -> None:
         """Not started: give it to someone else. Not counted."""
-        self._settle(Verdict.RELEASE, None)
+        self._give(Verdict.RELEASE, None)
 
     def reject(self, reason: str = "") -> None:
         """Never again: to the dead letters, with the reason."""
-        self._settle(Verdict.REJECT, reason_text(reason))
+        self._give(Verdict.REJECT, reason_text(reason))
 
     def settle(
         self,
@@ -151,54 +152,54 @@ class Message:
                 "the message has a verdict already", "the first verdict counts; settle() gives one itself"
             )
         self._open = False
-        return self._batch._settle_now(self._index, decided, timeout)
+        return self.batch.settle_now(self.index, decided, timeout)
 
     def touch(self, lease: Seconds | None = None) -> None:
         """Still at work. The client does this by itself; call it to ask for another length, in seconds."""
         if self._open:
             length = None if lease is None else milliseconds("lease", lease)
-            self._batch._sub.touch(self._batch, self._index, self._index, length)
+            self.batch.subscription.touch(self.batch, self.index, self.index, length)
 
     def transaction(self) -> Transaction:
         """`with msg.transaction() as txn: txn.publish(...)`: what is published in it is stored together with the ack of
         this message, or not at all. An exception publishes nothing and asks for a retry."""
-        return Transaction(self._batch, self._index)
+        return Transaction(self.batch, self.index)
 
     @property
     def context(self) -> Transaction:
         """The transaction that ends with this message: what is published in it goes out with the ack that `with msg:`
         (or a handler that returns) gives."""
-        contexts = self._batch._contexts
+        contexts = self.batch.contexts
         if contexts is None:
-            contexts = self._batch._contexts = {}
-        context = contexts.get(self._index)
+            contexts = self.batch.contexts = {}
+        context = contexts.get(self.index)
         if context is None:
-            context = contexts[self._index] = Transaction(self._batch, self._index)
+            context = contexts[self.index] = Transaction(self.batch, self.index)
         return context
 
-    def _settle(self, verdict: Verdict, arg: Any) -> None:
+    def _give(self, verdict: Verdict, arg: Any) -> None:
         if self._open:
             self._open = False
-            self._batch._settle(verdict, self._index, arg)
+            self.batch.give(verdict, self.index, arg)
 
     def _pending(self) -> Transaction | None:
         """The transaction to commit in place of an ack."""
-        contexts = self._batch._contexts
-        found = contexts.pop(self._index, None) if contexts else None
+        contexts = self.batch.contexts
+        found = contexts.pop(self.index, None) if contexts else None
         if found is None or not found.publishes or not self._open:
             return None
         self._open = False
         return found
 
-    def _fail(self, error: BaseException) -> bool:
+    def fail_with(self, error: BaseException) -> bool:
         """The verdict that an exception stands for. True when it was nothing but that."""
-        if self._batch._contexts:
-            self._batch._contexts.pop(self._index, None)
-        verdict, arg = decision(error, self._batch._sub.on_error)
+        if self.batch.contexts:
+            self.batch.contexts.pop(self.index, None)
+        verdict, arg = decision(error, self.batch.subscription.on_error)
         if verdict is Verdict.ACK:
             self.ack()
         else:
-            self._settle(verdict, arg)
+            self._give(verdict, arg)
         return isinstance(error, HandlerVerdict)
 
     def __enter__(self) -> "Message":
@@ -208,8 +209,8 @@ class Message:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if error is not None:
-            return self._fail(error)
-        if self._batch._contexts and (context := self._pending()) is not None:
+            return self.fail_with(error)
+        if self.batch.contexts and (context := self._pending()) is not None:
             context.commit_now()
         else:
             self.ack()
@@ -222,8 +223,8 @@ class Message:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if error is not None:
-            return self._fail(error)
-        if self._batch._contexts and (context := self._pending()) is not None:
+            return self.fail_with(error)
+        if self.batch.contexts and (context := self._pending()) is not None:
             await context.commit_soon()
         else:
             self.ack()

@@ -8,10 +8,10 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from fabric_client.core import sayable
+from fabric_client.core import wire_values
 from fabric_client.core.ticket import Ticket
 from fabric_client.errors import BadMessage, describe
-from fabric_protocol import block, names
+from fabric_protocol import block, block_parts, names
 from fabric_protocol import messages as m
 from fabric_protocol.columns import HEADER_NAMES_MAX, HeaderValue
 from fabric_protocol.errors import Code, ProtocolError
@@ -28,9 +28,9 @@ TEXT: Final = "text/plain"
 # 128-byte messages a block is 1,024 of them; more would add latency, and hub and disk gain little beyond 128 KB.
 BLOCK_ROOM: Final = 256 << 10
 MESSAGE_COST: Final = 128
-# The lane is open to small messages only, so that counting them is enough: a block out of it has a MB at most.
-LANE_BODY_MAX: Final = 1024
-LANE_COUNT_MAX: Final = 1024
+# The fast_path is open to small messages only, so that counting them is enough: a block out of it has a MB at most.
+FAST_PATH_BODY_MAX: Final = 1024
+FAST_PATH_COUNT_MAX: Final = 1024
 # Head, topic and offsets of a block of one, so that a message just under the hub's limit still fits.
 BLOCK_SLACK: Final = 4 << 10
 
@@ -48,7 +48,7 @@ class Options(NamedTuple):
 PLAIN: Final = Options()
 
 
-class Fit(NamedTuple):
+class Prepared(NamedTuple):
     """One message, checked and encoded."""
 
     topic: str
@@ -59,9 +59,9 @@ class Fit(NamedTuple):
     cost: int
 
 
-def fit(
+def prepare(
     topic: str, data: object, key: str | bytes | None, id: str | bytes | None, headers: Mapping[str, HeaderValue] | None
-) -> Fit:
+) -> Prepared:
     """Check a message and turn its parts into bytes. The topic is checked apart, since its answer can be kept."""
     body, content_type = _body(data)
     cost = len(body) + MESSAGE_COST
@@ -77,13 +77,13 @@ def fit(
         for name, value in headers.items():
             if not isinstance(name, str) or not isinstance(value, str | bytes):
                 raise BadMessage(f"header {name!r} is not text to text or bytes", "turn the value into a str first")
-            sayable.text(name, "the name of a header")
+            wire_values.text(name, "the name of a header")
             if isinstance(value, str):
-                sayable.text(value, f"header {name!r}")
+                wire_values.text(value, f"header {name!r}")
             cost += len(name) + len(value) + 8
     key_bytes = _short("key", key, block.KEY_BYTES_MAX)
     id_bytes = _short("id", id, block.ID_BYTES_MAX)
-    return Fit(topic, body, key_bytes, id_bytes, headers or None, cost + len(key_bytes) + len(id_bytes))
+    return Prepared(topic, body, key_bytes, id_bytes, headers or None, cost + len(key_bytes) + len(id_bytes))
 
 
 def _body(data: object) -> tuple[bytes, str]:
@@ -91,7 +91,7 @@ def _body(data: object) -> tuple[bytes, str]:
     if isinstance(data, bytes):
         return data, ""
     if isinstance(data, str):
-        return sayable.text(data, "the data").encode(), TEXT
+        return wire_values.text(data, "the data").encode(), TEXT
     if isinstance(data, bytearray | memoryview):
         return bytes(data), ""
     try:
@@ -107,7 +107,7 @@ def _short(what: str, value: str | bytes | None, limit: int) -> bytes:
         return b""
     if not isinstance(value, str | bytes | bytearray | memoryview):
         raise BadMessage(f"{what} is {type(value).__name__} ({value!r:.60}), not text or bytes", f"use str({what})")
-    raw = sayable.text(value, what).encode() if isinstance(value, str) else bytes(value)
+    raw = wire_values.text(value, what).encode() if isinstance(value, str) else bytes(value)
     if not 1 <= len(raw) <= limit:
         hint = f"use a hash of the longer {what}" if raw else f"leave {what} out for a message without one"
         raise BadMessage(f"{what} is 1..{limit} bytes, not {len(raw)}", hint)
@@ -119,7 +119,7 @@ def check_topic(topic: str) -> None:
     hint = describe(Code.BAD_TOPIC)
     if not isinstance(topic, str):
         raise BadMessage(f"topic {topic!r} is not a name", hint)
-    sayable.text(topic, "topic")
+    wire_values.text(topic, "topic")
     try:
         names.check_topic(topic)
     except ProtocolError as error:
@@ -136,13 +136,14 @@ def level_of(name: str) -> Level:
         raise BadMessage(f"level {name!r} is not known", "use 'journaled' (on disk) or 'received' (unsafe)") from None
 
 
-class Lane:
-    """The short cut into the open block, for plain small messages: an append, without a lock. A lane takes the bodies
-    of one `topic`; or, when the block has several already, pairs of topic and body for all known `topics`.
+class FastPath:
+    """Adds plain small messages to the open block by one append, without a lock. The items are the bodies of one
+    `topic`, or pairs of topic and body for all known `topics` once the block has several.
 
-    `items` only ever grows and `taken` says how much of it has gone into blocks, so an append that comes late is never
-    lost. Whoever appends looks afterwards whether the lane is still the publisher's; whoever closes it replaces it
-    first and takes what is in it afterwards. So either the one sees the item, or the other sees the closing.
+    `items` only grows, and `taken` counts the items that are in blocks, so a late append is never lost. A publishing
+    thread appends first and then checks that the publisher still has this fast path. A closing thread replaces the fast
+    path first and takes its items afterwards. So either the closing thread sees the item, or the publishing thread sees
+    that the fast path is closed.
     """
 
     __slots__ = ("items", "limit", "taken", "topic", "topics")
@@ -155,13 +156,13 @@ class Lane:
         self.taken = 0
 
 
-CLOSED_LANE: Final = Lane(None, (), 0)  # nobody enters
+CLOSED_FAST_PATH: Final = FastPath(None, (), 0)  # nobody enters
 
 
 class Outgoing:
     """A sealed block on its way. With `settles` it is a transaction: these verdicts and the block, or neither."""
 
-    __slots__ = ("count", "each", "marks", "options", "pseq", "raw", "rid", "settles", "topics")
+    __slots__ = ("count", "each", "options", "pseq", "raw", "rid", "settles", "topics", "waiters")
 
     def __init__(
         self,
@@ -169,14 +170,14 @@ class Outgoing:
         count: int,
         options: Options,
         topics: tuple[str, ...],
-        marks: list[tuple[int, Ticket]],
+        waiters: list[tuple[int, Ticket]],
         each: bool = False,
     ) -> None:
         self.raw = raw
         self.count = count
         self.options = options
         self.topics = topics
-        self.marks = marks  # (index in the block, or -1 for all of it; who waits for it)
+        self.waiters = waiters  # (index in the block, or -1 for all of it; who waits for it)
         self.each = each  # whoever waits for all of it wants to know every seq
         self.settles: Settles = ()
         self.pseq = 0  # 0: gets the next number when it is sent
@@ -185,10 +186,10 @@ class Outgoing:
     def without(self, index: int) -> None:
         """Take one message out. For a block that was never sent, or that the hub has said it did not store."""
         raw = block.Block(self.raw)
-        self.raw = block.select(raw, [run for run in ((0, index), (index + 1, raw.count)) if run[0] < run[1]])
+        self.raw = block_parts.select(raw, [run for run in ((0, index), (index + 1, raw.count)) if run[0] < run[1]])
         self.topics = block.Block(self.raw).topics
         self.count -= 1
-        self.marks = [(at - (at > index), waiter) for at, waiter in self.marks if at != index]
+        self.waiters = [(at - (at > index), waiter) for at, waiter in self.waiters if at != index]
 
     def message(self) -> m.Publish | m.Transact:
         """What is said to the hub."""
@@ -203,14 +204,14 @@ class Outgoing:
 Single = tuple[bytes | Exception, str, bytes, Any]
 
 
-class Gather:
+class OpenBlock:
     """The open block: messages that wait for their block to fill or for the line to be free.
 
     Columns that few messages use (topics, keys, ids, headers) are made when the first one does, and padded when they
     are next touched.
     """
 
-    __slots__ = ("_headers", "_ids", "_keys", "_topics", "first_topic", "marks", "options", "payloads", "room")
+    __slots__ = ("_headers", "_ids", "_keys", "_topics", "first_topic", "options", "payloads", "room", "waiters")
 
     def __init__(self) -> None:
         self.options = PLAIN
@@ -220,7 +221,7 @@ class Gather:
         self.first_topic = ""
         self.room = BLOCK_ROOM
         self.payloads: list[bytes] = []
-        self.marks: list[tuple[int, Any]] = []  # (index, whoever waits for that message's receipt)
+        self.waiters: list[tuple[int, Any]] = []  # (index, whoever waits for that message's receipt)
         self._topics: list[str] | None = None
         self._keys: list[bytes] | None = None
         self._ids: list[bytes] | None = None
@@ -229,7 +230,7 @@ class Gather:
     def takes(self, options: Options, cost: int) -> bool:
         return not self.payloads or (self.options == options and cost <= self.room)
 
-    def add(self, message: Fit, options: Options, waiter: Any = None) -> None:
+    def add(self, message: Prepared, options: Options, waiter: Any = None) -> None:
         count = self._even()
         self._name(message.topic, 1, options)
         if message.key:
@@ -244,7 +245,7 @@ class Gather:
         self.payloads.append(message.body)  # last, since it makes the message one of the block
         self.room -= message.cost
         if waiter is not None:
-            self.marks.append((count, waiter))
+            self.waiters.append((count, waiter))
 
     def _even(self) -> int:
         """Cut off what an interrupted call has left in the columns; how many messages there are."""
@@ -256,7 +257,7 @@ class Gather:
 
     def take_singly(self) -> list[Single]:
         """Each message as a block of its own; gathering starts anew."""
-        count, waiters, singles = len(self.payloads), dict(self.marks), list[Single]()
+        count, waiters, singles = len(self.payloads), dict(self.waiters), list[Single]()
         topics = _pad(self._topics or [], count, self.first_topic)
         keys, ids = _pad(self._keys or [], count, b""), _pad(self._ids or [], count, b"")
         headers = _pad(self._headers or [], count, None)
@@ -284,17 +285,17 @@ class Gather:
         for column in (self._topics, self._keys, self._ids, self._headers):
             if column is not None and index < len(column):
                 column.pop(index)
-        self.marks = [(at - (at > index), waiter) for at, waiter in self.marks if at != index]
+        self.waiters = [(at - (at > index), waiter) for at, waiter in self.waiters if at != index]
         if not self.payloads:
             self._clear()
 
-    def extend(self, lane: "Lane") -> None:
-        """Add the plain messages that are in a lane and were not taken."""
+    def extend(self, fast_path: "FastPath") -> None:
+        """Add the plain messages that are in a fast_path and were not taken."""
         self._even()
-        count = len(lane.items)
-        bodies: Sequence[bytes] = lane.items[lane.taken : count]
-        if lane.topic is not None:
-            self._name(lane.topic, len(bodies), PLAIN)
+        count = len(fast_path.items)
+        bodies: Sequence[bytes] = fast_path.items[fast_path.taken : count]
+        if fast_path.topic is not None:
+            self._name(fast_path.topic, len(bodies), PLAIN)
         else:
             topics, bodies = zip(*bodies, strict=True)
             if not self.payloads:
@@ -303,7 +304,7 @@ class Gather:
             self._topics.extend(topics)
         self.room -= sum(map(len, bodies)) + MESSAGE_COST * len(bodies)
         # A signal's handler may raise after a call, so nothing is called between these two.
-        lane.taken = count
+        fast_path.taken = count
         self.payloads.extend(bodies)
 
     @property

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from fabric_client.core import sayable
+from fabric_client.core import wire_values
 from fabric_client.core.arguments import Moment, check_whole, microseconds
 from fabric_client.core.message import Message
 from fabric_client.core.requests import read
@@ -22,7 +22,7 @@ class Reading:
         if n is not None:
             check_whole("n", n, 1, "it is how many messages you want at most")
         if topic is not None:
-            sayable.text(topic, "topic")
+            wire_values.text(topic, "topic")
         self._left = n if n is not None else (None if by_key else 1)
         self._last, self._by_key = last, by_key
         self._fields: dict[str, Any] = {}

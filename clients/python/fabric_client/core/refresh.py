@@ -1,14 +1,20 @@
-"""A data refresh: the hub asks a consumer to load its local copy anew.
+"""A data refresh: the hub asks a consumer to load its local copy again.
 
-`begin` comes before the first message that is sent again, `end` after the last one that makes the copy complete. Both
-take their place among the messages. `ready` tells the hub that the copy is in use again.
+`begin` comes before the first message that is delivered again, `end` after the last message that the copy needs. Both
+come in order with the messages. `ready` tells the hub that the copy is in use again.
 """
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fabric_client.core.ticket import Ticket
+
 if TYPE_CHECKING:
     from fabric_client.core.subscription import Subscription
+
+
+log = logging.getLogger("fabric_client")
 
 
 class Refresh:
@@ -28,17 +34,23 @@ class Refresh:
 
     @property
     def begins(self) -> bool:
-        """Whether the copy is to be dropped now; otherwise it is complete."""
+        """True if the program should drop its copy now; False if the copy is complete."""
         return self.phase == "begin"
 
     def ready(self) -> None:
-        """The copy is in use again. Sent soon, without waiting; `consumer.ready` waits for the hub's answer."""
+        """Tell the hub that the copy is in use again, without waiting; `consumer.ready` waits for the hub's answer."""
         self._sub.note_ready(self.number)
 
     def tell(self, on_refresh: "Callable[[Refresh], object] | None") -> object:
-        """Give it to the application. One that does not care is ready when everything has come."""
+        """Call the program's `on_refresh`. Without one the consumer is ready when all messages have arrived."""
         if on_refresh is not None:
             return on_refresh(self)
         if not self.begins:
             self.ready()
         return None
+
+
+def log_refusal(ticket: Ticket) -> None:
+    """Log the hub's ERR to a READY that no caller waits for."""
+    if ticket.error is not None:
+        log.error("the hub refused a READY: %s", ticket.error)

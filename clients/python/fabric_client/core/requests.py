@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fabric_client.core import sayable
+from fabric_client.core import wire_values
 from fabric_client.core.arguments import patterns_of
 from fabric_client.core.batch import Batch
 from fabric_client.core.message import Message
-from fabric_client.core.outgoing import check_topic, fit
+from fabric_client.core.outgoing import check_topic, prepare
 from fabric_client.core.subscription import Subscription
 from fabric_client.core.verdict_exceptions import milliseconds
 from fabric_client.errors import RemoteError
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 REASON_CHARS_MAX: Final = 1_000
 END: Final = "end-of-replies"  # header of a last answer that says nothing but that
-NOWHERE: Final = Subscription(0, {})  # what messages belong to that want no verdict
+NO_SUBSCRIPTION: Final = Subscription(0, {})  # what messages belong to that want no verdict
 
 
 def read(seqs: tuple[int, ...], raw: bytes) -> Batch:
     """A batch of messages that came without a subscription."""
     parsed = Block(raw)
     parsed.verify_body()
-    return Batch(NOWHERE, parsed, 0, 1, seqs, 0.0)
+    return Batch(NO_SUBSCRIPTION, parsed, 0, 1, seqs, 0.0)
 
 
-def one(topic: str, data: object, key: str | bytes | None, headers: Mapping[str, HeaderValue] | None) -> bytes:
+def single_block(topic: str, data: object, key: str | bytes | None, headers: Mapping[str, HeaderValue] | None) -> bytes:
     """A block of one message."""
     check_topic(topic)
-    message = fit(topic, data, key, None, headers)
+    message = prepare(topic, data, key, None, headers)
     keys = [message.key] if message.key else None
     return block.encode(topic, [message.body], keys=keys, headers=[message.headers] if message.headers else None)
 
@@ -90,7 +90,7 @@ class Request(Message):
         self, data: object = b"", *, headers: Mapping[str, HeaderValue] | None = None, final: bool = True
     ) -> None:
         """Answer; unless it is `final`, more answers follow."""
-        self._answer({"final": final}, one(self.topic, data, None, headers))
+        self._answer({"final": final}, single_block(self.topic, data, None, headers))
 
     def end(self) -> None:
         """After answers that were not final: there are no more. Travels as an empty answer with a header."""
@@ -98,8 +98,8 @@ class Request(Message):
 
     def fail(self, reason: str) -> None:
         """Answer that it failed; whoever asked gets a RemoteError with this text."""
-        text = sayable.reason(reason, REASON_CHARS_MAX)
-        self._answer({"final": True, "error": text or "failed"}, one(self.topic, b"", None, None))
+        text = wire_values.reason(reason, REASON_CHARS_MAX)
+        self._answer({"final": True, "error": text or "failed"}, single_block(self.topic, b"", None, None))
 
     def _answer(self, fields: dict[str, Any], raw: bytes) -> None:
         if self.answered:
@@ -161,10 +161,10 @@ def request_fields(timeout: float, replies_max: int | None) -> dict[str, Any]:
 
 
 def responder_maker(
-    engine: Any, patterns: Sequence[str], group: str | None, concurrency: int
+    driver: Any, patterns: Sequence[str], group: str | None, concurrency: int
 ) -> Callable[[int], Responder]:
     """A function that builds the subscription to requests once its channel is known."""
     request: dict[str, Any] = {"patterns": patterns_of(patterns), "respond": True, "concurrency": concurrency}
     if group is not None:
         request["group"] = group
-    return lambda chan: Responder(chan, request, hook=engine.verdicts)
+    return lambda chan: Responder(chan, request, hook=driver.verdicts)

@@ -1,29 +1,30 @@
-"""The core of the client: a conversation with one hub, without sockets, threads or clocks.
+"""The core of the client: the session with one hub, without sockets, threads or clocks.
 
-Messages go in (`receive`), messages come out (`out`), time is a number that the shell passes. The shell opens and
-closes sockets when told; the session survives them:
+Messages go in (`receive`), messages come out (`out`), time is a number that the driver passes. The driver opens and
+closes sockets when told; the session outlives them:
 
       opened            WELCOME
     --------> OPENING ----------> LIVE
                  ^ |               | silence, disconnect, NO_SESSION, a gap in the ordinals
-      wants_link | '----> LOST <---'
-                 '----------'              FAILED: the hub will not have us        CLOSED: we left
+    wants_socket | '----> LOST <---'
+                 '----------'              FAILED: the hub refused the client      CLOSED: the client was closed
 
-The one idea to hold while reading: everything that matters outlives a connection in the `Publisher`, the
-`Subscription`s and the open calls; a WELCOME tells how much of it must be said again.
+The one idea to hold while reading: publishes, subscriptions and open calls outlive a connection in the `Publisher`, the
+`Subscription`s and the `Calls`; a WELCOME tells which of them must be sent again.
 """
 
 import logging
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
-from fabric_client.core import begun, sayable
+from fabric_client.core import begun, wire_values
 from fabric_client.core.calls import Call, Calls
 from fabric_client.core.channels import Channels
-from fabric_client.core.ending import retire
+from fabric_client.core.handshake import Handshake
+from fabric_client.core.heartbeat import Heartbeat
 from fabric_client.core.liveness import DEFAULT_LIVENESS, Liveness
 from fabric_client.core.publisher import Publisher
+from fabric_client.core.refresh import log_refusal
 from fabric_client.core.requests import Responder
 from fabric_client.core.state import State
 from fabric_client.core.subscription import FOREVER, Subscription
@@ -32,11 +33,9 @@ from fabric_client.core.unsettled import Unsettled
 from fabric_client.errors import BadMessage, Closed, NotFound, from_wire
 from fabric_protocol import messages as m
 from fabric_protocol.errors import BlockError, Code, FabricError
-from fabric_protocol.messages import PROTOCOL_VERSION
 
 log = logging.getLogger("fabric_client")
 
-SILENCE_MAX: Final = 3  # heartbeats without a word from the hub
 BACKOFF_S: Final = (0.05, 2.0)  # first and longest pause before a new socket; each is jittered
 
 
@@ -44,68 +43,47 @@ class Session:
     def __init__(
         self, name: str, producer: str | None, random: Callable[[], float], liveness: Liveness = DEFAULT_LIVENESS
     ) -> None:
-        self.name = sayable.text(name, "name")
-        if producer is not None and not sayable.text(producer, "producer"):
-            raise BadMessage("producer is a name, not an empty text", "leave it out for a producer without a name")
-        self.producer = producer or f"producer-{uuid.uuid4().hex}"
+        self.handshake = Handshake(name, producer)
         self.state = State.LOST
         self.out: list[m.ToHub] = []
         self.reopen_at = 0.0
         self.error: FabricError | None = None  # why it FAILED
-        self.trouble = ""  # why it was last LOST
-        self.hub: Mapping[str, Any] = {}  # what WELCOME said
+        self.lost_reason = ""  # why it was last LOST
         self.subscriptions = Channels()
-        self.unsettled = Unsettled()  # verdicts that the hub may never have seen
-        self.publisher = Publisher(self._say, self._next_rid)
+        self.unsettled = Unsettled()  # verdicts that the hub may never have received
+        self.publisher = Publisher(self.send, self._next_rid)
         self._random = random
         self._rid = 0
         self._attempt = 0
-        self._token = b""  # the hub's name for this session; a secret
-        # A name of one's own must be claimed from an earlier program; a random name has no earlier epoch.
-        self._producer_epoch: int | None = None if producer else 1
-        self._calls = Calls(self._say)
-        self._hello_rid = 0
-        self._heartbeat_s, self._ttl_s = liveness
-        self._heard_at = 0.0
-        self._said_at = 0.0
-        self._pinged_at = 0.0
+        self.calls = Calls(self.send)
+        self._ttl_s = liveness.ttl_s
+        self._heartbeat = Heartbeat(liveness.heartbeat_s)
 
     @property
     def live(self) -> bool:
         return self.state is State.LIVE
 
-    # The socket comes and goes.
+    # The connection.
 
-    def wants_link(self, now: float) -> bool:
+    def wants_socket(self, now: float) -> bool:
         return self.state is State.LOST and now >= self.reopen_at
 
     def opened(self, now: float) -> None:
-        """There is a fresh socket: introduce ourselves."""
+        """The driver has opened a socket: send HELLO."""
         self.state = State.OPENING
-        self._heard_at = self._said_at = self._pinged_at = now
-        fields: dict[str, Any] = {
-            "proto": PROTOCOL_VERSION,
-            "client": self.name,
-            "hb_ms": round(self._heartbeat_s * 1000),
-            "ttl_ms": round(self._ttl_s * 1000),
-            "producer": {"name": self.producer},
-        }
-        if self._producer_epoch is not None:
-            fields["producer"]["epoch"] = self._producer_epoch
-        if self._token:
-            fields["resume"] = {"session": self._token, "subs": self.subscriptions.seen()}
-        self._hello_rid = self._next_rid()
-        self.out = [m.Hello(self._hello_rid, fields)]
+        self._heartbeat.start(now)
+        seen = self.subscriptions.seen()
+        self.out = [self.handshake.hello(self._next_rid(), self._heartbeat.interval_s, self._ttl_s, seen)]
 
     def lost(self, now: float, why: str) -> None:
-        """The socket is of no use any more. Everything unanswered stays until the next WELCOME."""
+        """The connection is lost. Everything unanswered is kept until the next WELCOME."""
         if self.state not in (State.OPENING, State.LIVE):
             return
         if self.state is State.LIVE:
             log.warning("connection to the hub lost: %s", why)
             self._attempt = 0
         self.state = State.LOST
-        self.trouble = why
+        self.lost_reason = why
         self.out = []
         self.publisher.disconnected()
         for sub in self.subscriptions.values():
@@ -115,98 +93,76 @@ class Session:
         self._attempt += 1
 
     def postpone(self, now: float, why: str) -> None:
-        """No socket could be opened."""
-        self.trouble = why
+        """The driver could not open a socket."""
+        self.lost_reason = why
         self.reopen_at = now + BACKOFF_S[1]
 
     def fail(self, error: FabricError) -> None:
-        """It is over: everyone who waits hears why."""
+        """End the session: every waiting call gets the error."""
         if self.state is State.CLOSED:
             return
         self.state = State.CLOSED if isinstance(error, Closed) else State.FAILED
         self.error = error
         self.out = []
         self.publisher.fail_all(error)
-        self._calls.fail_all(error)
+        self.calls.fail_all(error)
         self.subscriptions.fail(error)
 
     # Requests.
 
     def ask(self, make: Callable[[int], m.ToHub], ticket: Ticket) -> Call:
-        """Say what `make` makes of a request id, and fill the ticket with the hub's answer."""
+        """Send the message that `make` builds for a request id; the ticket gets the hub's answer."""
         rid = self._next_rid()
-        return self._call(sayable.message(make(rid)), rid, ticket)
+        return self._call(wire_values.message(make(rid)), rid, ticket)
 
-    def unsayable(self, message: m.ToHub, error: Exception) -> None:
-        """A message could not be encoded: the call or the publish that it belongs to has failed, and nothing else."""
+    def encode_failed(self, message: m.ToHub, error: Exception) -> None:
+        """A message could not be encoded: fail its call or its publish, and nothing else."""
         rid = getattr(message, "rid", 0)
         log.error("a message cannot be sent: %s: %r", type(message).__name__, error)
         if isinstance(message, m.Publish | m.Transact):
             self.publisher.refused(m.Err(0, rid, Code.BAD_META, f"it cannot be encoded: {error}", {}), 0.0)
-        elif (call := self._calls.pop(rid)) is not None:
+        elif (call := self.calls.pop(rid)) is not None:
             call.ticket.fail(BadMessage(f"it cannot be encoded: {error}", "look at the values that were passed"))
 
     def abandon(self, call: Call) -> None:
-        """Nobody waits for this answer any more."""
-        self._calls.pop(call.rid)
-
-    def goodbye(self, ticket: Ticket) -> None:
-        self.ask(m.Goodbye, ticket)
+        """Ignore the answer to a call: its caller has stopped waiting."""
+        self.calls.pop(call.rid)
 
     def subscribe(self, make: Callable[[int], Subscription], ticket: Ticket) -> Subscription:
-        """Open a subscription; `make` builds it for the channel that is given to it."""
+        """Open a subscription; `make` builds it for a free channel."""
         chan = self.subscriptions.free()
         sub = make(chan)
-        sayable.message(sub.subscribe(0))
+        wire_values.message(sub.subscribe(0))
         self.subscriptions[chan] = sub
         sub.acks.unsettled = self.unsettled
         self._call_subscribe(sub, ticket)
         return sub
 
     def unsubscribe(self, sub: Subscription, ticket: Ticket) -> None:
-        """Close a subscription. Verdicts given so far leave first; what is still held goes back to the group."""
+        """Close a subscription. Verdicts given so far are sent first; messages still held go back to the group."""
         if sub.closed or self.subscriptions.get(sub.chan) is not sub:
             ticket.succeed({})
             return
         self._collect(sub)
         sub.close()
-        self._calls.fail_channel(sub.chan, Closed("this subscription is closed", "subscribe again"))
+        self.calls.fail_channel(sub.chan, Closed("this subscription is closed", "subscribe again"))
         self.ask(lambda rid: m.Unsubscribe(sub.chan, rid), ticket)
 
-    def drop(self, sub: Subscription) -> None:
-        """The application takes nothing more from this subscription. It is closed, and what it holds goes back; but
-        messages that fetch() has handed out may still be settled, and a subscription with such messages is closed when
-        the last of them is settled."""
-        if not sub.fetching:
-            self.unsubscribe(sub, Ticket())
-        elif not sub.closed and self.subscriptions.get(sub.chan) is sub:
-            self._calls.fail_channel(sub.chan, Closed("this subscription is closed", "subscribe again"))
-            self.halt(sub)
-
-    def halt(self, sub: Subscription) -> None:
-        """Nothing more is handed out of a subscription. What was not handed out goes back, and the subscription ends
-        when the rest is settled. Requests stay: each is answered, or fails when the subscription is closed."""
-        if not (sub.closed or sub.retired or isinstance(sub, Responder)) and self.subscriptions.get(sub.chan) is sub:
-            retire(sub)
-            self.flush(sub)
-            if self.live and not sub.closed:
-                self._say(sub.credit())
-
     def fetch(self, sub: Subscription, how: tuple[int, int, int], ticket: Ticket) -> None:
-        """Ask for up to `how[0]` messages, within `how[1]` ms; `how[2]` of them are enough."""
-        self.flush(sub)  # the hub hears first what is done
+        """Send a FETCH of up to `how[0]` messages within `how[1]` ms; `how[2]` of them are enough."""
+        self.flush(sub)  # verdicts first: they free credit
         self.ask(lambda rid: m.Fetch(sub.chan, rid, *how), ticket)
 
     def ready(self, sub: Subscription, refresh: int, ticket: Ticket) -> None:
-        """The application is through with a refresh."""
-        self.flush(sub)  # what it acked counts as well
+        """Tell the hub that the program has finished a refresh."""
+        self.flush(sub)  # acks first: they count for the refresh
         self.ask(lambda rid: m.Ready(sub.chan, rid, refresh), ticket)
 
     def flush(self, sub: Subscription, now: float | None = None) -> None:
-        """Send a subscription's verdicts and credit now; without a connection they wait for a resume. With the time
-        its credit follows its pace."""
+        """Send a subscription's verdicts and credit now; without a connection they wait for a resume. With `now` the
+        credit follows the pace of the consumer."""
         self._collect(sub, now)
-        if sub.retired and not sub.holds and not sub.closed:
+        if sub.retired and not sub.deliveries.held and not sub.closed:
             self.unsubscribe(sub, Ticket())
 
     def _collect(self, sub: Subscription, now: float | None = None) -> None:
@@ -215,16 +171,17 @@ class Session:
         messages = sub.collect(self._next_rid, now)
         if self.state is State.LIVE:
             self.out.extend(messages)
-        sub.torn = False
+        sub.changing = False
         for refresh in sub.readies():
-            self.ask(lambda rid, number=refresh: m.Ready(sub.chan, rid, number), Ticket(_log_refusal))  # type: ignore[misc]
+            self.ask(lambda rid, number=refresh: m.Ready(sub.chan, rid, number), Ticket(log_refusal))  # type: ignore[misc]
 
     def _touch(self, sub: Subscription) -> bool:
-        """Before a subscription is changed. False when an earlier change was interrupted: then it begins anew."""
-        if sub.torn:
-            self.lost(self._heard_at, "interrupted")
+        """Mark a subscription before a change. False if an earlier change was interrupted: then the session reconnects
+        and the subscription starts again."""
+        if sub.changing:
+            self.lost(self._heartbeat.received_at, "interrupted")
             return False
-        sub.torn = True
+        sub.changing = True
         return True
 
     @property
@@ -237,51 +194,48 @@ class Session:
     def tick(self, now: float) -> None:
         """Do what is due."""
         if self.state is State.OPENING:
-            if now - self._heard_at >= SILENCE_MAX * self._heartbeat_s:
+            if now >= self._heartbeat.gone_at:
                 self.lost(now, "the hub does not answer")
             return
         if self.state is not State.LIVE:
             return
-        if now - self._heard_at >= SILENCE_MAX * self._heartbeat_s:
-            self.lost(now, f"nothing heard for {now - self._heard_at:.0f} s")
+        if now >= self._heartbeat.gone_at:
+            self.lost(now, f"nothing received for {now - self._heartbeat.received_at:.0f} s")
             return
         for sub in list(self.subscriptions.values()):
             if now >= sub.flush_at:
                 self.flush(sub, now)
-            if now >= sub.look_at:
-                begun.look(self, sub, now)
+            if now >= sub.review_at:
+                begun.review(self, sub, now)
             if now >= sub.touch_at:
                 touches = sub.renew(now)
                 if touches is not None:
-                    self._say(touches)
-        self._calls.tick(now)
-        if now >= self._ping_at():
-            self._pinged_at = now
-            self._say(m.Ping(0))
-        self.publisher.pump(now)
+                    self.send(touches)
+        self.calls.tick(now)
+        if now >= self._heartbeat.ping_at:
+            self._heartbeat.pinged_at = now
+            self.send(m.Ping(0))
+        self.publisher.send_blocks(now)
         if self.out:
-            self._said_at = now
+            self._heartbeat.sent_at = now
 
     def next_deadline(self) -> float:
-        """When `tick` (or `wants_link`) has something to do, if nothing happens before."""
+        """When `tick` (or `wants_socket`) has something to do, if nothing happens before."""
         if self.state is State.LOST:
             return self.reopen_at
         if self.state is State.OPENING:
-            return self._heard_at + SILENCE_MAX * self._heartbeat_s
+            return self._heartbeat.gone_at
         if self.state is not State.LIVE:
             return FOREVER
-        deadline = min(self._ping_at(), self._heard_at + SILENCE_MAX * self._heartbeat_s, self._calls.next_deadline())
+        deadline = min(self._heartbeat.ping_at, self._heartbeat.gone_at, self.calls.next_deadline())
         if self.publisher.hold_until and not self.publisher.settled:
             deadline = min(deadline, self.publisher.hold_until)
         return min(deadline, self.subscriptions.next_deadline())
 
-    def _ping_at(self) -> float:
-        return max(min(self._said_at, self._heard_at), self._pinged_at) + self._heartbeat_s
-
-    # What the hub says.
+    # Messages of the hub.
 
     def receive(self, message: object, now: float) -> None:
-        self._heard_at = now
+        self._heartbeat.received_at = now
         match message:
             case m.Deliver():
                 self._deliver(message, now)
@@ -302,7 +256,7 @@ class Session:
             case m.Gap():
                 self.subscriptions.gap(message)
             case m.Got() | m.Reply():
-                if self._calls.part(message):
+                if self.calls.part(message):
                     self._answer(message.rid, message.fields)  # type: ignore[union-attr]
             case m.Request():
                 sub = self.subscriptions.get(message.chan)
@@ -316,26 +270,26 @@ class Session:
                 self._notice(message)
 
     def _welcome(self, message: m.Welcome, now: float) -> None:
-        if self.state is not State.OPENING or message.rid != self._hello_rid:
+        if self.state is not State.OPENING or message.rid != self.handshake.hello_rid:
             return
-        fields, before = message.fields, self.hub
-        same_journal = not before or before.get("journal") == fields.get("journal")
-        if before:
+        fields = message.fields
+        if self.handshake.hub:
             log.warning("connected to the hub again (%s)", "resumed" if fields.get("resumed") else "new session")
-        self.hub, self._token, self.state, self._attempt = fields, fields["session"], State.LIVE, 0
-        self._heartbeat_s = fields.get("hb_ms", self._heartbeat_s * 1000) / 1000
+        same_journal = self.handshake.welcomed(fields)
+        self.state, self._attempt = State.LIVE, 0
+        heartbeat = self._heartbeat
+        heartbeat.interval_s = fields.get("hb_ms", heartbeat.interval_s * 1000) / 1000
         producer = fields.get("producer") or {}
-        self._producer_epoch = producer.get("epoch", self._producer_epoch)
         blocks, size = fields.get("flow", (1, 1 << 20))
         limit = fields.get("limits", {}).get("block_bytes", 1 << 20)
         known = set(fields.get("subs", ())) if fields.get("resumed") else set()
         self.publisher.welcomed(producer.get("last_pseq", 0), same_journal, (blocks, size), limit, known)
         self._resume(known, same_journal, bool(fields.get("resumed")))
-        self.publisher.pump(now)
+        self.publisher.send_blocks(now)
 
     def _resume(self, known: set[int], same_journal: bool, resumed: bool) -> None:
-        """Say again what the hub may have missed. `known` are the channels that it still has."""
-        opening, unanswered = self._calls.opening(), self._calls.all()
+        """Send again what the hub may have missed. `known` are the channels that the hub still has."""
+        opening, unanswered = self.calls.opening(), self.calls.all()
         for sub in list(self.subscriptions.values()):
             if sub.chan in known:
                 self.out.extend(sub.resumed())
@@ -346,7 +300,7 @@ class Session:
                 del self.subscriptions[sub.chan]
             elif sub.chan not in opening:
                 self._call_subscribe(sub, Ticket())
-        for rid in self._calls.resume(unanswered, known, resumed):
+        for rid in self.calls.resume(unanswered, known, resumed):
             self._answer(rid, {})
 
     def _deliver(self, message: m.Deliver, now: float) -> None:
@@ -357,8 +311,10 @@ class Session:
         try:
             in_order = sub.deliver(message, now)
         except BlockError as error:
-            sub.error = FabricError(f"a delivery arrived damaged: {error}", "check the hub's journal with 'fabric'")
-        sub.torn = False
+            sub.error = FabricError(
+                f"a delivery arrived damaged: {error}", "run 'fabric journal verify' on the hub's journal"
+            )
+        sub.changing = False
         if not in_order:
             self.lost(now, f"deliveries are missing on channel {message.chan}")
 
@@ -380,7 +336,7 @@ class Session:
             sub.error = NotFound(str(fields.get("why", "unsubscribed")), "subscribe again to create it anew")
             del self.subscriptions[sub.chan]
             sub.acks.fail(sub.error)
-            self._calls.fail_channel(sub.chan, sub.error)
+            self.calls.fail_channel(sub.chan, sub.error)
         else:
             log.info("the hub says %s: %s", message.kind, dict(fields))
 
@@ -391,7 +347,7 @@ class Session:
         if self.publisher.refused(message, now):
             return
         retry_ms = message.fields.get("retry_ms", 0)
-        if message.rid == self._hello_rid and self.state is State.OPENING:
+        if message.rid == self.handshake.hello_rid and self.state is State.OPENING:
             if retry_ms:
                 self.lost(now, message.text)
             else:
@@ -402,15 +358,15 @@ class Session:
             log.error("the hub refused verdicts on %s: %s", sub.group, message.text)
             self.subscriptions.remove_ended(sub)
             return
-        call = self._calls.refused(message, now)
+        call = self.calls.refused(message, now)
         if call is None or sub is None:
             return
         if isinstance(call.message, m.Subscribe):
             sub.error = call.ticket.error or from_wire(message)
             del self.subscriptions[sub.chan]
-            self._calls.fail_channel(sub.chan, sub.error)
+            self.calls.fail_channel(sub.chan, sub.error)
         elif isinstance(call.message, m.Unsubscribe):
-            self.subscriptions.ended(sub)  # the hub does not have it
+            self.subscriptions.ended(sub)  # the hub has no such subscription
 
     # Helpers.
 
@@ -418,20 +374,20 @@ class Session:
         if self.error is not None:
             ticket.fail(self.error)
             return Call(message, rid, ticket)
-        return self._calls.add(message, rid, ticket, self.state is State.LIVE)
+        return self.calls.add(message, rid, ticket, self.state is State.LIVE)
 
     def _call_subscribe(self, sub: Subscription, ticket: Ticket) -> None:
         rid = self._next_rid()
         self._call(sub.subscribe(rid), rid, ticket)
 
     def _answer(self, rid: int, value: Any) -> None:
-        call = self._calls.pop(rid)
+        call = self.calls.pop(rid)
         if call is None:
             return
         sub = self.subscriptions.get(getattr(call.message, "chan", 0))
         if sub is not None and isinstance(call.message, m.Subscribe):
             sub.accepted(value)
-            self._calls.opened(sub.chan)
+            self.calls.opened(sub.chan)
         elif sub is not None and isinstance(call.message, m.Unsubscribe):
             self.subscriptions.ended(sub)
         call.ticket.succeed(value)
@@ -440,10 +396,5 @@ class Session:
         self._rid += 1
         return self._rid
 
-    def _say(self, message: m.ToHub) -> None:
+    def send(self, message: m.ToHub) -> None:
         self.out.append(message)
-
-
-def _log_refusal(ticket: Ticket) -> None:
-    if ticket.error is not None:
-        log.error("the hub refused a READY: %s", ticket.error)

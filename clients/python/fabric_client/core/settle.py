@@ -20,7 +20,7 @@ def settle(
 ) -> None:
     """Give a verdict on a message, or on all of a batch that has none, and send it at once. The ticket gets the answer.
     Wants the client's lock held."""
-    sub = batch._sub
+    sub = batch.subscription
     if not sub.settles:
         ticket.fail(FabricError("this message takes no verdict", "consume with a group, and with ack='explicit'"))
         return
@@ -28,21 +28,21 @@ def settle(
         ticket.fail(Closed("this subscription is closed; the message went back to its group", "settle messages before"))
         return
     given = range(batch.count) if index is None else (index,)
-    late = [batch.seq_of(place) for place in given if place in batch._lost]
+    late = [batch.seq_of(place) for place in given if place in batch.verdicts.taken_back]
     if batch.generation != sub.generation:
         late = [batch.seq_of(place) for place in given]
     if late and (index is not None or len(late) == batch.count):
         ticket.fail(too_late(late))
         return
-    places = [place for place in batch.open_indexes() if index is None or place == index]
+    places = [place for place in batch.verdicts.open_indexes() if index is None or place == index]
     watch = Watch(batch, places, ticket)
     watch.stale += late
     sub.acks.watch(watch)
     verdict, arg = decision
     for place in places:
         if verdict is Verdict.ACK:
-            batch._done.append(place)
+            batch.verdicts.acked.append(place)
         else:
-            batch._note(verdict, place, arg)
+            batch.note(verdict, place, arg)
     sub.noted(batch, urgent=False)
     flush(sub)

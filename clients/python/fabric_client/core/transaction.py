@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from fabric_client.core.outgoing import PLAIN, Gather, check_topic, fit
+from fabric_client.core.outgoing import PLAIN, OpenBlock, check_topic, prepare
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.verdict_exceptions import reason_text
 from fabric_client.core.verdict_rows import VERDICT_ROWS_MAX, Row, extend
@@ -30,17 +30,17 @@ class Transaction:
     def __init__(self, batch: "Batch", index: int | None) -> None:
         self.batch = batch
         self.index = index
-        self.gather = Gather()
+        self.open_block = OpenBlock()
         self._over = False
 
     @property
     def publishes(self) -> int:
         """How many messages it will publish."""
-        return len(self.gather.payloads)
+        return len(self.open_block.payloads)
 
     def indexes(self) -> Collection[int]:
         """The messages that it acks, by their places in the batch."""
-        return self.batch.open_indexes() if self.index is None else (self.index,)
+        return self.batch.verdicts.open_indexes() if self.index is None else (self.index,)
 
     def publish(
         self,
@@ -55,7 +55,7 @@ class Transaction:
         if self._over:
             raise FabricError("this transaction is over", "publish before the handler returns")
         check_topic(topic)
-        self.gather.add(fit(topic, data, key, id, headers), PLAIN)
+        self.open_block.add(prepare(topic, data, key, id, headers), PLAIN)
 
     def reply(self, data: object, *, headers: Mapping[str, HeaderValue] | None = None) -> None:
         """Answer a durable request: to the topic and with the correlation that its headers name."""
@@ -72,7 +72,7 @@ class Transaction:
         """Send it. Blocks with the blocking client, is awaited with the other; gives the receipt of the publishes, None
         without any."""
         self._over = True
-        shell = self.batch._sub.shell
+        shell = self.batch.subscription.driver
         assert shell is not None
         return shell.commit(self)
 
@@ -93,7 +93,7 @@ class Transaction:
         self._over = True
         if self.index is None:
             return self.batch.__exit__(type(error), error, None)
-        return self.batch.message(self.index)._fail(error)
+        return self.batch.message(self.index).fail_with(error)
 
     def __enter__(self) -> "Transaction":
         return self
@@ -124,7 +124,7 @@ def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscriptio
     """Hand a transaction to the publisher; the ticket gets its outcome, and the subscription hears of it first. Gives
     what the publisher knows the transaction by."""
     batch, indexes = txn.batch, list(txn.indexes())
-    sub = batch._sub
+    sub = batch.subscription
     if not sub.settles:
         ticket.fail(FabricError("a transaction needs a message that wants an ack", "consume with a group"))
         return ticket
@@ -154,7 +154,7 @@ def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscriptio
 
     outcome = Ticket(through)
     try:
-        publisher.put_transaction(txn.gather, ((sub.chan, tuple(rows)),), outcome)
+        publisher.put_transaction(txn.open_block, ((sub.chan, tuple(rows)),), outcome)
     except FabricError as error:
         outcome.fail(error)
     return outcome
@@ -162,7 +162,7 @@ def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscriptio
 
 def _settle(batch: "Batch", indexes: Collection[int], error: FabricError | None) -> None:
     """A transaction is through: what that means for its messages."""
-    sub = batch._sub
+    sub = batch.subscription
     if not sub.is_held(batch) or isinstance(error, Closed | Unconfirmed):
         return
     if error is None:
@@ -171,5 +171,5 @@ def _settle(batch: "Batch", indexes: Collection[int], error: FabricError | None)
         sub.give_up(batch, indexes)
     else:
         for index in indexes:
-            batch._note(Verdict.RETRY, index, reason_text(str(error)))
+            batch.note(Verdict.RETRY, index, reason_text(str(error)))
         sub.noted(batch, urgent=False)

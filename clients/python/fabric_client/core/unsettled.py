@@ -4,7 +4,7 @@ The hub delivers such messages again. A name is struck off when a later verdict 
 what is left is what the program believes to be settled and the hub does not know of.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from fabric_client.errors import VerdictsUnconfirmed
@@ -18,9 +18,9 @@ NAMES_MAX: Final = 1_000  # messages that are named; more are only counted
 class Unsettled:
     """The unconfirmed verdicts of one client. `add` is called from any thread, without a lock."""
 
-    def __init__(self) -> None:
-        self._topics: dict[tuple[str | None, int], str] = {}  # by group and seq
-        self._more = 0
+    def __init__(self, topics: Mapping[tuple[str | None, int], str] | None = None, more: int = 0) -> None:
+        self._topics = dict(topics or {})  # by group and seq
+        self._more = more  # messages that are counted only
 
     def __bool__(self) -> bool:
         return bool(self._topics or self._more)
@@ -39,9 +39,7 @@ class Unsettled:
 
     def copy(self) -> "Unsettled":
         """The same names, to be added to."""
-        copied = Unsettled()
-        copied._topics, copied._more = dict(self._topics), self._more
-        return copied
+        return Unsettled(self._topics, self._more)
 
     def take(self) -> VerdictsUnconfirmed | None:
         """The error that names them, once; None when there are none."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from fabric_client.core import sayable
+from fabric_client.core import wire_values
 from fabric_protocol.bounds import HORIZON_MS
 from fabric_protocol.errors import FabricError
 from fabric_protocol.messages import Verdict
@@ -119,7 +119,7 @@ def retry_argument(delay: Seconds | None, reason: str | None) -> Any:
 
 def reason_text(reason: str) -> str:
     """A reason as the wire has it."""
-    return sayable.reason(reason, REASON_CHARS_MAX)
+    return wire_values.reason(reason, REASON_CHARS_MAX)
 
 
 def verdict_of(name: str, delay: Seconds | None, reason: str | None) -> Decision:

@@ -21,7 +21,7 @@ from fabric_protocol.errors import FabricError
 log = logging.getLogger("fabric_client")
 
 
-class Bench:
+class WorkQueue:
     """Messages that wait for a handler, and how many handlers are at work."""
 
     def __init__(self, sub: Subscription, concurrency: int, count: int | None) -> None:
@@ -77,10 +77,10 @@ class Bench:
     @property
     def first(self) -> Batch:
         """What the next message to begin with belongs to."""
-        return self._ready[0][-1]._batch
+        return self._ready[0][-1].batch
 
     @property
-    def hungry(self) -> bool:
+    def wants_more(self) -> bool:
         """Whether there is nothing to begin with although someone is free."""
         return not self._ready and self.running < self._concurrency and self._left != 0
 
@@ -94,12 +94,12 @@ class Bench:
         return self._left == 0 and not self.running
 
     def _push(self, message: Message) -> None:
-        batch = message._batch
-        heappush(self._ready, (batch.generation, batch.first_ordinal + message._index, message))
+        batch = message.batch
+        heappush(self._ready, (batch.generation, batch.first_ordinal + message.index, message))
 
     def _key(self, message: Message) -> bytes:
-        bars = self._sub.bars
-        return bars.key_of(message._batch, message._index) if bars.ordered else b""
+        waiting_keys = self._sub.waiting_keys
+        return waiting_keys.key_of(message.batch, message.index) if waiting_keys.ordered else b""
 
     def _pass_on(self, message: Message) -> None:
         key = self._key(message)

@@ -32,7 +32,7 @@ def check_url(url: str) -> None:
         raise FabricError(f"{url!r} is not a usable address: a port is 1..{PORT_MAX}", _HINT)
 
 
-class Link:
+class Dealer:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", url: str) -> None:
         check_url(url)
         self._socket = socket = context.socket(zmq.DEALER)

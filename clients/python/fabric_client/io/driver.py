@@ -15,15 +15,16 @@ from typing import Final
 
 import zmq
 
+from fabric_client.core.ending import drop, halt
 from fabric_client.core.liveness import Liveness
-from fabric_client.core.outgoing import CLOSED_LANE
+from fabric_client.core.outgoing import CLOSED_FAST_PATH
 from fabric_client.core.receipt import Receipt
 from fabric_client.core.session import Session
 from fabric_client.core.state import State
 from fabric_client.core.subscription import Subscription
 from fabric_client.core.unconfirmed import Pending, error_of, give_up, unflushed
 from fabric_client.errors import Closed, ConnectionLost, Forked, TimedOut, Timeout, describe, refusal_error
-from fabric_client.io.dealer import Link
+from fabric_client.io.dealer import Dealer
 from fabric_protocol import wire
 from fabric_protocol.errors import Code, FabricError, ProtocolError
 
@@ -33,7 +34,7 @@ COMMIT_S: Final = 30.0  # how long a transaction waits for the hub
 LEARN_S: Final = 5.0  # how long a consumer waits to learn its group's order
 
 
-class Engine:
+class Driver:
     def __init__(
         self,
         url: str,
@@ -49,9 +50,9 @@ class Engine:
         self._halted: deque[Subscription] = deque()  # subscriptions whose loops are to end
         self._stopped = False
         self._forked = False
-        self._link = Link(self._context, url)
+        self._dealer = Dealer(self._context, url)
         self.session.opened(time.monotonic())
-        _engines.add(self)
+        _drivers.add(self)
 
     def check(self) -> None:
         """Raise when this client is of no use any more."""
@@ -64,7 +65,7 @@ class Engine:
 
     def no_hub(self, waited: float) -> ConnectionLost:
         """The error for a caller who waited for the hub in vain."""
-        why = f" ({self.session.trouble})" if self.session.trouble else ""
+        why = f" ({self.session.lost_reason})" if self.session.lost_reason else ""
         hint = "start one with 'fabric hub', check the address, or look at the hub that does not answer there"
         return ConnectionLost(f"no hub at {self.url} for {waited:g} s{why}", hint)
 
@@ -98,7 +99,7 @@ class Engine:
             raise error from refusal_error(publisher.refusals) if publisher.refusals else None
         if publisher.refusals:
             raise refusal_error(publisher.take_refusals())
-        session.subscriptions.complain()
+        session.subscriptions.raise_refusal()
         if (unsettled := session.unsettled.take()) is not None:
             raise unsettled
 
@@ -135,10 +136,10 @@ class Engine:
             raise
 
     def _turn(self) -> bool:
-        session, link = self.session, self._link
+        session, dealer = self.session, self._dealer
         heard = said = False
         while True:
-            arrived = link.receive()
+            arrived = dealer.receive()
             if said and not arrived:
                 return heard
             heard = heard or bool(arrived)
@@ -150,8 +151,8 @@ class Engine:
                     log.error("the hub sent something that is not understood: %s", error)
             heard = self._end_subscriptions() or heard
             session.tick(now)
-            if session.wants_link(now):
-                link = self._reopen(now)
+            if session.wants_socket(now):
+                dealer = self._reopen(now)
             if not session.out:
                 return heard
             self._send(now)
@@ -161,9 +162,9 @@ class Engine:
         """End what the application has left, or wants to end; whether there was something."""
         found = bool(self._dropped or self._halted)
         while self._halted:
-            self.session.halt(self._halted.popleft())
+            halt(self.session, self._halted.popleft())
         while self._dropped:
-            self.session.drop(self._dropped.popleft())
+            drop(self.session, self._dropped.popleft())
         return found
 
     def loops(self) -> list[Subscription]:
@@ -176,32 +177,32 @@ class Engine:
             try:
                 frames = wire.encode(message)
             except Exception as error:  # whatever it is, other messages must leave
-                self.session.unsayable(message, error)
+                self.session.encode_failed(message, error)
                 continue
-            if not self._link.send(frames):
+            if not self._dealer.send(frames):
                 self.session.lost(now, "the hub is gone")
                 return
 
-    def _reopen(self, now: float) -> Link:
-        self._unlink()
+    def _reopen(self, now: float) -> Dealer:
+        self._close_socket()
         try:
-            self._link = Link(self._context, self.url)
+            self._dealer = Dealer(self._context, self.url)
         except FabricError as error:  # out of sockets, for example
             self.session.postpone(now, str(error))
         else:
             self.session.opened(now)
-            self._linked()
-        return self._link
+            self._socket_opened()
+        return self._dealer
 
-    def _unlink(self) -> None:
-        self._link.close()
+    def _close_socket(self) -> None:
+        self._dealer.close()
 
-    def _linked(self) -> None:
+    def _socket_opened(self) -> None:
         """There is a new socket."""
 
     def _check_monitor(self) -> None:
         """The monitor has something to say."""
-        if not self._stopped and self._link.broken():
+        if not self._stopped and self._dealer.broken():
             self.session.lost(time.monotonic(), "disconnected")
 
     def _end(self) -> None:
@@ -209,21 +210,21 @@ class Engine:
         if not self._stopped:
             self._stopped = True
             self.session.fail(Closed("this client is closed", "call connect() again"))
-            self._unlink()
-            _engines.discard(self)
+            self._close_socket()
+            _drivers.discard(self)
 
     def forked(self) -> None:
         """In a child process: the socket belongs to the parent."""
         self._forked = self._stopped = True
-        self.session.publisher.lane = CLOSED_LANE
+        self.session.publisher.fast_path = CLOSED_FAST_PATH
 
 
-_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+_drivers: "weakref.WeakSet[Driver]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for engine in list(_engines):
-        engine.forked()
+    for driver in list(_drivers):
+        driver.forked()
 
 
 os.register_at_fork(after_in_child=_after_fork)

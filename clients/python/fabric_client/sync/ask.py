@@ -7,15 +7,15 @@ from typing import Any, overload
 
 from fabric_client.admin import Admin
 from fabric_client.core.arguments import Moment, patterns_of
-from fabric_client.core.inbox import Mailbox, addressed, inbox, mailbox_settings
+from fabric_client.core.inbox import Inbox, addressed, inbox_settings, inbox_topic
 from fabric_client.core.message import Message
 from fabric_client.core.reading import Reading
-from fabric_client.core.requests import Reply, Request, next_reply, one, request_fields, responder_maker
+from fabric_client.core.requests import Reply, Request, next_reply, request_fields, responder_maker, single_block
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.unconfirmed import Pending
 from fabric_client.core.verdict_exceptions import Seconds, patience, seconds
 from fabric_client.core.work_queue import check_handler
-from fabric_client.io.shifts import Shifts
+from fabric_client.io.handler_runs import HandlerRuns
 from fabric_client.options import ANSWER_S, REQUEST_GRACE_S, check_concurrency, message_of, subscription_maker
 from fabric_client.sync import consumer, worker
 from fabric_client.sync.base import Base
@@ -26,9 +26,9 @@ from fabric_protocol.columns import HeaderValue
 
 class Asking(Base):
     _is_named: bool
-    _shifts: Shifts
-    _mailbox: Mailbox | None
-    _mailbox_lock: threading.Lock
+    _runs: HandlerRuns
+    _inbox: Inbox | None
+    _inbox_lock: threading.Lock
 
     @property
     def admin(self) -> Admin[dict[str, Any]]:
@@ -107,7 +107,7 @@ class Asking(Base):
         timeout = seconds(timeout, "timeout")
         if durable:
             return self._durable(topic, data, timeout, key, headers, correlation)
-        fields, raw = request_fields(timeout, replies_max), one(topic, data, key, headers)
+        fields, raw = request_fields(timeout, replies_max), single_block(topic, data, key, headers)
         replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout, replies_max)
         return replies if replies_max is not None else next(replies)
 
@@ -122,8 +122,8 @@ class Asking(Base):
         """Iterate over requests to topics that match, and `reply` to each. Those of one `group` share the requests;
         `concurrency` is how many unanswered ones the hub may send."""
         timeout = patience(timeout)
-        sub = self._open(responder_maker(self._pump, patterns, group, check_concurrency(concurrency)), ANSWER_S)
-        return Consumer(self, self._pump, sub, consumer.requests(self, self._pump, sub, count, timeout))
+        sub = self._open(responder_maker(self._driver, patterns, group, check_concurrency(concurrency)), ANSWER_S)
+        return Consumer(self, self._driver, sub, consumer.requests(self, self._driver, sub, count, timeout))
 
     def respond(
         self,
@@ -141,11 +141,11 @@ class Asking(Base):
         timeout = patience(timeout)
         check_handler(handler, "handler(request)", 1, coroutines=False)
         names = patterns_of(patterns)
-        make = responder_maker(self._pump, names, group, check_concurrency(concurrency))
-        with self._shifts.begin(threading.get_ident(), self._pump.poke) as shift:
+        make = responder_maker(self._driver, names, group, check_concurrency(concurrency))
+        with self._runs.begin(threading.get_ident(), self._driver.wake_waiters) as run:
             sub = self._open(make, ANSWER_S)
-            shift.ends_by(lambda: self._pump.halt(sub))
-            return worker.respond(self._pump, sub, handler, concurrency, count, timeout, shift)
+            run.ends_by(lambda: self._driver.halt(sub))
+            return worker.respond(self._driver, sub, handler, concurrency, count, timeout, run)
 
     # Helpers.
 
@@ -153,16 +153,16 @@ class Asking(Base):
         return dict(self._ask(lambda rid: m.Admin(rid, fields), ANSWER_S, f"no answer to {fields['op']}"))
 
     def _replies(self, make: Callable[[int], m.ToHub], timeout: float, replies_max: int | None) -> Iterator[Reply]:
-        self._pump.check()
+        self._driver.check()
         deadline = monotonic() + timeout + REQUEST_GRACE_S
         ticket = Ticket()
-        with self._pump.lock:
-            call = self._pump.session.ask(make, ticket)
+        with self._driver.lock:
+            call = self._driver.session.ask(make, ticket)
         try:
             while True:
-                came = self._pump.wait(lambda: call.parts or ticket.done, max(0.0, deadline - monotonic()))
+                came = self._driver.wait(lambda: call.parts or ticket.done, max(0.0, deadline - monotonic()))
                 if not came and not ticket.done:
-                    raise self._pump.unanswered(timeout)
+                    raise self._driver.unanswered(timeout)
                 while (reply := next_reply(call, replies_max)) is not None:
                     yield reply
                 if ticket.done and not call.parts:
@@ -180,18 +180,18 @@ class Asking(Base):
         headers: Mapping[str, HeaderValue] | None,
         correlation: str | None,
     ) -> Reply:
-        name = inbox(self._pump.session.name, self._is_named)
-        with self._mailbox_lock:
-            box = self._mailbox
+        name = inbox_topic(self._driver.session.handshake.name, self._is_named)
+        with self._inbox_lock:
+            box = self._inbox
             if box is None or box.sub.closed or box.sub.error is not None:
-                make = subscription_maker(self._pump, (name,), settings={}, **mailbox_settings(name))
-                box = self._mailbox = Mailbox(self._open(make, ANSWER_S))
+                make = subscription_maker(self._driver, (name,), settings={}, **inbox_settings(name))
+                box = self._inbox = Inbox(self._open(make, ANSWER_S))
         correlation, headers = addressed(name, correlation, headers)
         message, options = message_of(topic, data, key=key, id=correlation, headers=headers)
         ticket = Ticket()
-        with self._pump.lock:
-            self._pump.session.publisher.put(message, options, ticket)
+        with self._driver.lock:
+            self._driver.session.publisher.put(message, options, ticket)
         deadline = monotonic() + timeout
-        self._pump.published([Pending(ticket)], timeout)
-        self._pump.wait(lambda: box.look(correlation), max(0.0, deadline - monotonic()))
+        self._driver.published([Pending(ticket)], timeout)
+        self._driver.wait(lambda: box.look(correlation), max(0.0, deadline - monotonic()))
         return box.take(correlation)

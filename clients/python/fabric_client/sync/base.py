@@ -7,14 +7,14 @@ from fabric_client.core.calls import Call
 from fabric_client.core.subscription import Subscription
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.verdict_exceptions import Seconds, patience
-from fabric_client.sync.driver import Pump
+from fabric_client.sync.driver import SyncDriver
 from fabric_protocol import messages as m
 
 
 class Base:
-    """A pump, and ways to ask the hub something through it. Every method may be called from any thread."""
+    """A driver, and ways to ask the hub something through it. Every method may be called from any thread."""
 
-    _pump: Pump
+    _driver: SyncDriver
 
     def _ask(self, make: Callable[[int], m.ToHub], timeout: Seconds | None, what: str) -> Any:
         """Say what `make` makes of a request id, and wait for the answer."""
@@ -22,19 +22,19 @@ class Base:
 
     def _call(self, make: Callable[[int], m.ToHub], timeout: Seconds | None, what: str) -> tuple[Call, Any]:
         """The same for an answer that comes in parts: the call, which has them, and the end of the answer."""
-        self._pump.check()
+        self._driver.check()
         ticket = Ticket()
-        with self._pump.lock:
-            call = self._pump.session.ask(make, ticket)
+        with self._driver.lock:
+            call = self._driver.session.ask(make, ticket)
         try:
-            return call, self._pump.result(ticket, patience(timeout), what)
+            return call, self._driver.result(ticket, patience(timeout), what)
         finally:
             self._forget(call)
 
     def _forget(self, call: Call) -> None:
         """Nobody waits for it any more. Without the lock, as it may run in a finalizer."""
         if not call.ticket.done:
-            self._pump.session.abandon(call)
+            self._driver.session.abandon(call)
 
     def _inform(self, fields: Mapping[str, Any], timeout: Seconds | None) -> dict[str, Any]:
         """What the hub answers to an INFO."""
@@ -42,13 +42,13 @@ class Base:
 
     def _open(self, make: Callable[[int], Subscription], timeout: float) -> Any:
         """Open a subscription, and wait until the hub has accepted it."""
-        self._pump.check()
+        self._driver.check()
         ticket = Ticket()
-        with self._pump.lock:
-            sub = self._pump.session.subscribe(make, ticket)
+        with self._driver.lock:
+            sub = self._driver.session.subscribe(make, ticket)
         try:
-            self._pump.result(ticket, timeout, "the hub did not answer a subscription")
+            self._driver.result(ticket, timeout, "the hub did not answer a subscription")
         except BaseException:
-            self._pump.drop(sub)
+            self._driver.drop(sub)
             raise
         return sub

@@ -1,6 +1,6 @@
 """The blocking client. The asyncio twin in `aio` has the same words.
 
-The core decides (`session`), the pump does (`pump`); here is how a client begins and ends. What a program
+The core decides (`session`), the driver does (`driver`); here is how a client begins and ends. What a program
 says to it is in `sync_publish`, `sync_consume` and `sync_ask`. Every method may be called from any thread.
 """
 
@@ -14,16 +14,17 @@ from typing import Any
 import zmq
 
 from fabric_client.core.fetchers import Fetchers
-from fabric_client.core.inbox import Mailbox
+from fabric_client.core.inbox import Inbox
 from fabric_client.core.liveness import SESSION_TTL_S, liveness
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.verdict_exceptions import Seconds, patience, seconds
-from fabric_client.io.shifts import STILL_AT_WORK, Shifts
+from fabric_client.io.handler_runs import STILL_AT_WORK, HandlerRuns
 from fabric_client.options import ANSWER_S, CLOSE_S, default_url, goodbye_s, random_name
 from fabric_client.sync.ask import Asking
 from fabric_client.sync.consume import Consuming
-from fabric_client.sync.driver import Pump
+from fabric_client.sync.driver import SyncDriver
 from fabric_client.sync.publish import Publishing
+from fabric_protocol import messages as m
 from fabric_protocol.errors import FabricError
 
 log = logging.getLogger("fabric_client")
@@ -75,19 +76,19 @@ class Client(Publishing, Consuming, Asking):
         self._closed = True
         waits = patience(seconds(timeout, "timeout")) or 0.0
         self._fetchers = Fetchers()
-        self._shifts = Shifts()
+        self._runs = HandlerRuns()
         self._is_named = name is not None
-        self._mailbox: Mailbox | None = None
-        self._mailbox_lock = threading.Lock()
+        self._inbox: Inbox | None = None
+        self._inbox_lock = threading.Lock()
         name = name or random_name("client")
         alive = liveness(session_ttl, heartbeat)
-        self._pump = Pump(url or default_url(), name, producer, context, alive)
-        self._session = self._pump.session
+        self._driver = SyncDriver(url or default_url(), name, producer, context, alive)
+        self._session = self._driver.session
         self._publisher = self._session.publisher
         try:
-            self._pump.start(waits)
+            self._driver.start(waits)
         except BaseException:
-            self._pump.stop()
+            self._driver.stop()
             raise
         self._closed = False
 
@@ -99,15 +100,15 @@ class Client(Publishing, Consuming, Asking):
     @property
     def hub(self) -> Mapping[str, Any]:
         """What the hub said in its welcome."""
-        return self._session.hub
+        return self._session.handshake.hub
 
     def stop(self) -> None:
         """End all loops (`consume`, `serve`) and handlers (`work`, `respond`) of this client, from any thread or signal
         handler. No handler begins after it, those at work finish, and what was not begun goes back to its group."""
-        mailbox = self._mailbox
-        for sub in self._pump.loops():
-            if mailbox is None or sub is not mailbox.sub:
-                self._pump.halt(sub)
+        inbox = self._inbox
+        for sub in self._driver.loops():
+            if inbox is None or sub is not inbox.sub:
+                self._driver.halt(sub)
 
     def close(self, timeout: Seconds | None = CLOSE_S) -> None:
         """Stop, wait for handlers at work, flush, say goodbye and close; `timeout` holds for each of the two waits.
@@ -118,17 +119,17 @@ class Client(Publishing, Consuming, Asking):
         self._closed = True
         self.stop()
         me = threading.get_ident()
-        if not self._pump.wait(lambda: not self._shifts.others(me), patience(timeout)):
+        if not self._driver.wait(lambda: not self._runs.others(me), patience(timeout)):
             log.warning(STILL_AT_WORK)
         try:
             self.flush(timeout)
         finally:
             if self.connected:
                 goodbye = Ticket()
-                with self._pump.lock:
-                    self._session.goodbye(goodbye)
-                self._pump.wait(lambda: goodbye.done, goodbye_s(timeout))
-            self._pump.stop()
+                with self._driver.lock:
+                    self._session.ask(m.Goodbye, goodbye)
+                self._driver.wait(lambda: goodbye.done, goodbye_s(timeout))
+            self._driver.stop()
 
     def __enter__(self) -> "Client":
         return self
@@ -145,4 +146,4 @@ class Client(Publishing, Consuming, Asking):
     def __del__(self) -> None:
         if not self._closed:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
-            self._pump.abandon()
+            self._driver.abandon()

@@ -13,7 +13,7 @@ from fabric_client.core.subscription import Subscription
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.verdict_exceptions import OnError, Seconds, patience
 from fabric_client.core.work_queue import caller, check_on_refresh
-from fabric_client.io.shifts import Shifts
+from fabric_client.io.handler_runs import HandlerRuns
 from fabric_client.options import (
     ANSWER_S,
     CONCURRENCY_MAX,
@@ -32,7 +32,7 @@ from fabric_client.sync.consumer import Consumer, OnRefresh
 class Consuming(Base):
     _session: Session
     _fetchers: Fetchers
-    _shifts: Shifts
+    _runs: HandlerRuns
 
     def consume(
         self,
@@ -62,7 +62,7 @@ class Consuming(Base):
             patterns, settings,
             group=group, start=start, prefetch=prefetch, concurrency=concurrency, on_error=on_error, count=count,
         )  # fmt: skip
-        return Consumer(self, self._pump, sub, consumer.messages(self, self._pump, sub, count, timeout, on_refresh))
+        return Consumer(self, self._driver, sub, consumer.messages(self, self._driver, sub, count, timeout, on_refresh))
 
     def consume_batches(
         self,
@@ -85,7 +85,7 @@ class Consuming(Base):
             group=group, start=start, prefetch=prefetch, batches=True,
             on_error=on_error, count=count,
         )  # fmt: skip
-        return Consumer(self, self._pump, sub, consumer.batches(self, self._pump, sub, count, timeout, on_refresh))
+        return Consumer(self, self._driver, sub, consumer.batches(self, self._driver, sub, count, timeout, on_refresh))
 
     def work(
         self,
@@ -114,14 +114,14 @@ class Consuming(Base):
         timeout = patience(timeout)
         check_on_refresh(on_refresh, coroutines=False)
         call, names = caller(handler, coroutines=False), patterns_of(patterns)
-        with self._shifts.begin(get_ident(), self._pump.poke) as shift:
+        with self._runs.begin(get_ident(), self._driver.wake_waiters) as run:
             sub = self._subscribe(
                 names, settings,
                 group=group, start=start, prefetch=prefetch or 2 * check_concurrency(concurrency),
                 concurrency=concurrency, on_error=on_error, count=count,
             )  # fmt: skip
-            shift.ends_by(lambda: self._pump.halt(sub))
-            return worker.work(self._pump, sub, call, concurrency, count, timeout, on_refresh, shift)
+            run.ends_by(lambda: self._driver.halt(sub))
+            return worker.work(self._driver, sub, call, concurrency, count, timeout, on_refresh, run)
 
     def fetch(
         self,
@@ -147,23 +147,23 @@ class Consuming(Base):
             )  # fmt: skip
         ticket, idle = Ticket(), False
         try:
-            with self._pump.lock:
+            with self._driver.lock:
                 self._session.fetch(sub, how, ticket)
-            self._pump.wait(lambda: ticket.done, how.expires_ms / 1000 + FETCH_GRACE_S)
-            self._pump.check()
-            with self._pump.lock:
+            self._driver.wait(lambda: ticket.done, how.expires_ms / 1000 + FETCH_GRACE_S)
+            self._driver.check()
+            with self._driver.lock:
                 messages = fetched(sub)
             if ticket.done:
                 ticket.result()
                 idle = group is not None
             elif not messages and not self._session.live:
-                raise self._pump.too_late("the hub did not answer a fetch", how.expires_ms / 1000)
+                raise self._driver.too_late("the hub did not answer a fetch", how.expires_ms / 1000)
         finally:
             displaced = self._fetchers.put(key, sub) if idle else sub
             if displaced is not None:
-                self._pump.drop(displaced)
+                self._driver.drop(displaced)
         return messages
 
     def _subscribe(self, patterns: Sequence[str], settings: Mapping[str, Any], **how: Any) -> Subscription:
-        sub: Subscription = self._open(subscription_maker(self._pump, patterns, settings=settings, **how), ANSWER_S)
+        sub: Subscription = self._open(subscription_maker(self._driver, patterns, settings=settings, **how), ANSWER_S)
         return sub

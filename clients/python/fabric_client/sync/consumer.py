@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Generic, TypeVar, cast
 
 from fabric_client.core.batch import Batch
-from fabric_client.core.ending import InHand
+from fabric_client.core.in_hand import InHand
 from fabric_client.core.message import Message
 from fabric_client.core.refresh import Refresh
 from fabric_client.core.requests import Request, Responder
@@ -17,7 +17,7 @@ from fabric_client.core.subscription import Subscription
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.verdict_exceptions import Seconds, patience
 from fabric_client.options import ANSWER_S
-from fabric_client.sync.driver import Pump
+from fabric_client.sync.driver import SyncDriver
 
 T = TypeVar("T")
 OnRefresh = Callable[[Refresh], object]
@@ -27,9 +27,11 @@ class Consumer(Generic[T]):
     """Iterate it, from one thread at a time. Verdicts may be given from any thread, until the consumer is closed;
     `stop` and `close` may be called from any thread."""
 
-    def __init__(self, owner: object, pump: Pump, sub: Subscription, loop: "Generator[T | None, None, None]") -> None:
+    def __init__(
+        self, owner: object, driver: SyncDriver, sub: Subscription, loop: "Generator[T | None, None, None]"
+    ) -> None:
         self._owner = owner  # keeps the client alive as long as someone iterates
-        self._pump = pump
+        self._driver = driver
         self._sub = sub
         self._loop = loop
         next(loop)
@@ -48,22 +50,22 @@ class Consumer(Generic[T]):
         """Tell the hub that the local copy is in use again after a refresh; returns when it knows."""
         number = refresh.number if isinstance(refresh, Refresh) else refresh
         ticket = Ticket()
-        self._pump.check()
-        with self._pump.lock:
-            self._pump.session.ready(self._sub, number, ticket)
-        self._pump.result(ticket, patience(timeout), "the hub did not answer a READY")
+        self._driver.check()
+        with self._driver.lock:
+            self._driver.session.ready(self._sub, number, ticket)
+        self._driver.result(ticket, patience(timeout), "the hub did not answer a READY")
 
     def stop(self) -> None:
         """End the loop at its next step, from any thread or a signal handler. What the loop has not handed out goes
         back to the group at once; the message in hand may be settled."""
-        self._pump.halt(self._sub)
+        self._driver.halt(self._sub)
 
     def close(self) -> None:
         """Unsubscribe, and end the loop; from any thread. What has no verdict yet goes back to the group, uncounted."""
         try:
             self._loop.close()
         except ValueError:  # another thread waits in it
-            self._pump.drop(self._sub)
+            self._driver.drop(self._sub)
 
     def __enter__(self) -> "Consumer[T]":
         return self
@@ -75,13 +77,18 @@ class Consumer(Generic[T]):
 
 
 def messages(
-    owner: object, pump: Pump, sub: Subscription, count: int | None, timeout: float | None, on_refresh: OnRefresh | None
+    owner: object,
+    driver: SyncDriver,
+    sub: Subscription,
+    count: int | None,
+    timeout: float | None,
+    on_refresh: OnRefresh | None,
 ) -> Generator[Message | None, None, None]:
     left = -1 if count is None else count
     try:
         yield None
         while left:
-            batch = pump.next_item(sub, timeout)
+            batch = driver.next_item(sub, timeout)
             if batch is None:
                 return
             if isinstance(batch, Refresh):
@@ -90,7 +97,7 @@ def messages(
             sub.in_hand = InHand(batch, bodies := iter(batch.payloads))
             for index, body in enumerate(bodies):
                 if sub.careful:
-                    if not pump.may_begin(sub, batch, timeout):
+                    if not driver.may_begin(sub, batch, timeout):
                         return
                     if batch.is_gone(index):
                         continue
@@ -99,24 +106,29 @@ def messages(
                 if not left:
                     break
     finally:
-        pump.drop(sub)
+        driver.drop(sub)
 
 
 def batches(
-    owner: object, pump: Pump, sub: Subscription, count: int | None, timeout: float | None, on_refresh: OnRefresh | None
+    owner: object,
+    driver: SyncDriver,
+    sub: Subscription,
+    count: int | None,
+    timeout: float | None,
+    on_refresh: OnRefresh | None,
 ) -> Generator[Batch | None, None, None]:
     left = -1 if count is None else count
     try:
         yield None
         while left:
-            batch = pump.next_item(sub, timeout)
+            batch = driver.next_item(sub, timeout)
             if batch is None:
                 return
             if isinstance(batch, Refresh):
                 batch.tell(on_refresh)
                 continue
             if sub.careful:
-                if not pump.may_begin(sub, batch, timeout):
+                if not driver.may_begin(sub, batch, timeout):
                     return
                 if batch.is_void:
                     continue
@@ -125,20 +137,20 @@ def batches(
             if count is not None and left <= 0:
                 return
     finally:
-        pump.drop(sub)
+        driver.drop(sub)
 
 
 def requests(
-    owner: object, pump: Pump, sub: Responder, count: int | None, timeout: float | None
+    owner: object, driver: SyncDriver, sub: Responder, count: int | None, timeout: float | None
 ) -> Generator[Request | None, None, None]:
     left = -1 if count is None else count
     try:
         yield None
         while left:
-            request = pump.next_request(sub, timeout)
+            request = driver.next_request(sub, timeout)
             if request is None:
                 return
             yield request
             left -= 1
     finally:
-        pump.drop(sub)
+        driver.drop(sub)

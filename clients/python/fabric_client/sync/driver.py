@@ -20,7 +20,8 @@ from typing import Any, Final
 
 import zmq
 
-from fabric_client.core.batch import VERDICTS_PER_FRAME, Batch
+from fabric_client.core.batch import Batch
+from fabric_client.core.batch_verdicts import VERDICTS_PER_FRAME
 from fabric_client.core.begun import ask_before
 from fabric_client.core.liveness import Liveness
 from fabric_client.core.receipt import Receipt
@@ -33,7 +34,7 @@ from fabric_client.core.ticket import Ticket
 from fabric_client.core.transaction import Transaction, send
 from fabric_client.core.unconfirmed import Pending, all_done
 from fabric_client.core.verdict_exceptions import Decision
-from fabric_client.io.driver import COMMIT_S, LEARN_S, Engine
+from fabric_client.io.driver import COMMIT_S, LEARN_S, Driver
 from fabric_protocol import messages as m
 from fabric_protocol.errors import FabricError
 from fabric_protocol.messages import Verdict
@@ -69,8 +70,8 @@ class Waker:
         self._write.close()
 
 
-class Pump(Engine):
-    """The engine of the blocking client. Methods named `*_locked` want the lock held."""
+class SyncDriver(Driver):
+    """The driver of the blocking client. Methods named `*_locked` want the lock held."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class Pump(Engine):
         self._acked = False  # verdicts were given since the background thread last looked
         self._abandoned = False  # nobody holds the client any more
         self._thread = threading.Thread(target=self._run, name="fabric-client", daemon=True)
-        _pumps.add(self)
+        _drivers.add(self)
 
     def start(self, timeout: float) -> None:
         """Wait for the hub's welcome."""
@@ -108,21 +109,21 @@ class Pump(Engine):
     # Pumping.
 
     def turn_locked(self) -> None:
-        """A turn of the engine, and a word to those who wait for its outcome."""
+        """A turn of the driver, and a word to those who wait for its outcome."""
         if self.turn():
             if self._followers:
                 self._changed.notify_all()
             if self._leading:
                 self._leader_wake.wake()
 
-    def _linked(self) -> None:
+    def _socket_opened(self) -> None:
         """Whoever polls the old socket's descriptors must turn to the new one's."""
         self._standby_wake.wake()
         if self._leading:
             self._leader_wake.wake()
 
     def wait(self, ready: Callable[[], object], timeout: float | None) -> bool:
-        """Pump until `ready()`; False when the time is over first. Must be called without the lock."""
+        """SyncDriver until `ready()`; False when the time is over first. Must be called without the lock."""
         deadline = FOREVER if timeout is None else time.monotonic() + timeout
         broken = False
         try:
@@ -144,11 +145,11 @@ class Pump(Engine):
                             self._follow(min(deadline - now, _POLL_S_MAX))
                             continue
                         seconds = min(deadline, self.session.next_deadline()) - now
-                        descriptors = self._poll(self._leader_wake.fd, self._link.fd, self._link.monitor_fd)
+                        descriptors = self._poll(self._leader_wake.fd, self._dealer.fd, self._dealer.monitor_fd)
                         # A signal's handler may raise between any two calls, but not between these two.
                         poll, self._leading = descriptors, True
                     events = poll.poll(_milliseconds(seconds))
-                    broken = any(fd == self._link.monitor_fd for fd, _ in events)
+                    broken = any(fd == self._dealer.monitor_fd for fd, _ in events)
                 finally:
                     if poll is not None:
                         self._stop_leading()
@@ -169,10 +170,10 @@ class Pump(Engine):
         with self.lock:
             if sub.refused:
                 raise sub.refused.pop(0)
-            if sub.taken < VERDICTS_PER_FRAME and sub.ready and not (sub.bars.by_key or sub.unsure):
+            if sub.taken < VERDICTS_PER_FRAME and sub.ready and not (sub.waiting_keys.by_key or sub.unsure):
                 return sub.take()
             if not self._stopped:
-                if sub.wants_collect or sub.bars.by_key:  # what is barred goes back before it can be taken
+                if sub.wants_collect or sub.waiting_keys.by_key:  # what is barred goes back before it can be taken
                     self.session.flush(sub, time.monotonic())
                 self.turn_locked()
                 self.hand_over_locked()
@@ -182,7 +183,7 @@ class Pump(Engine):
             with self.lock:
                 item = sub.take()
                 if item is None:
-                    sub.complain()
+                    sub.raise_error()
         if sub.unsure and item is not None:
             self._learn(sub)
         return item
@@ -206,7 +207,7 @@ class Pump(Engine):
                 question.answered(time.monotonic())
             if batch.is_void:
                 return True
-        sub.complain()
+        sub.raise_error()
         return False
 
     def _learn(self, sub: Subscription) -> None:
@@ -222,10 +223,10 @@ class Pump(Engine):
         with self.lock:
             if sub.requests and not sub.stopped:
                 return sub.requests.popleft()
-            sub.complain()
+            sub.raise_error()
         return None
 
-    def poke(self) -> None:
+    def wake_waiters(self) -> None:
         """Let those who wait look again. Called from any thread, without the lock."""
         with self.lock:
             self._changed.notify_all()
@@ -327,13 +328,13 @@ class Pump(Engine):
                 self._acked = False
                 self._standby_until = min(self._standby_until, time.monotonic() + VERDICT_DELAY_S)
             full_blocks = session.publisher.full_blocks
-            poll = self._poll(self._standby_wake.fd, self._link.monitor_fd, self._link.fd if self._watching else -1)
+            poll = self._poll(self._standby_wake.fd, self._dealer.monitor_fd, self._dealer.fd if self._watching else -1)
             seconds = self._standby_until - time.monotonic()
         events = poll.poll(_milliseconds(seconds))
         self._standby_wake.clear()
         if self._watching:
             self._stand_back(full_blocks)
-        if any(fd == self._link.monitor_fd for fd, _ in events):
+        if any(fd == self._dealer.monitor_fd for fd, _ in events):
             with self.lock:
                 self._check_monitor()
         return True
@@ -410,12 +411,12 @@ class Pump(Engine):
             self._changed.notify_all()
             self._leader_wake.wake()
             self._standby_wake.wake()
-            _pumps.discard(self)
+            _drivers.discard(self)
 
     def forked(self) -> None:
         """The threads are gone, and one of them may have held the lock."""
         super().forked()
-        _pumps.discard(self)
+        _drivers.discard(self)
         # Not released but replaced: a thread that was just acquiring it has it without `locked()` knowing.
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
@@ -425,17 +426,17 @@ def _milliseconds(seconds: float) -> int:
     return int(max(0.0, min(seconds, _POLL_S_MAX)) * 1000) + 1
 
 
-_pumps: "weakref.WeakSet[Pump]" = weakref.WeakSet()
+_drivers: "weakref.WeakSet[SyncDriver]" = weakref.WeakSet()
 
 
 def _at_exit() -> None:
     """A program that ends without close() still gets its messages to the hub, or hears that it did not."""
     end = time.monotonic() + EXIT_S
-    for pump in list(_pumps):
+    for driver in list(_drivers):
         left = max(0.0, end - time.monotonic())
-        if not pump.wait(lambda session=pump.session: session.settled, left):  # type: ignore[misc]
-            log.error("%d messages were not confirmed when the program ended", pump.session.publisher.unconfirmed)
-        pump.stop()
+        if not driver.wait(lambda session=driver.session: session.settled, left):  # type: ignore[misc]
+            log.error("%d messages were not confirmed when the program ended", driver.session.publisher.unconfirmed)
+        driver.stop()
 
 
 atexit.register(_at_exit)

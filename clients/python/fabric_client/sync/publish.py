@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Unpack, overload
 
 from fabric_client.core.arguments import Moment
-from fabric_client.core.outgoing import LANE_BODY_MAX, Fit, Options
+from fabric_client.core.outgoing import FAST_PATH_BODY_MAX, Options, Prepared
 from fabric_client.core.publisher import Publisher
 from fabric_client.core.receipt import Receipt, Scheduled, total
 from fabric_client.core.schedules import Schedule, cancelled_due, check_one_schedule, schedule_choice, schedule_page
@@ -111,13 +111,13 @@ class Publishing(Base):
         message, steering = message_of(topic, data, **options)
         self._make_room(timeout)
         ticket = Ticket()
-        with self._pump.lock:
-            self._pump.check()
+        with self._driver.lock:
+            self._driver.check()
             if steering.scheduled:
                 self._publisher.put_alone(message, steering, ticket)  # so that it can be cancelled alone
             else:
                 self._publisher.put(message, steering, ticket)
-        return self._pump.published([Pending(ticket)], patience(timeout))[0]
+        return self._driver.published([Pending(ticket)], patience(timeout))[0]
 
     def publish_many(
         self,
@@ -139,65 +139,65 @@ class Publishing(Base):
         try:
             for (raw, count), (ticket, _) in zip(blocks, pending, strict=True):
                 self._make_room(timeout)
-                with self._pump.lock:
-                    self._pump.check()
+                with self._driver.lock:
+                    self._driver.check()
                     self._publisher.put_block(raw, count, steering, topic, ticket, each=ids is not None)
-                    self._pump.turn_locked()
+                    self._driver.turn_locked()
         except (Timeout, ConnectionLost):
-            with self._pump.lock:
-                raise self._pump.unpublished(pending, patience(timeout)) from None
+            with self._driver.lock:
+                raise self._driver.unpublished(pending, patience(timeout)) from None
         except BaseException as error:
-            with self._pump.lock:
-                self._pump.interrupted(pending, error)
+            with self._driver.lock:
+                self._driver.interrupted(pending, error)
             raise
-        return total(self._pump.published(pending, patience(timeout)))
+        return total(self._driver.published(pending, patience(timeout)))
 
     def publish_nowait(self, topic: str, data: object, **options: Unpack[PublishOptions]) -> None:
         """Publish without waiting for the confirm; `flush` waits for all. When the buffer is full this waits for
         room. Raises PublishRefused when the hub has refused messages; unless it is among them, this one is accepted
         all the same."""
         publisher = self._publisher
-        lane = publisher.lane
+        fast_path = publisher.fast_path
         if (
             not options
-            and (topic == lane.topic or topic in lane.topics)
+            and (topic == fast_path.topic or topic in fast_path.topics)
             and type(data) is bytes
-            and len(data) <= LANE_BODY_MAX
+            and len(data) <= FAST_PATH_BODY_MAX
         ):
-            # The short cut, without a lock. Look at outgoing.Lane for why nothing gets lost.
-            items = lane.items
-            items.append(data if lane.topic is not None else (topic, data))
-            if len(items) < lane.limit and publisher.lane is lane:
+            # The short cut, without a lock. Look at outgoing.FastPath for why nothing gets lost.
+            items = fast_path.items
+            items.append(data if fast_path.topic is not None else (topic, data))
+            if len(items) < fast_path.limit and publisher.fast_path is fast_path:
                 return
-            with self._pump.lock:
-                self._pump.check()
-                publisher.absorb(lane)
-                self._pump.turn_locked()
-                self._pump.hand_over_locked()
+            with self._driver.lock:
+                self._driver.check()
+                publisher.absorb(fast_path)
+                self._driver.turn_locked()
+                self._driver.hand_over_locked()
         else:
             self._gather(*message_of(topic, data, **options))
         self._make_room(None)
         if publisher.refusals:
             raise refusal_error(publisher.take_refusals())
 
-    def _gather(self, message: Fit, options: Options) -> None:
+    def _gather(self, message: Prepared, options: Options) -> None:
         """The long way of publish_nowait."""
-        publisher, pump = self._publisher, self._pump
-        with self._pump.lock:
-            pump.check()
+        publisher, driver = self._publisher, self._driver
+        with self._driver.lock:
+            driver.check()
             first = not publisher.waiting
             if first:
                 # Confirms that have arrived may free the line; only then is it known whether to gather or to go.
-                pump.turn_locked()
+                driver.turn_locked()
             blocks = publisher.blocks
             if options.scheduled:
                 publisher.put_alone(message, options, None)
             else:
                 publisher.put(message, options)
             if first or publisher.blocks != blocks:
-                pump.turn_locked()
-                pump.hand_over_locked()
-            publisher.open_lane(message)
+                driver.turn_locked()
+                driver.hand_over_locked()
+            publisher.open_fast_path(message)
 
     def drain(self, timeout: Seconds | None = None) -> None:
         """Wait until `publish_nowait` has room."""
@@ -214,14 +214,14 @@ class Publishing(Base):
         raises PublishRefused for messages that the hub refused, what the hub has against verdicts, and
         VerdictsUnconfirmed, which names messages whose verdicts were lost with a session since the last flush. One
         that came too late counts as confirmed: only `settle()` of a message tells that it had no effect."""
-        self._pump.check()
-        with self._pump.lock:
+        self._driver.check()
+        with self._driver.lock:
             for sub in list(self._session.subscriptions.values()):
                 self._session.flush(sub)
         timeout = patience(timeout)
-        done = self._pump.wait(lambda: self._session.settled or self._session.error, timeout)
-        with self._pump.lock:
-            self._pump.flushed(done, timeout)
+        done = self._driver.wait(lambda: self._session.settled or self._session.error, timeout)
+        with self._driver.lock:
+            self._driver.flushed(done, timeout)
 
     def cancel(
         self, id: int | Receipt | None = None, *, name: str | None = None, timeout: Seconds | None = ANSWER_S
@@ -244,7 +244,7 @@ class Publishing(Base):
     def _make_room(self, timeout: Seconds | None) -> None:
         timeout = patience(timeout)
         if self._publisher.full:
-            room = self._pump.wait(lambda: not self._publisher.full or self._session.error, timeout)
-            self._pump.check()
+            room = self._driver.wait(lambda: not self._publisher.full or self._session.error, timeout)
+            self._driver.check()
             if not room:
-                raise self._pump.too_late("the publish buffer stayed full", timeout)
+                raise self._driver.too_late("the publish buffer stayed full", timeout)

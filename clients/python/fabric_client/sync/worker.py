@@ -12,9 +12,9 @@ from fabric_client.core.message import Message
 from fabric_client.core.refresh import Refresh
 from fabric_client.core.requests import Request, Responder
 from fabric_client.core.subscription import Subscription
-from fabric_client.core.work_queue import Bench, check_ran, give_back, report
-from fabric_client.io.shifts import Shift
-from fabric_client.sync.driver import Pump
+from fabric_client.core.work_queue import WorkQueue, check_ran, give_back, report
+from fabric_client.io.handler_runs import HandlerRun
+from fabric_client.sync.driver import SyncDriver
 
 POLL_S: Final = 0.01
 
@@ -22,22 +22,22 @@ OnRefresh = Callable[[Refresh], object]
 
 
 def work(
-    pump: Pump,
+    driver: SyncDriver,
     sub: Subscription,
     call: Callable[[Message], Any],
     concurrency: int,
     count: int | None,
     timeout: float | None,
     on_refresh: OnRefresh | None,
-    shift: Shift,
+    run: HandlerRun,
 ) -> int:
     """Run the handler on every message until `count`, or nothing came for `timeout` seconds; how many it was."""
-    bench = Bench(sub, concurrency, count)
+    queue = WorkQueue(sub, concurrency, count)
     finished: deque[Message] = deque()
     refresh: Refresh | None = None
 
     def handle(message: Message) -> None:
-        shift.crew.add(get_ident())
+        run.workers.add(get_ident())
         try:
             if sub.stopped:
                 give_back(message)
@@ -49,42 +49,42 @@ def work(
             report(message, error)
         finally:
             finished.append(message)
-            pump.poke()
+            driver.wake_waiters()
 
     with ThreadPoolExecutor(concurrency, "fabric-worker") as pool:
         try:
             while True:
                 while finished:
-                    bench.done(finished.popleft())
+                    queue.done(finished.popleft())
                 is_open = True
-                while is_open and bench.can_begin:
-                    is_open = not sub.careful or pump.may_begin(sub, bench.first, timeout)
-                    if is_open and (message := bench.next()) is not None:
+                while is_open and queue.can_begin:
+                    is_open = not sub.careful or driver.may_begin(sub, queue.first, timeout)
+                    if is_open and (message := queue.next()) is not None:
                         pool.submit(handle, message)
                 if sub.over:
-                    sub.complain()
-                if sub.over or bench.over or not is_open:
+                    sub.raise_error()
+                if sub.over or queue.over or not is_open:
                     break
-                if refresh is not None and bench.idle:
+                if refresh is not None and queue.idle:
                     refresh.tell(on_refresh)
                     refresh = None
-                if refresh is None and bench.hungry:
-                    item = pump.next_item(sub, None if bench.running else timeout, lambda: finished)
+                if refresh is None and queue.wants_more:
+                    item = driver.next_item(sub, None if queue.running else timeout, lambda: finished)
                     if isinstance(item, Refresh):
                         refresh = item
                     elif item is not None:
-                        bench.add(item)
-                    elif not finished and bench.idle:
+                        queue.add(item)
+                    elif not finished and queue.idle:
                         break
-                elif not pump.wait(lambda: finished or sub.over, None):
+                elif not driver.wait(lambda: finished or sub.over, None):
                     time.sleep(POLL_S)  # the client was closed: what has begun may end nevertheless
         finally:
-            bench.release()
+            queue.release()
             try:
                 pool.shutdown(wait=True)  # what has begun may end, and give its verdict
             finally:
-                pump.drop(sub)
-    return bench.begun
+                driver.drop(sub)
+    return queue.begun
 
 
 def answer(request: Request, handler: Callable[[Request], Any]) -> None:
@@ -103,31 +103,31 @@ def answer(request: Request, handler: Callable[[Request], Any]) -> None:
 
 
 def respond(
-    pump: Pump,
+    driver: SyncDriver,
     sub: Responder,
     handler: Callable[[Request], Any],
     concurrency: int,
     count: int | None,
     timeout: float | None,
-    shift: Shift,
+    run: HandlerRun,
 ) -> int:
     """Answer requests until `count`, or none came for `timeout` seconds; how many it was."""
     begun = 0
     running: set[Request] = set()
 
     def handle(request: Request) -> None:
-        shift.crew.add(get_ident())
+        run.workers.add(get_ident())
         try:
             answer(request, handler)
         finally:
             running.discard(request)
-            pump.poke()
+            driver.wake_waiters()
 
     with ThreadPoolExecutor(concurrency, "fabric-responder") as pool:
         try:
             while begun != count:
-                pump.wait(lambda: len(running) < concurrency or sub.over, None)
-                request = pump.next_request(sub, timeout)
+                driver.wait(lambda: len(running) < concurrency or sub.over, None)
+                request = driver.next_request(sub, timeout)
                 if request is None:
                     break
                 running.add(request)
@@ -137,5 +137,5 @@ def respond(
             try:
                 pool.shutdown(wait=True)
             finally:
-                pump.drop(sub)
+                driver.drop(sub)
     return begun

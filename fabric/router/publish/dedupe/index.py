@@ -22,7 +22,8 @@ from fabric.records import DropIds, Record, SaveIds, SaveSetting, TopicSettings
 from fabric.router.clock import Clock
 from fabric.router.publish.dedupe.segment import BUCKET, BUCKETS, ERA_KEYS, FILTER_BYTES, HASH_BYTES, HEAD, Era, Places
 from fabric.router.publish.dedupe.segment_filter import SPAN_BYTES, SPAN_ERAS, Spans
-from fabric_protocol.block import Block, select
+from fabric_protocol.block import Block
+from fabric_protocol.block_parts import select
 from fabric_protocol.errors import Code, ProtocolError
 from fabric_protocol.runs import runs_of
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from fabric_client.core.transaction import Transaction
 
 
-class Shell(Protocol):
+class SubscriptionDriver(Protocol):
     """What sends and waits in its own manner, blocking or awaiting."""
 
     def commit(self, txn: "Transaction") -> Any:

@@ -1,8 +1,8 @@
-"""Calls of `work` and `respond` that are under way, each a shift: what ends it, and which threads or tasks are at work.
+"""Calls of `work` and `respond` that are under way, each a run: what ends it, and which threads or tasks are at work.
 
 `close()` and SIGTERM end shifts: no handler begins after that, and handlers at work may finish. SIGTERM is listened to
-only where the program does not do so itself, and as long as a shift is under way that was begun in the main thread. A
-program that works in a loop is not meant to begin another shift then: it ends instead.
+only where the program does not do so itself, and as long as a run is under way that was begun in the main thread. A
+program that works in a loop is not meant to begin another run then: it ends instead.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ from typing import Any, Final
 STILL_AT_WORK: Final = "handlers are still at work: their messages go back to their groups when the client is closed"
 
 
-class Shift:
+class HandlerRun:
     """One call of `work` or `respond`."""
 
-    __slots__ = ("_end", "crew", "is_over")
+    __slots__ = ("_end", "is_over", "workers")
 
     def __init__(self) -> None:
-        self.crew: set[Hashable] = set()  # threads or tasks that are, or were, at work in it
+        self.workers: set[Hashable] = set()  # threads or tasks that are, or were, at work in it
         self.is_over = False  # no handler is to begin any more
         self._end: Callable[[], None] | None = None
 
@@ -37,31 +37,31 @@ class Shift:
             self._end()
 
 
-class Shifts:
+class HandlerRuns:
     """The shifts of one client."""
 
     def __init__(self) -> None:
-        self._running: set[Shift] = set()
+        self._running: set[HandlerRun] = set()
         self._terminated = False
 
     @contextlib.contextmanager
-    def begin(self, member: Hashable, wake: Callable[[], None]) -> Iterator[Shift]:
-        """A shift for the time of the `with` block, in a thread or task; `wake` tells callers that wait of its end."""
+    def begin(self, member: Hashable, wake: Callable[[], None]) -> Iterator[HandlerRun]:
+        """A run for the time of the `with` block, in a thread or task; `wake` tells callers that wait of its end."""
         if self._terminated:
             raise SystemExit(0)
-        shift = Shift()
-        shift.crew.add(member)
-        self._running.add(shift)
+        run = HandlerRun()
+        run.workers.add(member)
+        self._running.add(run)
         try:
-            with _listening(shift, self._terminate):
-                yield shift
+            with _listening(run, self._terminate):
+                yield run
         finally:
-            self._running.discard(shift)
+            self._running.discard(run)
             wake()
 
     def others(self, member: Hashable) -> bool:
         """Whether shifts are under way that a thread or task is no part of."""
-        return any(member not in shift.crew for shift in list(self._running))
+        return any(member not in run.workers for run in list(self._running))
 
     def _terminate(self) -> None:
         self._terminated = True
@@ -69,30 +69,30 @@ class Shifts:
 
 # SIGTERM.
 
-_shifts: dict[Shift, Callable[[], None]] = {}  # of all clients of this process, and what is called besides
+_runs: dict[HandlerRun, Callable[[], None]] = {}  # of all clients of this process, and what is called besides
 
 
 @contextlib.contextmanager
-def _listening(shift: Shift, terminate: Callable[[], None]) -> Iterator[None]:
-    _shifts[shift] = terminate
+def _listening(run: HandlerRun, terminate: Callable[[], None]) -> Iterator[None]:
+    _runs[run] = terminate
     if _is_main() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _heard)
     try:
         yield
     finally:
-        del _shifts[shift]
-        if not _shifts and _is_main() and signal.getsignal(signal.SIGTERM) is _heard:
+        del _runs[run]
+        if not _runs and _is_main() and signal.getsignal(signal.SIGTERM) is _heard:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _heard(number: int, frame: Any) -> None:
-    """End all shifts. A second signal ends the program at once, and so does the first where no shift is left."""
+    """End all shifts. A second signal ends the program at once, and so does the first where no run is left."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if not _shifts:
+    if not _runs:
         signal.raise_signal(signal.SIGTERM)
-    for shift, terminate in list(_shifts.items()):
+    for run, terminate in list(_runs.items()):
         terminate()
-        shift.end()
+        run.end()
 
 
 def _is_main() -> bool:

@@ -10,8 +10,8 @@ import pytest
 import fabric_client
 from fabric.hub import Hub
 from fabric_client import BadMessage, Client, FabricError, PublishRefused
-from fabric_client.core import sayable
-from fabric_client.core.outgoing import Fit
+from fabric_client.core import wire_values
+from fabric_client.core.outgoing import Prepared
 from fabric_client.core.ticket import Ticket
 from fabric_protocol import messages as m
 from tests.clients.real import another, eventually
@@ -159,8 +159,8 @@ def test_a_message_that_cannot_be_encoded_fails_alone() -> None:
     (first,) = desk.pump()
     good, also_good = desk.put("good"), None
     bad = Ticket()
-    desk.publisher.put(Fit("t", b"bad", b"", b"", {"h": ODD}, 100), desk.publisher.gather.options, bad)
-    desk.publisher.put(Fit("t", b"bad and unattended", b"", b"", {"h": 7}, 100), desk.publisher.gather.options)  # type: ignore[dict-item]
+    desk.publisher.put(Prepared("t", b"bad", b"", b"", {"h": ODD}, 100), desk.publisher.open_block.options, bad)
+    desk.publisher.put(Prepared("t", b"bad and unattended", b"", b"", {"h": 7}, 100), desk.publisher.open_block.options)  # type: ignore[dict-item]
     also_good = desk.put("also good")
     desk.confirm(first)
     sent = desk.pump()
@@ -175,7 +175,7 @@ def test_a_message_that_cannot_be_encoded_fails_alone() -> None:
 
 
 def test_a_call_that_cannot_be_encoded_fails_alone(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sayable, "message", lambda said: said)
+    monkeypatch.setattr(wire_values, "message", lambda said: said)
     with another(hub) as fab:
         with pytest.raises(BadMessage, match="encoded"):
             fab.info("group", name=ODD)
@@ -185,13 +185,13 @@ def test_a_call_that_cannot_be_encoded_fails_alone(hub: Hub, monkeypatch: pytest
 def test_a_publish_that_cannot_be_encoded_fails_alone() -> None:
     session = live_session()
     ticket = Ticket()
-    session.publisher.put(Fit("t", b"x", b"", b"", None, 100), session.publisher.gather.options, ticket)
+    session.publisher.put(Prepared("t", b"x", b"", b"", None, 100), session.publisher.open_block.options, ticket)
     session.tick(0.0)
     (publish,) = session.out
-    session.unsayable(publish, ValueError("odd"))
+    session.encode_failed(publish, ValueError("odd"))
     with pytest.raises(PublishRefused, match="odd"):
         ticket.result()
-    session.unsayable(m.Ping(0), ValueError("odd"))
+    session.encode_failed(m.Ping(0), ValueError("odd"))
     assert session.live
 
 

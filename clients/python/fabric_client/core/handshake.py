@@ -1,0 +1,52 @@
+"""HELLO and WELCOME: how a client introduces itself, and what lets it resume its session on another connection."""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from fabric_client.core import wire_values
+from fabric_client.errors import BadMessage
+from fabric_protocol import messages as m
+from fabric_protocol.messages import PROTOCOL_VERSION
+
+
+class Handshake:
+    """The names of client and producer, and what the last WELCOME said of the session."""
+
+    __slots__ = ("_epoch", "_token", "hello_rid", "hub", "name", "producer")
+
+    def __init__(self, name: str, producer: str | None) -> None:
+        self.name = wire_values.text(name, "name")
+        if producer is not None and not wire_values.text(producer, "producer"):
+            raise BadMessage("producer is a name, not an empty text", "leave it out for a producer without a name")
+        self.producer = producer or f"producer-{uuid.uuid4().hex}"
+        # A given name must be claimed from an earlier program; a random name has no earlier epoch.
+        self._epoch: int | None = None if producer else 1
+        self._token = b""  # the hub's name for this session; a secret
+        self.hello_rid = 0
+        self.hub: Mapping[str, Any] = {}  # the fields of the last WELCOME
+
+    def hello(self, rid: int, heartbeat_s: float, ttl_s: float, seen: list[list[int]]) -> m.Hello:
+        """The HELLO of a new connection. `seen` has each channel with the last ordinal that arrived."""
+        self.hello_rid = rid
+        fields: dict[str, Any] = {
+            "proto": PROTOCOL_VERSION,
+            "client": self.name,
+            "hb_ms": round(heartbeat_s * 1000),
+            "ttl_ms": round(ttl_s * 1000),
+            "producer": {"name": self.producer},
+        }
+        if self._epoch is not None:
+            fields["producer"]["epoch"] = self._epoch
+        if self._token:
+            fields["resume"] = {"session": self._token, "subs": seen}
+        return m.Hello(rid, fields)
+
+    def welcomed(self, fields: Mapping[str, Any]) -> bool:
+        """Take over the fields of a WELCOME. True if the hub has the same journal as before."""
+        same_journal = not self.hub or self.hub.get("journal") == fields.get("journal")
+        self.hub = fields
+        self._token = fields["session"]
+        producer = fields.get("producer") or {}
+        self._epoch = producer.get("epoch", self._epoch)
+        return same_journal
