@@ -12,7 +12,7 @@ import pytest
 import fabric_client
 from fabric.cli.support.hub_process import HubProcess
 from fabric.demo.run import Demo
-from fabric_client.sync import driver
+from fabric_client.sync import caller_runs
 from tests.cli.conftest import Fabric
 from tests.patience import PATIENCE_S
 
@@ -119,10 +119,10 @@ def test_a_program_waits_once_for_all_its_clients(monkeypatch: pytest.MonkeyPatc
 
     publisher = SimpleNamespace(unconfirmed=1)
     one = SimpleNamespace(wait=wait, stop=lambda: None, session=SimpleNamespace(publisher=publisher, settled=False))
-    monkeypatch.setattr(driver, "_drivers", [one, one, one])
-    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    driver._at_exit()
-    assert allowed == [driver.EXIT_S, 0.0, 0.0]
+    monkeypatch.setattr(caller_runs, "_drivers", [one, one, one])
+    monkeypatch.setattr(caller_runs, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    caller_runs._at_exit()
+    assert allowed == [caller_runs.EXIT_S, 0.0, 0.0]
 
 
 ASKING = [("get", "a"), ("info",), ("group", "list"), ("group", "pause", "g"), ("topic", "list"), ("queue", "list"),
