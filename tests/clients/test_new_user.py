@@ -14,8 +14,8 @@ import pytest
 import fabric_client
 from fabric.hub import Hub
 from fabric_client import AsyncClient, Client, HubError, Message, Request, Transaction
+from fabric_client.core.handlers import caller, check_handler, is_async
 from fabric_client.core.verdict_exceptions import patience, seconds
-from fabric_client.core.work_queue import caller, check_handler, is_async
 from fabric_protocol.errors import FabricError
 from tests.clients.real import another, eventually, running
 from tests.patience import PATIENCE_S

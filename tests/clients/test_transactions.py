@@ -31,6 +31,8 @@ class Desk:
         assert isinstance(sub, m.Subscribe)
         self.session.receive(m.Ok(sub.chan, sub.rid, {"group": "g", "lease_ms": 30_000}), 0.0)
 
+    def verdicts(self, sub: Subscription, urgent: bool) -> None: ...
+
     def commit(self, txn: Transaction) -> None:
         if not txn.publishes:
             self.settle(txn.batch, txn.index, (Verdict.ACK, None), None)

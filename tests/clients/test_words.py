@@ -9,10 +9,11 @@ import pytest
 from fabric.records import GroupSettings
 from fabric_client.admin import Admin
 from fabric_client.core.batch import Batch
+from fabric_client.core.handlers import caller
 from fabric_client.core.message import Message
 from fabric_client.core.subscription import Subscription
 from fabric_client.core.verdict_exceptions import Reject, Release, Retry, check_on_error, decision, retry_argument
-from fabric_client.core.work_queue import WorkQueue, caller
+from fabric_client.core.work_queue import WorkQueue
 from fabric_client.options import group_fields, position, subscription_maker
 from fabric_protocol import block
 from fabric_protocol import messages as m
@@ -119,20 +120,22 @@ def test_positions() -> None:
             position(wrong)  # type: ignore[arg-type]
 
 
-class Engine:
+class NoDriver:
     def verdicts(self, sub: Subscription, urgent: bool) -> None: ...
 
     def commit(self, txn: object) -> None: ...
 
+    def settle(self, batch: object, index: int | None, decision: object, timeout: float | None) -> None: ...
+
 
 def test_how_much_is_worked_on_at_once_is_declared() -> None:
-    make = subscription_maker(Engine(), ["a"], group="g", concurrency=7, settings={"order": "strict"})
+    make = subscription_maker(NoDriver(), ["a"], group="g", concurrency=7, settings={"order": "strict"})
     assert make(3).request == {"patterns": ["a"], "group": "g", "concurrency": 7, "order": "strict"}
-    assert "concurrency" not in subscription_maker(Engine(), ["a"], group=None, settings={})(3).request
-    assert subscription_maker(Engine(), ["a"], group="g", batches=True, settings={})(3).request["batches"] is True
+    assert "concurrency" not in subscription_maker(NoDriver(), ["a"], group=None, settings={})(3).request
+    assert subscription_maker(NoDriver(), ["a"], group="g", batches=True, settings={})(3).request["batches"] is True
     for wrong in (0, 65_537, True):
         with pytest.raises(FabricError, match="concurrency"):
-            subscription_maker(Engine(), ["a"], group="g", concurrency=wrong, settings={})
+            subscription_maker(NoDriver(), ["a"], group="g", concurrency=wrong, settings={})
 
 
 # Administration.

@@ -8,11 +8,12 @@
             with msg:                                       # ack on leaving, retry when the body raised
                 charge(msg.data["id"])
 
-`connect` gives the blocking `Client`, `aconnect` its asyncio twin, with the same words.
+`connect` gives the blocking `Client`, `aconnect` the `AsyncClient` with the same methods. The asyncio half is imported
+when it is first used, because the import of asyncio takes long.
 """
 
-from fabric_client.aio.client import AsyncClient, aconnect
-from fabric_client.aio.consumer import AsyncConsumer
+from typing import TYPE_CHECKING
+
 from fabric_client.core.batch import Batch
 from fabric_client.core.message import Message
 from fabric_client.core.receipt import Receipt, Scheduled
@@ -49,6 +50,10 @@ from fabric_client.options import GroupOptions, PublishOptions, QueueOptions, To
 from fabric_client.sync.client import Client, connect
 from fabric_client.sync.consumer import Consumer
 from fabric_protocol.errors import FabricError
+
+if TYPE_CHECKING:
+    from fabric_client.aio.client import AsyncClient, aconnect
+    from fabric_client.aio.consumer import AsyncConsumer
 
 __all__ = [
     "AsyncClient",
@@ -97,3 +102,21 @@ __all__ = [
     "aconnect",
     "connect",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name in ("AsyncClient", "AsyncConsumer", "aconnect"):
+        from fabric_client.aio import client, consumer
+
+        found = {
+            "AsyncClient": client.AsyncClient,
+            "AsyncConsumer": consumer.AsyncConsumer,
+            "aconnect": client.aconnect,
+        }
+        globals().update(found)
+        return found[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

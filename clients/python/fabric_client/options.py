@@ -10,6 +10,7 @@ from fabric_client.core import wire_values
 from fabric_client.core.arguments import Moment, check_whole, due_us, microseconds, patterns_of
 from fabric_client.core.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Options, Prepared, level_of, prepare
 from fabric_client.core.subscription import PREFETCH, Subscription
+from fabric_client.core.subscription_driver import SubscriptionDriver
 from fabric_client.core.verdict_exceptions import OnError, Seconds, check_on_error, milliseconds, patience, seconds
 from fabric_client.errors import BadMessage
 from fabric_protocol import block
@@ -230,7 +231,7 @@ def _percent(part: Any) -> int:
 
 
 def subscription_maker(
-    driver: Any,
+    driver: SubscriptionDriver,
     patterns: Sequence[str],
     *,
     group: str | None,
@@ -243,7 +244,7 @@ def subscription_maker(
     on_error: OnError = "retry",
     settings: Mapping[str, Any],
 ) -> Callable[[int], Subscription]:
-    """A function that builds the subscription once its channel is known."""
+    """A function that builds the subscription for a channel."""
     if not patterns and group is None:
         raise FabricError("nothing to consume", "name at least one pattern, or a group that exists")
     if prefetch is not None:
@@ -254,33 +255,34 @@ def subscription_maker(
     if patterns:
         request["patterns"] = patterns_of(patterns)
     if group is not None:
-        request["group"] = group
-        request["concurrency"] = check_concurrency(concurrency)
-        if batches:
-            request["batches"] = True
-        if fetching:
-            request["unsure"] = CONCURRENCY_MAX  # the program has all it has fetched, and begins it in any order
+        request |= _member_fields(group, concurrency, batches, fetching)
     if start is not None:
         request["start"] = position(start)
     check_on_error(on_error)
     least = None
     if prefetch is None and group is not None and not fetching:
         least = BATCH_LEAST if batches else 2 * concurrency
+    return lambda chan: Subscription(
+        chan,
+        request,
+        prefetch=prefetch or max(PREFETCH, least or 0),
+        least=least,
+        count_max=count,
+        fetching=fetching,
+        on_error=on_error,
+        hook=driver.verdicts,
+        driver=driver,
+    )
 
-    def make(chan: int) -> Subscription:
-        return Subscription(
-            chan,
-            request,
-            prefetch=prefetch or max(PREFETCH, least or 0),
-            least=least,
-            count_max=count,
-            fetching=fetching,
-            on_error=on_error,
-            hook=driver.verdicts,
-            driver=driver,
-        )
 
-    return make
+def _member_fields(group: str, concurrency: int, batches: bool, fetching: bool) -> dict[str, Any]:
+    """The fields of SUB for a member of a group."""
+    fields: dict[str, Any] = {"group": group, "concurrency": check_concurrency(concurrency)}
+    if batches:
+        fields["batches"] = True
+    if fetching:
+        fields["unsure"] = CONCURRENCY_MAX  # the program holds all it has fetched, and begins it in any order
+    return fields
 
 
 class FetchRequest(NamedTuple):

@@ -11,6 +11,7 @@ from fabric_client.aio import worker as async_worker
 from fabric_client.aio.base import AsyncBase
 from fabric_client.aio.consumer import AsyncConsumer
 from fabric_client.core.arguments import Moment, patterns_of
+from fabric_client.core.handlers import check_handler
 from fabric_client.core.inbox import Inbox, addressed, inbox_settings, inbox_topic
 from fabric_client.core.message import Message
 from fabric_client.core.reading import Reading
@@ -18,7 +19,6 @@ from fabric_client.core.requests import Reply, Request, next_reply, request_fiel
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.unconfirmed import Pending
 from fabric_client.core.verdict_exceptions import Seconds, patience, seconds
-from fabric_client.core.work_queue import check_handler
 from fabric_client.io.handler_runs import HandlerRuns
 from fabric_client.options import ANSWER_S, REQUEST_GRACE_S, check_concurrency, message_of, subscription_maker
 from fabric_protocol import messages as m

@@ -1,7 +1,7 @@
 """What all parts of the asyncio client stand on."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fabric_client.aio.driver import AsyncDriver
 from fabric_client.core.calls import Call
@@ -9,6 +9,8 @@ from fabric_client.core.subscription import Subscription
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.verdict_exceptions import Seconds, patience
 from fabric_protocol import messages as m
+
+S = TypeVar("S", bound=Subscription)
 
 
 class AsyncBase:
@@ -40,14 +42,14 @@ class AsyncBase:
         """What the hub answers to an INFO."""
         return dict(await self._ask(lambda rid: m.Info(rid, fields), timeout, f"no answer to info({fields['what']!r})"))
 
-    def _begin(self, make: Callable[[int], Subscription], ticket: Ticket) -> Any:
+    def _begin(self, make: Callable[[int], S], ticket: Ticket) -> S:
         """Open a subscription; the ticket is done when the hub has accepted it."""
         self._driver.check()
         sub = self._driver.session.subscribe(make, ticket)
         self._driver.run_turn()
         return sub
 
-    async def _open(self, make: Callable[[int], Subscription], timeout: float) -> Any:
+    async def _open(self, make: Callable[[int], S], timeout: float) -> S:
         """Open a subscription, and wait until the hub has accepted it."""
         ticket = Ticket()
         sub = self._begin(make, ticket)

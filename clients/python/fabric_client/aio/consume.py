@@ -11,12 +11,12 @@ from fabric_client.aio.consumer import AsyncConsumer, OnRefresh
 from fabric_client.core.arguments import patterns_of
 from fabric_client.core.batch import Batch
 from fabric_client.core.fetchers import Fetchers, fetched
+from fabric_client.core.handlers import caller, check_on_refresh
 from fabric_client.core.message import Message
 from fabric_client.core.session import Session
 from fabric_client.core.subscription import Subscription
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.verdict_exceptions import OnError, Seconds, patience
-from fabric_client.core.work_queue import caller, check_on_refresh
 from fabric_client.io.handler_runs import HandlerRuns
 from fabric_client.options import (
     ANSWER_S,

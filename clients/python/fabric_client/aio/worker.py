@@ -5,18 +5,18 @@ import contextlib
 import contextvars
 import functools
 import inspect
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from fabric_client.aio.consumer import OnRefresh, tell
 from fabric_client.aio.driver import AsyncDriver
+from fabric_client.core.handlers import check_ran, is_async, report
 from fabric_client.core.message import Message
-from fabric_client.core.refresh import Refresh
 from fabric_client.core.requests import Request, Responder
 from fabric_client.core.subscription import Subscription
-from fabric_client.core.work_queue import WorkQueue, check_ran, give_back, is_async, report
+from fabric_client.core.work_loop import Step, WorkLoop
+from fabric_client.core.work_queue import give_back
 from fabric_client.io.handler_runs import HandlerRun
 
 T = TypeVar("T")
@@ -33,83 +33,82 @@ async def work(
     on_refresh: OnRefresh | None,
     run: HandlerRun,
 ) -> int:
-    """Run the handler on every message until `count`, or nothing came for `timeout` seconds; how many it was."""
-    queue = WorkQueue(sub, concurrency, count)
-    finished: deque[Message] = deque()
-    tasks: set[asyncio.Task[None]] = set()
-    refresh: Refresh | None = None
-
+    """Run the handler on every message until `count`, or until none came for `timeout` seconds; returns how many."""
+    loop = WorkLoop(sub, concurrency, count)
+    queue = loop.queue
     threads = None if is_async(call) else Threads(concurrency)
+    tasks: set[asyncio.Task[None]] = set()
 
     async def handle(message: Message) -> None:
         try:
-            if sub.stopped:
-                give_back(message)
-                return
-            async with message:
-                result = call(message) if threads is None else await threads.run(call, message)
-                if inspect.isawaitable(result):
-                    await result
-                elif result is not None:
-                    check_ran(result)
-        except Exception as error:
-            report(message, error)
+            await _handle(message, call, sub, threads)
         finally:
-            finished.append(message)
+            loop.finished.append(message)
             driver.run_turn()
 
     try:
-        while True:
-            while finished:
-                queue.done(finished.popleft())
-            is_open = True
-            while is_open and queue.can_begin:
-                is_open = not sub.careful or await driver.may_begin(sub, queue.first, timeout)
-                if is_open and (message := queue.next()) is not None:
+        while (step := loop.step()) is not Step.END:
+            if step is Step.BEGIN:
+                allowed = not sub.careful or await driver.may_begin(sub, queue.first, timeout)
+                if (message := loop.begin(allowed)) is not None:
                     task = asyncio.create_task(handle(message))
-                    for workers in (tasks, run.workers):
-                        workers.add(task)
-                        task.add_done_callback(workers.discard)
-            if sub.over:
-                sub.raise_error()
-            if sub.over or queue.over or not is_open:
-                break
-            if refresh is not None and queue.idle:
-                await tell(refresh, on_refresh)
-                refresh = None
-            if refresh is None and queue.wants_more:
-                item = await driver.next_item(sub, None if queue.running else timeout, lambda: finished)
-                if isinstance(item, Refresh):
-                    refresh = item
-                elif item is not None:
-                    queue.add(item)
-                elif not finished and queue.idle:
-                    break
-            elif not await driver.wait(lambda: finished or sub.over, None):
-                await asyncio.sleep(POLL_S)  # the client was closed: what has begun may end nevertheless
+                    for group in (tasks, run.workers):
+                        group.add(task)
+                        task.add_done_callback(group.discard)
+            elif step is Step.REFRESH:
+                await tell(loop.take_refresh(), on_refresh)
+            elif step is Step.TAKE:
+                loop.add(await driver.next_item(sub, None if queue.running else timeout, loop.has_finished))
+            elif not await driver.wait(loop.must_look, None):
+                await asyncio.sleep(POLL_S)  # the client was closed: running handlers may finish nevertheless
     except asyncio.CancelledError:
         for task in tasks:
             task.cancel()
         raise
     finally:
         queue.release()
-        try:
-            await asyncio.gather(*tasks, return_exceptions=True)  # what has begun may end, and give its verdict
-        finally:
-            if threads is not None:
-                threads.close()
-            driver.drop(sub)
+        await _finish(driver, sub, tasks, threads)
     return queue.begun
 
 
+async def _handle(
+    message: Message, call: Callable[[Message], Any], sub: Subscription, threads: "Threads | None"
+) -> None:
+    """Run the handler on a message, and give its verdict."""
+    try:
+        if sub.stopped:
+            give_back(message)
+            return
+        async with message:
+            result = call(message) if threads is None else await threads.run(call, message)
+            if inspect.isawaitable(result):
+                await result
+            elif result is not None:
+                check_ran(result)
+    except Exception as error:
+        report(message, error)
+
+
+async def _finish(
+    driver: AsyncDriver, sub: Subscription, tasks: "set[asyncio.Task[None]]", threads: "Threads | None"
+) -> None:
+    """Wait for running handlers, which give their verdicts, and unsubscribe."""
+    try:
+        await asyncio.gather(*tasks, return_exceptions=True)
+    finally:
+        if threads is not None:
+            threads.close()
+        driver.drop(sub)
+
+
 class Threads:
-    """Runs plain functions, so many at once, without holding up the event loop."""
+    """Runs plain functions in up to `count` threads, without blocking the event loop."""
 
     def __init__(self, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, "fabric-worker")
 
     async def run(self, call: Callable[[T], Any], argument: T) -> Any:
-        """The result of the call. A thread cannot be stopped: although the task is cancelled, the call may end."""
+        """The result of the call. A thread cannot be stopped: after a cancel the call still runs to its end."""
         context = contextvars.copy_context()
         future = asyncio.get_running_loop().run_in_executor(self._pool, context.run, call, argument)
         while not future.done():
@@ -122,7 +121,7 @@ class Threads:
 
 
 def _replied(handler: Callable[[Request], Any], request: Request) -> Any:
-    """What a plain function answers; a generator is gone through here, in its thread."""
+    """The result of a plain function; the replies of a generator are sent here, in its thread."""
     result = handler(request)
     if not inspect.isgenerator(result):
         return result
@@ -133,7 +132,7 @@ def _replied(handler: Callable[[Request], Any], request: Request) -> Any:
 
 
 async def answer(request: Request, handler: Callable[[Request], Any], threads: Threads | None) -> None:
-    """Run a handler on a request. What it returns is the answer; a generator gives several."""
+    """Run a handler on a request. Its result is the reply; a generator gives several."""
     try:
         if threads is None:
             result = handler(request)
@@ -162,7 +161,7 @@ async def respond(
     timeout: float | None,
     run: HandlerRun,
 ) -> int:
-    """Answer requests until `count`, or none came for `timeout` seconds; how many it was."""
+    """Answer requests until `count`, or until none came for `timeout` seconds; returns how many."""
     begun = 0
     tasks: set[asyncio.Task[None]] = set()
     threads = None if is_async(handler) else Threads(concurrency)
@@ -188,10 +187,5 @@ async def respond(
             task.cancel()
         raise
     finally:
-        try:
-            await asyncio.gather(*tasks, return_exceptions=True)
-        finally:
-            if threads is not None:
-                threads.close()
-            driver.drop(sub)
+        await _finish(driver, sub, tasks, threads)
     return begun

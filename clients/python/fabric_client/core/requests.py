@@ -14,6 +14,7 @@ from fabric_client.core.batch import Batch
 from fabric_client.core.message import Message
 from fabric_client.core.outgoing import check_topic, prepare
 from fabric_client.core.subscription import Subscription
+from fabric_client.core.subscription_driver import SubscriptionDriver
 from fabric_client.core.verdict_exceptions import milliseconds
 from fabric_client.errors import RemoteError
 from fabric_protocol import block
@@ -161,7 +162,7 @@ def request_fields(timeout: float, replies_max: int | None) -> dict[str, Any]:
 
 
 def responder_maker(
-    driver: Any, patterns: Sequence[str], group: str | None, concurrency: int
+    driver: SubscriptionDriver, patterns: Sequence[str], group: str | None, concurrency: int
 ) -> Callable[[int], Responder]:
     """A function that builds the subscription to requests once its channel is known."""
     request: dict[str, Any] = {"patterns": patterns_of(patterns), "respond": True, "concurrency": concurrency}

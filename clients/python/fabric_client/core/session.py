@@ -15,7 +15,7 @@ The one idea to hold while reading: publishes, subscriptions and open calls outl
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fabric_client.core import begun, wire_values
 from fabric_client.core.calls import Call, Calls
@@ -35,6 +35,8 @@ from fabric_protocol import messages as m
 from fabric_protocol.errors import BlockError, Code, FabricError
 
 log = logging.getLogger("fabric_client")
+
+S = TypeVar("S", bound=Subscription)
 
 BACKOFF_S: Final = (0.05, 2.0)  # first and longest pause before a new socket; each is jittered
 
@@ -88,8 +90,7 @@ class Session:
         self.publisher.disconnected()
         for sub in self.subscriptions.values():
             sub.careful = sub.settles
-        pause = min(BACKOFF_S[1], BACKOFF_S[0] * 2.0 ** min(self._attempt, 10))
-        self.reopen_at = now + pause * (0.5 + self._random())
+        self.reopen_at = now + min(BACKOFF_S[1], BACKOFF_S[0] * 2.0 ** min(self._attempt, 10)) * (0.5 + self._random())
         self._attempt += 1
 
     def postpone(self, now: float, why: str) -> None:
@@ -128,12 +129,11 @@ class Session:
         """Ignore the answer to a call: its caller has stopped waiting."""
         self.calls.pop(call.rid)
 
-    def subscribe(self, make: Callable[[int], Subscription], ticket: Ticket) -> Subscription:
+    def subscribe(self, make: Callable[[int], S], ticket: Ticket) -> S:
         """Open a subscription; `make` builds it for a free channel."""
-        chan = self.subscriptions.free()
-        sub = make(chan)
+        sub = make(self.subscriptions.free())
         wire_values.message(sub.subscribe(0))
-        self.subscriptions[chan] = sub
+        self.subscriptions[sub.chan] = sub
         sub.acks.unsettled = self.unsettled
         self._call_subscribe(sub, ticket)
         return sub

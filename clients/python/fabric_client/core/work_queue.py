@@ -1,35 +1,28 @@
-"""Which message may be handled next, when several are handled at once. Shared by both twins; no threads, no waiting.
+"""The messages that wait for a handler of `work`, and the order in which handlers get them.
 
-In an ordered group the hub sends several messages of a key ahead; here they wait for one another, so that the handler
-sees one of them at a time, in order.
+In an ordered group the hub sends several messages of a key ahead; here each waits for the message before it, so that
+handlers get the messages of a key one at a time, in order.
 """
 
 import contextlib
-import inspect
-import logging
 from collections import deque
-from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any
 
 from fabric_client.core.batch import Batch
 from fabric_client.core.message import Message
 from fabric_client.core.subscription import Subscription
-from fabric_client.errors import Closed, Stale
-from fabric_protocol.errors import FabricError
-
-log = logging.getLogger("fabric_client")
+from fabric_client.errors import Closed
 
 
 class WorkQueue:
-    """Messages that wait for a handler, and how many handlers are at work."""
+    """Messages that wait for a handler, and how many handlers are running."""
 
     def __init__(self, sub: Subscription, concurrency: int, count: int | None) -> None:
         self._sub = sub
         self._concurrency = concurrency
-        self._left = count  # how many may still begin
-        self._ready: list[tuple[int, int, Message]] = []  # a heap: the oldest delivery first, as the hub thinks
-        self._queues: dict[bytes, deque[Message]] = {}  # by key: behind a message that is ready or being handled
+        self._left = count  # messages that may still begin; None: any number
+        self._ready: list[tuple[int, int, Message]] = []  # a heap, oldest delivery first: the hub assumes this order
+        self._queues: dict[bytes, deque[Message]] = {}  # by key: wait for a message that is ready or running
         self.begun = 0
         self.running = 0
 
@@ -44,7 +37,7 @@ class WorkQueue:
                 self._push(message)
 
     def next(self) -> Message | None:
-        """A message to begin with now."""
+        """The next message for a handler, if one may begin now."""
         while self.can_begin:
             message = heappop(self._ready)[-1]
             if message.lost:
@@ -58,12 +51,12 @@ class WorkQueue:
         return None
 
     def done(self, message: Message) -> None:
-        """The handler is through with it."""
+        """A handler has finished."""
         self.running -= 1
         self._pass_on(message)
 
     def release(self) -> None:
-        """Nothing more is begun: what waits goes back to the group at once."""
+        """Return all waiting messages to the group at once."""
         waiting = [row[-1] for row in self._ready] + [message for queue in self._queues.values() for message in queue]
         self._ready.clear()
         self._queues.clear()
@@ -76,12 +69,12 @@ class WorkQueue:
 
     @property
     def first(self) -> Batch:
-        """What the next message to begin with belongs to."""
+        """The batch of the next message."""
         return self._ready[0][-1].batch
 
     @property
     def wants_more(self) -> bool:
-        """Whether there is nothing to begin with although someone is free."""
+        """Whether a handler is free and no message is ready."""
         return not self._ready and self.running < self._concurrency and self._left != 0
 
     @property
@@ -90,7 +83,7 @@ class WorkQueue:
 
     @property
     def over(self) -> bool:
-        """Whether as many as wanted have been handled."""
+        """Whether `count` messages have been handled."""
         return self._left == 0 and not self.running
 
     def _push(self, message: Message) -> None:
@@ -113,94 +106,7 @@ class WorkQueue:
 
 
 def give_back(message: Message) -> None:
-    """A message is not begun, and goes to another consumer; with a closed subscription it has gone back already."""
+    """Release a message that was not begun; if the subscription is closed, the hub has it already."""
     if not message.lost:
         with contextlib.suppress(Closed):
             message.release()
-
-
-def caller(handler: Callable[..., Any] | None, *, coroutines: bool = True) -> Callable[[Message], Any]:
-    """A function of the message alone: a handler that takes two arguments gets the message's context as well. A handler
-    that cannot be called with a message is refused here, before the first message is handed to it."""
-    form = "handler(message) or handler(message, context)"
-    required = check_handler(handler, form, 2, coroutines=coroutines, generators=False)
-    assert handler is not None
-    if required < 2:
-        return handler
-    if is_async(handler):
-
-        async def call(message: Message) -> Any:
-            return await handler(message, message.context)
-
-        return call
-    return lambda message: handler(message, message.context)
-
-
-def check_handler(
-    handler: Callable[..., Any] | None,
-    form: str,
-    most: int,
-    *,
-    what: str = "handler",
-    coroutines: bool = True,
-    generators: bool = True,
-) -> int:
-    """How many arguments a handler needs, which may be up to `most`. Raises when it cannot be called in this form, or
-    when the call alone would run nothing of it."""
-    if not callable(handler):
-        raise FabricError(f"{what} {handler!r} is not a function", f"give a function: {form}")
-    if not coroutines and is_async(handler):
-        hint = f"give a plain function, {form}, or use the asyncio client: aconnect()"
-        raise FabricError(f"the {what} is a coroutine function, which the blocking client does not run", hint)
-    if not generators and _is_any(handler, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
-        hint = f"give a function without yield: {form}"
-        raise FabricError(f"the {what} is a generator: to call it runs nothing of it", hint)
-    try:
-        signature = inspect.signature(handler)
-    except (TypeError, ValueError):  # some built-ins do not tell
-        return 1
-    parameters = signature.parameters.values()
-    plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    required = [p for p in plain if p.default is p.empty]
-    named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    if named or len(required) > most or not (plain or takes_any):
-        arguments = signature.replace(return_annotation=signature.empty)
-        raise FabricError(f"the {what} takes {arguments}, which does not fit", f"it is called as {form}")
-    return len(required)
-
-
-def check_on_refresh(hook: Callable[..., Any] | None, *, coroutines: bool = True) -> None:
-    """Raise unless `on_refresh` is a function of the refresh, or nothing."""
-    if hook is not None:
-        form = "on_refresh(refresh)"
-        check_handler(hook, form, 1, what="on_refresh", coroutines=coroutines, generators=False)
-
-
-def check_ran(result: Any) -> None:
-    """Raise when what a handler has returned is work that nothing runs, so that its message is not acked."""
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()  # so that Python does not warn of it besides
-        raise TypeError("the handler returned a coroutine, which the blocking client does not run; use aconnect()")
-    if inspect.isgenerator(result) or inspect.isasyncgen(result):
-        raise TypeError("the handler returned a generator, which nothing runs")
-
-
-def is_async(handler: Callable[..., Any]) -> bool:
-    """Whether calling the handler only makes a coroutine or an async generator, which runs in the event loop."""
-    return _is_any(handler, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-
-
-def _is_any(handler: Callable[..., Any], *kinds: Callable[[object], bool]) -> bool:
-    call = getattr(handler, "__call__", None)  # noqa: B004  an object with an async __call__
-    return any(kind(function) for kind in kinds for function in (handler, call))
-
-
-def report(message: Message, error: Exception) -> None:
-    """A handler failed, or its transaction did. The verdict has been given already; here someone hears of it."""
-    if isinstance(error, Stale):
-        log.warning("%s seq %d was taken back before it was done: %s", message.topic, message.seq, error)
-    else:
-        log.error("the handler failed on %s seq %d, attempt %d", message.topic, message.seq, message.attempt,
-                  exc_info=error)  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any, overload
 
 from fabric_client.admin import Admin
 from fabric_client.core.arguments import Moment, patterns_of
+from fabric_client.core.handlers import check_handler
 from fabric_client.core.inbox import Inbox, addressed, inbox_settings, inbox_topic
 from fabric_client.core.message import Message
 from fabric_client.core.reading import Reading
@@ -14,7 +15,6 @@ from fabric_client.core.requests import Reply, Request, next_reply, request_fiel
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.unconfirmed import Pending
 from fabric_client.core.verdict_exceptions import Seconds, patience, seconds
-from fabric_client.core.work_queue import check_handler
 from fabric_client.io.handler_runs import HandlerRuns
 from fabric_client.options import ANSWER_S, REQUEST_GRACE_S, check_concurrency, message_of, subscription_maker
 from fabric_client.sync import consumer, worker

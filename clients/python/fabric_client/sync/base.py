@@ -1,7 +1,7 @@
 """What all parts of the blocking client stand on."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fabric_client.core.calls import Call
 from fabric_client.core.subscription import Subscription
@@ -9,6 +9,8 @@ from fabric_client.core.ticket import Ticket
 from fabric_client.core.verdict_exceptions import Seconds, patience
 from fabric_client.sync.driver import SyncDriver
 from fabric_protocol import messages as m
+
+S = TypeVar("S", bound=Subscription)
 
 
 class Base:
@@ -40,7 +42,7 @@ class Base:
         """What the hub answers to an INFO."""
         return dict(self._ask(lambda rid: m.Info(rid, fields), timeout, f"no answer to info({fields['what']!r})"))
 
-    def _open(self, make: Callable[[int], Subscription], timeout: float) -> Any:
+    def _open(self, make: Callable[[int], S], timeout: float) -> S:
         """Open a subscription, and wait until the hub has accepted it."""
         self._driver.check()
         ticket = Ticket()

@@ -2,17 +2,18 @@
 
 import inspect
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
 from typing import Any, Final
 
+from fabric_client.core.handlers import check_ran, report
 from fabric_client.core.message import Message
 from fabric_client.core.refresh import Refresh
 from fabric_client.core.requests import Request, Responder
 from fabric_client.core.subscription import Subscription
-from fabric_client.core.work_queue import WorkQueue, check_ran, give_back, report
+from fabric_client.core.work_loop import Step, WorkLoop
+from fabric_client.core.work_queue import give_back
 from fabric_client.io.handler_runs import HandlerRun
 from fabric_client.sync.driver import SyncDriver
 
@@ -31,64 +32,55 @@ def work(
     on_refresh: OnRefresh | None,
     run: HandlerRun,
 ) -> int:
-    """Run the handler on every message until `count`, or nothing came for `timeout` seconds; how many it was."""
-    queue = WorkQueue(sub, concurrency, count)
-    finished: deque[Message] = deque()
-    refresh: Refresh | None = None
+    """Run the handler on every message until `count`, or until none came for `timeout` seconds; returns how many."""
+    loop = WorkLoop(sub, concurrency, count)
+    queue = loop.queue
 
     def handle(message: Message) -> None:
         run.workers.add(get_ident())
         try:
-            if sub.stopped:
-                give_back(message)
-                return
-            with message:
-                if (result := call(message)) is not None:
-                    check_ran(result)
-        except Exception as error:
-            report(message, error)
+            _handle(message, call, sub)
         finally:
-            finished.append(message)
+            loop.finished.append(message)
             driver.wake_waiters()
 
     with ThreadPoolExecutor(concurrency, "fabric-worker") as pool:
         try:
-            while True:
-                while finished:
-                    queue.done(finished.popleft())
-                is_open = True
-                while is_open and queue.can_begin:
-                    is_open = not sub.careful or driver.may_begin(sub, queue.first, timeout)
-                    if is_open and (message := queue.next()) is not None:
+            while (step := loop.step()) is not Step.END:
+                if step is Step.BEGIN:
+                    allowed = not sub.careful or driver.may_begin(sub, queue.first, timeout)
+                    if (message := loop.begin(allowed)) is not None:
                         pool.submit(handle, message)
-                if sub.over:
-                    sub.raise_error()
-                if sub.over or queue.over or not is_open:
-                    break
-                if refresh is not None and queue.idle:
-                    refresh.tell(on_refresh)
-                    refresh = None
-                if refresh is None and queue.wants_more:
-                    item = driver.next_item(sub, None if queue.running else timeout, lambda: finished)
-                    if isinstance(item, Refresh):
-                        refresh = item
-                    elif item is not None:
-                        queue.add(item)
-                    elif not finished and queue.idle:
-                        break
-                elif not driver.wait(lambda: finished or sub.over, None):
-                    time.sleep(POLL_S)  # the client was closed: what has begun may end nevertheless
+                elif step is Step.REFRESH:
+                    loop.take_refresh().tell(on_refresh)
+                elif step is Step.TAKE:
+                    loop.add(driver.next_item(sub, None if queue.running else timeout, loop.has_finished))
+                elif not driver.wait(loop.must_look, None):
+                    time.sleep(POLL_S)  # the client was closed: running handlers may finish nevertheless
         finally:
             queue.release()
             try:
-                pool.shutdown(wait=True)  # what has begun may end, and give its verdict
+                pool.shutdown(wait=True)  # running handlers finish, and give their verdicts
             finally:
                 driver.drop(sub)
     return queue.begun
 
 
+def _handle(message: Message, call: Callable[[Message], Any], sub: Subscription) -> None:
+    """Run the handler on a message, and give its verdict."""
+    try:
+        if sub.stopped:
+            give_back(message)
+            return
+        with message:
+            if (result := call(message)) is not None:
+                check_ran(result)
+    except Exception as error:
+        report(message, error)
+
+
 def answer(request: Request, handler: Callable[[Request], Any]) -> None:
-    """Run a handler on a request. What it returns is the answer; a generator gives several."""
+    """Run a handler on a request. Its result is the reply; a generator gives several."""
     try:
         result = handler(request)
         if inspect.isgenerator(result):
@@ -111,7 +103,7 @@ def respond(
     timeout: float | None,
     run: HandlerRun,
 ) -> int:
-    """Answer requests until `count`, or none came for `timeout` seconds; how many it was."""
+    """Answer requests until `count`, or until none came for `timeout` seconds; returns how many."""
     begun = 0
     running: set[Request] = set()
 
