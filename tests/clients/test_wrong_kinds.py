@@ -62,7 +62,7 @@ def test_options_of_the_wrong_kind_are_refused(how: dict[str, Any], fab: Client)
 def test_an_unknown_option_is_named(fab: Client) -> None:
     calls: list[Callable[..., Any]] = [fab.publish, fab.publish_nowait, fab.publish_many]
     for call in calls:
-        with pytest.raises(TypeError, match=r"'dealy' is not an option of a publish; these are: .*delay"):
+        with pytest.raises(TypeError, match=r"'dealy' is not an option of a publish; the options are: .*delay"):
             call("a", ["1"], dealy=5)
 
 

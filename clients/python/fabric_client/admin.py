@@ -1,7 +1,7 @@
-"""Making, changing and removing what a hub has: `fab.admin.groups.pause("billing")`.
+"""Administration of a hub: create, change and delete groups, topics and queues: `fab.admin.groups.pause("billing")`.
 
-One set of words for both twins: each word makes the fields of an ADMIN and gives what asking gives, an answer with the
-blocking client and something to await with the other. Answers are the hub's own, as dicts; a refusal is raised.
+Both clients share these classes: each method builds the fields of an ADMIN and returns what `ask` returns, the answer
+in the blocking client and an awaitable in the asyncio client. Answers are the hub's, as dicts; a refusal is raised.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from fabric_client.core.arguments import Moment, microseconds, patterns_of
 from fabric_client.core.verdict_exceptions import Seconds, milliseconds
 from fabric_client.options import GroupOptions, QueueOptions, Start, TopicOptions, group_fields, position
 
-A = TypeVar("A")  # dict[str, Any], or something to await that gives one
+A = TypeVar("A")  # dict[str, Any], or an awaitable of it
 Asking = Callable[[Mapping[str, Any]], A]
 
 
@@ -38,27 +38,26 @@ class Groups(Generic[A]):
         self._ask = ask
 
     def create(self, group: str, *patterns: str, start: Start | None = None, **settings: Unpack[GroupOptions]) -> A:
-        """A group before anyone consumes. Asking for one that already exists with these settings is no error;
-        otherwise it is a Conflict."""
+        """Create a group. If it exists with these settings, this succeeds; with other settings it raises Conflict."""
         fields = {"op": "group.create", "group": group, "patterns": patterns_of(patterns), **group_fields(settings)}
         if start is not None:
             fields["start"] = position(start)
         return self._ask(fields)
 
     def update(self, group: str, *, patterns: Sequence[str] | None = None, **settings: Unpack[GroupOptions]) -> A:
-        """Other settings from now on."""
+        """Change settings of a group."""
         fields = {"op": "group.update", "group": group, **group_fields(settings)}
         if patterns is not None:
             fields["patterns"] = patterns_of(patterns)
         return self._ask(fields)
 
     def delete(self, group: str) -> A:
-        """The group and its position go; its consumers are told."""
+        """Delete a group with its position, and end its subscriptions."""
         return self._ask({"op": "group.delete", "group": group})
 
     def seek(self, group: str, to: Start, *, dry_run: bool = False) -> A:
-        """Go on from another place: "first", "new", a seq, a time. The answer says how many messages come `again` and
-        how many are `skipped`, at most; with dry_run that is all it does."""
+        """Move the position of a group: "first", "new", a seq or a time. The answer says how many messages at most are
+        delivered `again` and how many are `skipped`; with dry_run the group stays where it is."""
         fields = {"op": "group.seek", "group": group, "to": position(to)}
         return self._ask({**fields, "dry_run": True} if dry_run else fields)
 
@@ -70,7 +69,7 @@ class Groups(Generic[A]):
         return self._ask({"op": "group.resume", "group": group})
 
     def refresh(self, group: str, *, start: Start | None = None, timeout: Seconds | None = None) -> A:
-        """Let all consumers load their local copies anew, from `start` (the first message unless told)."""
+        """Ask all consumers to load their local copies again, from `start` (by default the first message)."""
         fields: dict[str, Any] = {"op": "group.refresh", "group": group}
         if start is not None:
             fields["from"] = position(start)
@@ -80,8 +79,8 @@ class Groups(Generic[A]):
 
 
 class Topics(Generic[A]):
-    """Settings are those of the wire, with times as seconds: `max_age`, `max_msgs`, `max_bytes`, `on_full`, `keep`,
-    `dedupe`, `dedupe_window`."""
+    """Settings have the names of the wire, with times in seconds: `max_age`, `max_msgs`, `max_bytes`, `on_full`,
+    `keep`, `dedupe`, `dedupe_window`."""
 
     def __init__(self, ask: Asking[A]) -> None:
         self._ask = ask
@@ -93,22 +92,22 @@ class Topics(Generic[A]):
         return self._ask({"op": "topic.update", "topic": topic, **_topic_fields(settings)})
 
     def delete(self, topic: str) -> A:
-        """Its settings and its messages go."""
+        """Delete a topic with its settings and messages."""
         return self._ask({"op": "topic.delete", "topic": topic})
 
     def purge(self, topic: str) -> A:
-        """Its messages go."""
+        """Delete the messages of a topic."""
         return self._ask({"op": "topic.purge", "topic": topic})
 
 
 class Queues(Generic[A]):
-    """A queue is a topic that keeps a message until it is acked, and the group of the same name that acks."""
+    """A queue is a topic that keeps each message until it is acked, with a group of the same name."""
 
     def __init__(self, ask: Asking[A]) -> None:
         self._ask = ask
 
     def create(self, queue: str, **settings: Unpack[QueueOptions]) -> A:
-        """Settings are those of a topic and those of a group."""
+        """Create a queue, with settings of a topic and of a group."""
         return self._ask({"op": "queue.create", "queue": queue, **_queue_fields(settings)})
 
     def delete(self, queue: str) -> A:
@@ -120,7 +119,7 @@ class Queues(Generic[A]):
 
 class DeadLetters(Generic[A]):
     """`list` gives a page; `redrive` and `discard` take `seqs`, a filter (`reason`, `topic`, `before`) or, without
-    either, all. All three answer with `more` and `next`: give that as `after` to go on."""
+    either, all dead letters. All three answer with `more` and `next`: pass `next` as `after` to continue."""
 
     def __init__(self, ask: Asking[A], group: str) -> None:
         self._ask = ask
@@ -139,7 +138,7 @@ class DeadLetters(Generic[A]):
         after: int | None = None,
         n: int | None = None,
     ) -> A:
-        """Give them to their group once more, as new messages."""
+        """Deliver dead letters to their group again, as new messages."""
         return self._ask({"op": "dlq.redrive", **self._choice(seqs, reason, topic, before, after, n)})
 
     def discard(
@@ -152,7 +151,7 @@ class DeadLetters(Generic[A]):
         after: int | None = None,
         n: int | None = None,
     ) -> A:
-        """They are dead letters no longer."""
+        """Remove messages from the dead letters of the group."""
         return self._ask({"op": "dlq.discard", **self._choice(seqs, reason, topic, before, after, n)})
 
     def _choice(
@@ -191,7 +190,7 @@ class Sessions(Generic[A]):
         self._ask = ask
 
     def kick(self, session: int | None = None, *, client: str | None = None) -> A:
-        """End sessions, by number or by the name of the client. They may come back."""
+        """End sessions, by number or by the name of the client. A client may connect again."""
         return self._ask({"op": "session.kick", **_given({"session": session, "client": client})})
 
 
@@ -203,7 +202,7 @@ _TOPIC_TIMES = {"max_age": "max_age_ms", "dedupe_window": "dedupe_ms"}
 
 
 def _topic_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Seconds become milliseconds; everything else is the hub's to judge."""
+    """Turn seconds into milliseconds; the hub checks everything else."""
     return {
         _TOPIC_TIMES.get(name, name): milliseconds(name, value) if name in _TOPIC_TIMES else value
         for name, value in settings.items()

@@ -1,7 +1,7 @@
-"""What can go wrong for a caller, each with a `.hint` that says what to do about it.
+"""The errors of the client, each with a `.hint` that says what to do.
 
-All of them are `FabricError`s. The hub answers with stable codes; `from_wire` turns an answer into the error that
-a caller would look for, and a code without a class of its own stays a `HubError` that carries the number.
+All of them are `FabricError`s. The hub answers with stable codes; `from_wire` turns an answer into the error class of
+its code, and into a `HubError` with the number if the code has no class.
 """
 
 from collections.abc import Sequence
@@ -23,24 +23,24 @@ class _Unpublished(FabricError):
 
 
 class ConnectionLost(_Unpublished):
-    """There is no hub at the other end, or it went away and did not come back in time. What a publish had not sent is
-    withdrawn: it is not stored later."""
+    """There is no hub at the address, or the connection was lost and not restored in time. Unsent messages of a publish
+    are withdrawn: they are not stored later."""
 
 
 class Timeout(_Unpublished, TimeoutError):
-    """The answer did not come in time. What a publish had not sent is withdrawn: it is not stored later."""
+    """The answer did not come in time. Unsent messages of a publish are withdrawn: they are not stored later."""
 
 
 class Unconfirmed(Timeout, ConnectionLost):
-    """Messages were sent and not confirmed: the hub may have stored them, and the client goes on sending them until it
-    is closed. A message with an `id` can be published again: the hub stores it once."""
+    """Messages were sent and not confirmed: the hub may have stored them, and the client sends them again until it is
+    closed. A message with an `id` can be published again: the hub stores it once."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message, hint or _UNCONFIRMED_HINT)
 
 
 class Closed(FabricError):
-    """The client, or the subscription that a message belongs to, has been closed."""
+    """The client, or the subscription of a message, is closed."""
 
 
 class Forked(FabricError):
@@ -48,11 +48,11 @@ class Forked(FabricError):
 
 
 class BufferFull(FabricError):
-    """`publish_nowait` has no room: the hub is slower than the producer."""
+    """The publish buffer is full: the hub is slower than the producer."""
 
 
 class HubError(FabricError):
-    """The hub refused a request; `.code` is the stable number, `.fields` what it said besides."""
+    """The hub refused a request; `.code` is the stable error code, `.fields` are the details of the hub."""
 
     def __init__(self, message: str, hint: str = "", *, code: int = 0, fields: dict[str, object] | None = None) -> None:
         super().__init__(message, hint)
@@ -65,15 +65,15 @@ class NotFound(HubError):
 
 
 class Conflict(HubError):
-    """It cannot be done as things are: the name is taken, or something is in the way."""
+    """The request conflicts with the state of the hub: the name exists with other settings, or is in use."""
 
 
 class Stale(HubError):
-    """A transaction came too late: the message is no longer ours. Nothing was done."""
+    """A verdict or a transaction came too late: the hub has taken the message back. Nothing was applied or stored."""
 
 
 class NoResponders(HubError):
-    """Nobody answers requests on that topic."""
+    """No responder answers requests on that topic."""
 
 
 class TimedOut(HubError, TimeoutError):
@@ -81,7 +81,7 @@ class TimedOut(HubError, TimeoutError):
 
 
 class RemoteError(FabricError):
-    """The one who answers a request failed; the text is theirs."""
+    """The responder failed; the text is its error message."""
 
 
 class GroupMismatch(HubError):
@@ -89,11 +89,11 @@ class GroupMismatch(HubError):
 
 
 class BadPattern(HubError):
-    """A pattern that the hub does not understand."""
+    """The hub refused a malformed pattern."""
 
 
 class Forbidden(HubError):
-    """Not allowed."""
+    """The hub does not allow this request."""
 
 
 class Fenced(HubError):
@@ -101,9 +101,9 @@ class Fenced(HubError):
 
 
 class VerdictsUnconfirmed(FabricError):
-    """Verdicts were given, and the hub was restarted or forgot the session before it confirmed them, or the answer was
-    lost with a connection. `.messages` names the messages, at most 1,000 of them, as pairs of topic and seq; `.count`
-    is how many there are. Most are delivered again; a verdict that did reach the journal stands."""
+    """The hub was restarted or forgot the session before it confirmed verdicts, or the answer was lost with a
+    connection. `.messages` names the messages, at most 1,000 of them, as pairs of topic and seq; `.count` is how many
+    there are. Most are delivered again; a verdict that reached the journal is kept."""
 
     def __init__(
         self, messages: Sequence[tuple[str, int]], count: int, why: str = "the hub forgot the session"
@@ -118,11 +118,11 @@ class VerdictsUnconfirmed(FabricError):
 
 
 class BadMessage(FabricError, ValueError):
-    """A topic, key, id, header or body that no hub would accept; found before anything was sent."""
+    """A topic, key, id, header or body that the hub would refuse; nothing was sent."""
 
 
 class Refusal(NamedTuple):
-    """Messages that the hub refused for good, returned so that nothing is lost in silence."""
+    """Messages that the hub refused for good, returned to the program."""
 
     topics: tuple[str, ...]
     payloads: tuple[bytes, ...]
@@ -165,15 +165,15 @@ _HINTS: Final[dict[int, str]] = {
     Code.PSEQ_TAKEN: "nothing of it was stored; two programs published under one producer name: give each its own name",
     Code.GROUP_MISMATCH: "leave the setting out to join the group as it is, or use another group name",
     Code.BAD_PATTERN: "'*' stands for one word, '#' for any number of words, '>' as the last word for one or more",
-    Code.NOT_FOUND: "look at the name; info() lists what there is",
-    Code.TOPIC_FULL: "consume or purge it, or raise its limits with admin.topics.update",
-    Code.STALE: "the lease ran out, or the message was taken back; it will be delivered again",
+    Code.NOT_FOUND: "check the name; info() lists what exists",
+    Code.TOPIC_FULL: "consume or purge its messages, or raise its limits with admin.topics.update",
+    Code.STALE: "the lease lapsed, or the hub took the message back; it will be delivered again",
     Code.NO_RESPONDERS: "start one with respond(), or publish the request durably (durable=True)",
-    Code.TIMED_OUT: "give it a longer timeout, or look at those who answer",
-    Code.CONFLICT: "look at what exists with info(), then change or delete that",
-    Code.DISK_FULL: "free space on the hub's disk; the hub goes on by itself",
+    Code.TIMED_OUT: "give it a longer timeout, or check the responders",
+    Code.CONFLICT: "info() shows what exists; change or delete that first",
+    Code.DISK_FULL: "free space on the hub's disk; the hub then continues by itself",
     Code.BUSY: "the hub is overloaded; try again a little later",
-    Code.SHUTTING_DOWN: "the hub is stopping; the client goes on when it is back",
+    Code.SHUTTING_DOWN: "the hub is stopping; the client continues when the hub is back",
     Code.UNSUPPORTED_VERSION: "hub and client speak different protocol versions; upgrade the older one",
     Code.AUTH_FAILED: "check the credentials",
 }
@@ -192,7 +192,7 @@ _CLASSES: Final[dict[int, type[HubError]]] = {
 
 
 def from_wire(answer: m.Err) -> HubError:
-    """The error that an ERR answer stands for."""
+    """The error for an ERR of the hub."""
     text = answer.text or f"error {answer.code}"
     fields = dict(answer.fields)
     if answer.code == Code.GROUP_MISMATCH and "field" in fields and str(fields["field"]) not in text:
@@ -201,5 +201,5 @@ def from_wire(answer: m.Err) -> HubError:
 
 
 def describe(code: int) -> str:
-    """A hint for a code, or nothing."""
+    """The hint for a code; empty if it has none."""
     return _HINTS.get(code, "")

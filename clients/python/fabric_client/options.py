@@ -1,4 +1,4 @@
-"""The words of the API, turned into the words of the wire; shared by both twins."""
+"""Arguments of the API, checked and turned into fields of the wire; shared by both clients."""
 
 import os
 import uuid
@@ -18,15 +18,15 @@ from fabric_protocol.columns import HeaderValue
 from fabric_protocol.errors import FabricError
 
 DEFAULT_URL: Final = "tcp://127.0.0.1:7171"
-PUBLISH_S: Final = 30.0  # how long publish() and flush() wait for the hub unless told
+PUBLISH_S: Final = 30.0  # how long publish() and flush() wait for the hub by default
 ANSWER_S: Final = 10.0  # how long other requests wait
 CLOSE_S: Final = 10.0  # how long close() waits for confirms
-FETCH_GRACE_S: Final = 2.0  # the hub ends a fetch by itself; so much later its answer must have been lost
-REQUEST_GRACE_S: Final = 0.25  # the same for a request, where nothing is lost when the client does not wait for it
-GOODBYE_S: Final = (0.2, 1.0)  # how long close() waits for the answer to its goodbye, at least and at most
+FETCH_GRACE_S: Final = 2.0  # the hub ends a fetch by itself; this much later its answer was lost
+REQUEST_GRACE_S: Final = 0.25  # the same for a request; shorter, because no message is lost with the answer
+GOODBYE_S: Final = (0.2, 1.0)  # how long close() waits for the answer to GOODBYE, at least and at most
 CONCURRENCY_MAX: Final = 65_536
 FETCH_MAX: Final = 1_000_000  # messages of one fetch()
-BATCH_LEAST: Final = 32  # messages that the hub sends ahead, at first, to a consumer of batches
+BATCH_LEAST: Final = 32  # first prefetch of a consumer of batches
 
 Start = Literal["first", "new", "last", "last_per_key"] | int | float | datetime | Mapping[str, int]
 Order = Literal["none", "key", "strict"]
@@ -40,45 +40,45 @@ Dedupe = Literal["window", "slide", "until_ack"]
 
 
 class MessageOptions(TypedDict, total=False):
-    """What may be said about a message that is published at once."""
+    """Options of a message that is published at once."""
 
     key: str | bytes | None  # messages of one key keep their order in groups of order "key"
     headers: Mapping[str, HeaderValue] | None
-    id: str | bytes | None  # the hub stores one message of a topic with this id
-    priority: int | None  # 0..9, 9 goes first; 4 unless told
-    ttl: Seconds | None  # it expires so long after it was accepted (or was due)
+    id: str | bytes | None  # the hub stores one message per topic and id
+    priority: int | None  # 0..9, 9 is delivered first; 4 by default
+    ttl: Seconds | None  # the message expires this long after it was accepted, or was due
     expires_at: Moment | None
     level: Level | None  # "journaled" (on disk) or "received" (unsafe)
 
 
 class ScheduleOptions(MessageOptions, total=False):
-    """The same for a message that is published later."""
+    """Options of a message that is scheduled."""
 
-    name: str | None  # of the schedule; a new one replaces the one that has it
+    name: str | None  # of the schedule; a new schedule replaces the one with the same name
 
 
 class PublishOptions(ScheduleOptions, total=False):
-    """What may be said about a message besides its topic and data."""
+    """All options of a publish."""
 
-    delay: Seconds | None  # publish it later,
-    at: Moment | None  # or at this time,
-    every: Seconds | None  # and again and again,
+    delay: Seconds | None  # publish the message after this time,
+    at: Moment | None  # or at this time;
+    every: Seconds | None  # repeat it in this interval,
     cron: str | None  # or by the calendar: five fields, UTC
 
 
 class GroupOptions(TypedDict, total=False):
     """Settings of a group, fixed when it is created; leave them out to join a group as it is."""
 
-    lease: Seconds | None  # how long a message may be held without a sign of life
-    lease_max: Seconds | None  # how long at most
-    attempts: int | None  # failures until a message is a dead letter; 0: endless
-    backoff: Backoff | None  # how the wait grows with each failure
+    lease: Seconds | None  # how long a consumer may hold a message without a touch
+    lease_max: Seconds | None  # how long a consumer may hold a message in all
+    attempts: int | None  # failed attempts until a message is a dead letter; 0: no limit
+    backoff: Backoff | None  # how the wait before a redelivery grows with each failed attempt
     backoff_first: Seconds | None
     backoff_max: Seconds | None
-    jitter: float | None  # the wait is longer or shorter by up to this part of it, 0..1
+    jitter: float | None  # random share of the wait, 0..1, added or subtracted
     order: Order | None
-    ack: AckMode | None  # "auto": settled when sent
-    on_expire: OnExpire | None  # what becomes of a message that expires: dropped, or a dead letter
+    ack: AckMode | None  # "auto": the hub acks a message when it sends it
+    on_expire: OnExpire | None  # an expired message is dropped, or becomes a dead letter
     level: Level | None
 
 
@@ -88,14 +88,14 @@ class TopicOptions(TypedDict, total=False):
     max_age: Seconds | None
     max_msgs: int | None
     max_bytes: int | None
-    on_full: OnFull | None  # refuse more, or drop the oldest
-    keep: Keep | None  # what the limits allow, what is not acked by all groups, or the latest of each key
+    on_full: OnFull | None  # refuse new messages, or drop the oldest
+    keep: Keep | None  # messages within the limits, messages not acked by all groups, or the latest of each key
     dedupe: Dedupe | None  # how long an id is remembered: see docs/ids.md
     dedupe_window: Seconds | None
 
 
 class QueueOptions(TopicOptions, GroupOptions, total=False):
-    """Settings of a queue: those of its topic and those of its group."""
+    """Settings of a queue: the settings of its topic and of its group."""
 
 
 _TIMES: Final = {
@@ -125,16 +125,16 @@ def message_of(
     id: str | bytes | None = None,
     **rest: Any,
 ) -> tuple[Prepared, Options]:
-    """A message that is fit to be sent, and what steers the hub."""
+    """The prepared message, and its options for the hub."""
     return prepare(topic, data, key, id, headers), steering_of(rest) if rest else PLAIN
 
 
 def steering_of(options: Mapping[str, Any]) -> Options:
-    """What steers the hub, of the options of a publish."""
+    """The options of a publish for the hub."""
     if not options.keys() <= _STEERING:
         unknown = next(name for name in options if name not in _STEERING)
         known = ", ".join(PublishOptions.__annotations__)
-        raise TypeError(f"{unknown!r} is not an option of a publish; these are: {known}")
+        raise TypeError(f"{unknown!r} is not an option of a publish; the options are: {known}")
     return block_options(**options)
 
 
@@ -160,9 +160,9 @@ def block_options(
                 f"{what} is a positive number of seconds, not {value}", "leave it out if you do not want it"
             )
     if delay is not None and at is not None:
-        raise BadMessage("delay and at do not go together", "say when it is due in one way")
+        raise BadMessage("delay and at exclude each other", "use one of them")
     if every is not None and cron is not None:
-        raise BadMessage("every and cron do not go together", "say how it repeats in one way")
+        raise BadMessage("every and cron exclude each other", "use one of them")
     later = {
         "delay_ms": None if delay is None else milliseconds("delay", delay),
         "at_us": None if at is None else due_us("at", at),
@@ -171,7 +171,9 @@ def block_options(
     }
     scheduled = any(value is not None for value in later.values())
     if name is not None and not scheduled:
-        raise BadMessage("name is that of a schedule", "use it with delay, at, every or cron")
+        raise BadMessage(
+            "name is the name of a schedule, and this publish is not scheduled", "use it with delay, at, every or cron"
+        )
     for what, word in (("cron", cron), ("name", name)):
         if word is not None:
             wire_values.text(word, what)
@@ -186,7 +188,7 @@ def block_options(
 
 
 def position(start: Start) -> Any:
-    """A place in the journal, as the wire has it."""
+    """A position in the journal, as the wire has it."""
     match start:
         case "first" | "new" | "last" | "last_per_key":
             return start
@@ -205,12 +207,12 @@ def position(start: Start) -> Any:
 
 
 def group_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a group, as the wire has them. What is None is left out."""
+    """Settings of a group, as the wire has them. Settings that are None are left out."""
     fields: dict[str, Any] = {}
     for name, value in settings.items():
         if name not in GroupOptions.__annotations__:
             known = ", ".join(GroupOptions.__annotations__)
-            raise TypeError(f"{name!r} is not a setting of a group; these are: {known}")
+            raise TypeError(f"{name!r} is not a setting of a group; the settings are: {known}")
         if value is None:
             continue
         if name in _TIMES:
@@ -301,7 +303,7 @@ def fetch_request(count: int, at_least: int, timeout: Seconds) -> FetchRequest:
 
 
 def goodbye_s(timeout: Seconds | None) -> float:
-    """How long close() waits for the answer to its goodbye."""
+    """How long close() waits for the answer to GOODBYE."""
     least, most = GOODBYE_S
     wanted = patience(timeout)
     return most if wanted is None else min(max(wanted, least), most)
@@ -356,7 +358,7 @@ def pack(
 
 
 def _listed(payloads: Any) -> Sequence[object]:
-    """The payloads as a list. A single one is refused: its letters or bytes would become messages."""
+    """The payloads as a list. A single payload is refused: its characters or bytes would become messages."""
     if isinstance(payloads, str | bytes | bytearray | memoryview | Mapping) or not isinstance(payloads, Iterable):
         kind = type(payloads).__name__
         raise BadMessage(f"payloads is {kind}, not a list of payloads", "publish() takes a single message")
@@ -364,7 +366,7 @@ def _listed(payloads: Any) -> Sequence[object]:
 
 
 def _pieces(bodies: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Where to cut, so that each piece is about a block."""
+    """The ranges of the payloads, each about a block."""
     start, room = 0, BLOCK_ROOM
     for index, size in enumerate(map(len, bodies)):
         room -= size + MESSAGE_COST

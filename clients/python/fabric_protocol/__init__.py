@@ -1,3 +1,3 @@
-"""What the hub and every client share: errors, names, bounds, messages, blocks and frames."""
+"""The shared part of hub and clients: errors, names, bounds, messages, blocks and frames."""
 
 __version__ = "0.1.0"

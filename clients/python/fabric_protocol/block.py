@@ -1,8 +1,8 @@
 """The block: a batch of messages as columns, on the wire, on disk and in the consumer alike.
 
-A producer encodes a block once. The hub stamps four head fields and otherwise passes the bytes on; nobody encodes
-it again. The one idea to hold while reading: every variable-length column is `u32[n+1] offsets | bytes`, and every
-array starts on a multiple of eight, so that a reader may map it without copying.
+A producer encodes a block once. The hub stamps four head fields and otherwise passes the bytes on without encoding them
+again. The one idea to hold while reading: every variable-length column is `u32[n+1] offsets | bytes`, and every array
+starts on a multiple of eight, so that a reader may map it without copying.
 
 Layout, little-endian (fields marked * are the hub's):
 
@@ -17,8 +17,8 @@ Layout, little-endian (fields marked * are the hub's):
                          name_idx u16[n_pairs], top bit set when the value is text | values column of n_pairs
              payload     column of count
 
-Spare fields and padding are written as zeros and not looked at by readers. Columns and headers are coded in
-`columns`; here is how they make a block. Standard library only: hub, client and Spark all stand on these files.
+Spare fields and padding are written as zeros and ignored by readers. `columns` encodes columns and headers; this module
+puts them into blocks. Standard library only: hub, client and Spark use these files.
 """
 
 import struct
@@ -47,7 +47,7 @@ from fabric_protocol.columns import (
 from fabric_protocol.errors import BlockError, Code
 
 if sys.byteorder != "little":
-    raise ImportError("fabric blocks are little-endian; this machine is not")
+    raise ImportError("fabric blocks are little-endian; this machine is big-endian and cannot map them")
 
 MAGIC: Final = b"FAB1"
 VERSION: Final = 1
@@ -62,23 +62,23 @@ _EXPIRES_AT: Final = 32
 _I64: Final = struct.Struct("<q")
 _U32: Final = struct.Struct("<I")
 _PAIR: Final = struct.Struct("<II")
-_ONE_TOPIC_AT: Final = HEAD_BYTES + _PAIR.size  # where the topic's bytes are when there is one
+_ONE_TOPIC_AT: Final = HEAD_BYTES + _PAIR.size  # where the topic's bytes start in a block of one topic
 
-# What the flag bits say about the body.
+# The flag bits: which parts the body has.
 KEYS: Final = 1
 IDS: Final = 2
 HEADERS: Final = 4
 SPARSE: Final = 8  # picked messages: seq of message i is not base_seq + i; the DELIVER frame lists the seqs
 _KNOWN_FLAGS: Final = KEYS | IDS | HEADERS | SPARSE
 
-# Bounds. A block is held in memory whole by three processes, so it has a ceiling; the rest follows from field widths.
+# Bounds. Three processes hold a whole block in memory, so its size is limited; the rest follows from field widths.
 BLOCK_BYTES_MAX: Final = 16 << 20
 COUNT_MAX: Final = 65_536
 TOPICS_MAX: Final = 65_535
 TOPIC_BYTES_MAX: Final = 255
 KEY_BYTES_MAX: Final = 255
 ID_BYTES_MAX: Final = 200
-PRIORITY_MAX: Final = 9  # served first
+PRIORITY_MAX: Final = 9  # delivered first
 PRIORITY_DEFAULT: Final = 4
 
 
@@ -92,7 +92,7 @@ def encode(
     priority: int = PRIORITY_DEFAULT,
     expires_us: int = 0,
 ) -> bytes:
-    """Pack messages into an unstamped block. `topics` is one name for all, or one name for each message."""
+    """Encode messages as an unstamped block. `topics` is one name for all, or one name for each message."""
     count = len(payloads)
     _require(1 <= count <= COUNT_MAX, f"a block holds 1..{COUNT_MAX} messages, not {count}")
     _require(0 <= priority <= PRIORITY_MAX, f"priority is 0..{PRIORITY_MAX}, not {priority}")
@@ -122,13 +122,13 @@ def encode(
 
 
 def stamp(raw: bytes, base_seq: int, ts_us: int) -> bytes:
-    """The same block with the hub's fields filled in."""
+    """The same block with the hub's fields set."""
     head = b"".join((raw[:_STAMP_AT], _STAMP.pack(base_seq, ts_us), raw[_STAMP_AT + _STAMP.size : _HEAD_CRC_AT]))
     return b"".join((head, _U32.pack(zlib.crc32(head)), memoryview(raw)[HEAD_BYTES:]))
 
 
 def expiring(raw: bytes, expires_us: int) -> bytes:
-    """The same block, not stamped yet, with another expiry."""
+    """The same unstamped block with another expiry."""
     return b"".join((raw[:_EXPIRES_AT], _I64.pack(expires_us), memoryview(raw)[_EXPIRES_AT + _I64.size :]))
 
 
@@ -139,7 +139,7 @@ def verify_stamp(raw: bytes | memoryview) -> None:
 
 
 class Stamp(NamedTuple):
-    """Which messages a stamped block holds, and since when."""
+    """The seqs of a stamped block, and the time of the stamp."""
 
     base_seq: int
     last_seq: int
@@ -147,14 +147,14 @@ class Stamp(NamedTuple):
 
 
 def stamp_of(raw: bytes | memoryview) -> Stamp:
-    """The stamp of a block, with the head's CRC checked, the body untouched."""
+    """The stamp of a block. Checks the head's CRC, and does not read the body."""
     verify_stamp(raw)
     count, _, base_seq, ts_us = _GLANCE.unpack_from(raw)
     return Stamp(base_seq, base_seq + count - 1, ts_us)
 
 
 def glance(raw: bytes) -> tuple[Stamp, list[bytes]]:
-    """Stamp and topics (not decoded) of a block that was checked before, at a fraction of the cost of parsing it."""
+    """Stamp and topics (as bytes) of a block that was checked before, at a fraction of the cost of parsing it."""
     count, n_topics, base_seq, ts_us = _GLANCE.unpack_from(raw)
     if n_topics == 1:
         start = HEAD_BYTES + 8
@@ -175,9 +175,9 @@ class Sections(NamedTuple):
 
 
 class Block:
-    """A parsed block. Construction checks the head and the outline; `verify` checks everything else.
+    """A parsed block. The constructor checks the head and the outline; `verify` checks everything else.
 
-    Columns are decoded when asked for, so a hub that only moves blocks never opens a message.
+    Columns are decoded on demand, so a hub that only passes blocks on never decodes a message.
     """
 
     __slots__ = (
@@ -225,7 +225,7 @@ class Block:
         return self.base_seq + self.count - 1
 
     def stamped(self, base_seq: int, ts_us: int) -> "Block":
-        """This block with the hub's fields filled in, without parsing it again."""
+        """This block with the hub's fields set, without parsing it again."""
         block = object.__new__(Block)
         block.raw = stamp(self.raw, base_seq, ts_us)
         block.base_seq, block.ts_us = base_seq, ts_us
@@ -235,12 +235,12 @@ class Block:
         return block
 
     def verify(self) -> None:
-        """Check the body's CRC and every offset, so that no later access can go astray."""
+        """Check the body's CRC and every offset, so that every later access stays inside the block."""
         raw, count, at = self.raw, self.count, self.sections
         self.verify_body()
         if at.topic_idx >= 0:
             used = set(self.topic_idx())
-            # All used as well: the hub routes by the table alone, without a look at who uses it.
+            # Every topic must be used too: the hub routes by the table alone.
             if max(used) >= self.n_topics or len(used) != self.n_topics:
                 raise BlockError("topic indexes and topic table do not match")
         for name, pos, limit in (("key", at.keys, KEY_BYTES_MAX), ("id", at.ids, ID_BYTES_MAX)):
@@ -253,7 +253,7 @@ class Block:
         check_column(raw, at.payload, count)
 
     def verify_body(self) -> None:
-        """Check the body's CRC alone: enough for bytes whose offsets were checked when they came in."""
+        """Check the body's CRC only: enough for bytes whose offsets were checked on arrival."""
         raw = self.raw
         if zlib.crc32(memoryview(raw)[HEAD_BYTES:]) != self.body_crc:
             raise BlockError("the body does not match its CRC")
@@ -271,7 +271,7 @@ class Block:
         return size
 
     def topic_idx(self) -> Sequence[int]:
-        """For each message the place of its topic in `topics`."""
+        """For each message the index of its topic in `topics`."""
         at = self.sections.topic_idx
         if at < 0:
             return bytes(self.count)
@@ -298,7 +298,7 @@ class Block:
         return [{} for _ in range(self.count)] if at < 0 else decode_headers(self.raw, at, self.count)
 
     def _outline(self) -> tuple[tuple[str, ...], Sections]:
-        """Walk the sections by their lengths alone; the body must be used up exactly."""
+        """The start of each section, found by their lengths only; the sections must fill the body exactly."""
         raw, count, flags = self.raw, self.count, self.flags
         topics = _topics(raw, self.n_topics)
         pos = column_end(raw, HEAD_BYTES, self.n_topics)
@@ -318,7 +318,7 @@ class Block:
 
 
 def _topics(raw: bytes, n: int) -> tuple[str, ...]:
-    """The topic table, checked. One topic is by far the most frequent case, and has a short way."""
+    """The checked topic table. A table of one topic, by far the most frequent, has a fast path."""
     offsets = _PAIR.unpack_from(raw, HEAD_BYTES) if n == 1 and len(raw) >= _ONE_TOPIC_AT else ()
     try:
         if offsets and offsets[0] == 0 and offsets[1] <= min(TOPIC_BYTES_MAX, len(raw) - _ONE_TOPIC_AT):
@@ -328,7 +328,7 @@ def _topics(raw: bytes, n: int) -> tuple[str, ...]:
             raise BlockError(f"a topic is longer than {TOPIC_BYTES_MAX} bytes", Code.BAD_TOPIC)
         start = HEAD_BYTES + 4 * (n + 1)
         data = raw[start : start + offsets[-1]]
-        if data.isascii():  # then characters are bytes, and the table is decoded at once
+        if data.isascii():  # then offsets of bytes are offsets of characters, and the table is decoded at once
             text = data.decode()
             names = tuple([text[a:b] for a, b in pairwise(offsets)])
         else:
@@ -351,7 +351,7 @@ def _topic(name: str) -> bytes:
 
 
 def intern_topics(topics: Sequence[str]) -> tuple[list[str], "array[int] | None"]:
-    """A table of the distinct topics and, when there are several, each message's place in it."""
+    """The table of distinct topics and, if there are several, the index of each message's topic."""
     places: dict[str, int] = {}
     index = [places.setdefault(t, len(places)) for t in topics]
     _require(len(places) <= TOPICS_MAX, f"a block has at most {TOPICS_MAX} topics")

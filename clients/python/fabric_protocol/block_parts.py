@@ -13,7 +13,7 @@ from fabric_protocol.errors import BlockError
 def cut(block: Block, start: int, stop: int) -> bytes:
     """A stamped block of messages start..stop-1, whose base_seq is that of its first message.
 
-    Out of a SPARSE block comes a SPARSE block: its seqs are then whatever the caller lists beside it.
+    A part of a SPARSE block is SPARSE: the caller lists its seqs separately.
     """
     assert 0 <= start < stop <= block.count
     if start == 0 and stop == block.count:
@@ -22,7 +22,7 @@ def cut(block: Block, start: int, stop: int) -> bytes:
 
 
 def pick(block: Block, runs: Sequence[tuple[int, int]]) -> bytes:
-    """A stamped block of several runs of messages (each start..stop-1). SPARSE when they are not one run."""
+    """A stamped block of several runs of messages (each start..stop-1); SPARSE unless it is one run."""
     assert runs
     if len(runs) == 1:
         return cut(block, *runs[0])
@@ -30,13 +30,13 @@ def pick(block: Block, runs: Sequence[tuple[int, int]]) -> bytes:
 
 
 def select(block: Block, runs: Sequence[tuple[int, int]]) -> bytes:
-    """A block of several runs of messages of one that is not stamped yet: it is numbered as if there were no others."""
+    """A block of several runs of messages of an unstamped block; the hub numbers them without gaps."""
     assert runs
     return _select(block, runs, block.flags)
 
 
 def join(blocks: Sequence[Block]) -> bytes:
-    """One unstamped block out of several that agree on priority and expiry, in the given order."""
+    """One unstamped block of the messages of several, in the given order. They must agree on priority and expiry."""
     first = blocks[0]
     if len(blocks) == 1:
         return first.raw
@@ -58,7 +58,7 @@ def join(blocks: Sequence[Block]) -> bytes:
 
 
 def _select(block: Block, runs: Sequence[tuple[int, int]], flags: int) -> bytes:
-    """A stamped block of the chosen runs; columns are sliced, only headers are encoded anew."""
+    """A stamped block of the selected runs; columns are sliced, only headers are encoded again."""
     raw, count, at = block.raw, block.count, block.sections
     table, index = list(block.topics), None
     if block.n_topics > 1:

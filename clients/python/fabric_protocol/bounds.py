@@ -1,9 +1,8 @@
 """The range of every number that a peer sends, in one table.
 
-A number is compared with its range where it enters the hub, before any arithmetic: positional fields by
-`wire` (BAD_META), fields of maps by the router (BAD_OPTION), fields of a block by `block` (BAD_BLOCK). The ranges are
-such that whatever the hub derives from them fits the 64 bits of the wire and of the journal's rows.
-"""
+A number is compared with its range where it enters the hub, before any arithmetic: positional fields by `wire`
+(BAD_META), fields of maps by the router (BAD_OPTION), fields of a block by `block` (BAD_BLOCK). The ranges ensure that
+every number the hub derives from them fits the 64 bits of the wire and of the journal's rows."""
 
 from typing import Final, NamedTuple
 
@@ -11,10 +10,12 @@ from fabric_protocol.errors import Code
 
 NUMBER_MAX: Final = (1 << 63) - 1
 YEAR_MS: Final = 366 * 86_400_000
-HORIZON_MS: Final = 10 * YEAR_MS  # the longest wait; a longer one is a mistake, most likely of units
-TIME_US_MAX: Final = 253_402_300_799_000_000  # the last second of the year 9999: what calendars of clients can show
+HORIZON_MS: Final = 10 * YEAR_MS  # the longest wait; a longer one is most likely a mistake of units
+TIME_US_MAX: Final = (
+    253_402_300_799_000_000  # the last second of the year 9999, the last that date types of clients can hold
+)
 CHANNEL_MAX: Final = 65_535
-EPOCH_MAX: Final = (1 << 62) - 1  # so many claims that nobody gets there honestly
+EPOCH_MAX: Final = (1 << 62) - 1  # more claims of a producer name than a real program can make
 
 # Least, default, most.
 HEARTBEAT_MS: Final = (200, 5_000, 60_000)
@@ -26,7 +27,7 @@ BACKOFF_MS: Final = (0, 500, 86_400_000)
 BACKOFF_MAX_MS: Final = (0, 300_000, 604_800_000)
 JITTER_PCT: Final = (0, 10, 100)
 CONCURRENCY: Final = (1, 1, 65_536)
-EVERY_MS: Final = (100, 0, HORIZON_MS)  # more often is a stream, not a schedule
+EVERY_MS: Final = (100, 0, HORIZON_MS)  # a shorter interval is a stream, not a schedule
 REQUEST_MS: Final = (1, 10_000, 600_000)
 REPLIES: Final = (1, 1, 65_536)
 REFRESH_MS: Final = (1_000, 600_000, 86_400_000)
@@ -34,11 +35,11 @@ GET_N: Final = (1, 1, 1_000)
 INFO_N: Final = (1, 1_000, 1_000)
 SCHEDULES_N: Final = (1, 100, 500)
 LETTERS_N: Final = (1, 100, 1_000)
-TOPIC_COUNT_MAX: Final = 1 << 53  # of messages or bytes: what a double holds
+TOPIC_COUNT_MAX: Final = 1 << 53  # of messages or bytes: the integers that a double holds exactly
 
 
 class Bound(NamedTuple):
-    """One row: a field of a verb, the range that is accepted, and the code of the error for everything else."""
+    """One row: a field of a verb, the accepted range, and the error code for all other values."""
 
     verb: str
     field: str

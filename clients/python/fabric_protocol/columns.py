@@ -1,8 +1,8 @@
-"""Columns: lists of byte strings and of header maps as flat arrays, the building stuff of a block.
+"""Columns: lists of byte strings and of header maps as flat arrays, the parts of a block.
 
 The one idea: a column of n items is `u32[n+1] offsets | bytes`, padded to eight, so a reader finds item i without
-looking at the others. `column_end` trusts nothing but its own bounds, `check_*` proves every offset, and only then
-may `items` and `decode_headers` be called. Standard library only.
+reading the others. `column_end` checks only that the column ends inside the block, `check_*` checks every offset, and
+`items` and `decode_headers` may be called only after that. Standard library only.
 """
 
 import struct
@@ -18,9 +18,9 @@ HeaderValue = str | bytes
 Headers = Mapping[str, HeaderValue]
 
 HEADER_NAMES_MAX: Final = 32_768  # 15 bits of name_idx
-HEADER_PAIRS_MAX: Final = 262_144  # text values are checked one by one: this many take a reader some 50 ms
+HEADER_PAIRS_MAX: Final = 262_144  # text values are checked one by one: this many take a reader about 50 ms
 TEXT_BIT: Final = 0x8000
-_SAME_SIZE_MAX: Final = 1024  # struct keeps the last hundred formats, each as long as its count
+_SAME_SIZE_MAX: Final = 1024  # bounds the cache of struct, which keeps a hundred formats, each as long as its count
 _U32: Final = struct.Struct("<I")
 _PAIR: Final = struct.Struct("<II")
 
@@ -34,7 +34,7 @@ def column(items: Sequence[bytes]) -> bytes:
 
 
 def column_end(raw: bytes | memoryview, pos: int, n: int) -> int:
-    """Where the section after this column starts; never past the end of the block."""
+    """Where the next section starts; raises if that is past the end of the block."""
     start = pos + 4 * (n + 1)
     if start > len(raw):
         raise BlockError("a column runs past the end of the block")
@@ -45,7 +45,7 @@ def column_end(raw: bytes | memoryview, pos: int, n: int) -> int:
 
 
 def check_column(raw: bytes, pos: int, n: int) -> tuple[int, ...]:
-    """The offsets of a column, known to start at 0, never to decrease, and to end inside the block."""
+    """The offsets of a column; raises unless they start at 0, never decrease, and end inside the block."""
     column_end(raw, pos, n)
     offsets = struct.unpack_from(f"<{n + 1}I", raw, pos)
     if offsets[0] != 0 or list(offsets) != sorted(offsets):
@@ -63,7 +63,7 @@ def items(raw: bytes, pos: int, n: int) -> list[bytes]:
     offsets = struct.unpack_from(f"<{n + 1}I", raw, pos)
     start = pos + 4 * (n + 1)
     size = offsets[1] if 0 < n <= _SAME_SIZE_MAX else 0
-    # Items of one size are cut by one struct call, some five times faster than slicing in a loop.
+    # One struct call splits items of one size, about five times faster than slicing in a loop.
     if size and offsets[-1] == n * size and offsets == tuple(range(0, n * size + 1, size)):
         return list(struct.unpack_from(f"{size}s" * n, raw, start))
     data = raw[start : start + offsets[-1]]
@@ -71,7 +71,7 @@ def items(raw: bytes, pos: int, n: int) -> list[bytes]:
 
 
 def select_column(raw: bytes, pos: int, n: int, runs: Sequence[tuple[int, int]]) -> bytes:
-    """The column of the chosen runs, sliced without opening the items."""
+    """The column of the selected runs, sliced without splitting the items."""
     start, size = pos + 4 * (n + 1), 0
     offsets, pieces = array("I", [0]), []
     for a, b in runs:
@@ -157,7 +157,7 @@ def decode_headers(raw: bytes, pos: int, count: int) -> list[dict[str, HeaderVal
 def select_headers(
     raw: bytes, pos: int, count: int, runs: Sequence[tuple[int, int]]
 ) -> Iterator[dict[str, HeaderValue]]:
-    """The headers of the chosen runs; of the others nothing is decoded."""
+    """The headers of the selected runs; other headers are not decoded."""
     n_names, n_pairs, at_names, at_idx, at_values = header_places(raw, pos, count)
     names: dict[int, str] = {}
     for a, b in runs:

@@ -1,8 +1,8 @@
 """The closed family of errors, each with its wire code.
 
-Three kinds, three treatments. The peer is wrong: a `ProtocolError` with a stable code, answered on the wire, and
-the hub goes on. The world is wrong (disk full, port taken): a `FabricError` that says what was tried and, in
-`.hint`, what to do next. We are wrong: an assertion, which is not here.
+There are three kinds. An error of the peer is a `ProtocolError` with a stable code, which is sent back on the wire; the
+hub continues. An error of the environment (disk full, port taken) is a `FabricError` that says what was tried and, in
+`.hint`, what to do next. An error of this program is an assertion, which is not here.
 """
 
 from enum import IntEnum
@@ -10,9 +10,9 @@ from typing import Any
 
 
 class Code(IntEnum):
-    """Stable error codes. A client that does not know a code treats it by its hundred."""
+    """Stable error codes. A client that does not know a code treats it by its first digit."""
 
-    # 1xx: the frame is not understood
+    # 1xx: the frame is malformed
     BAD_FRAME = 101
     BAD_META = 102
     UNKNOWN_VERB = 103
@@ -50,19 +50,19 @@ class Code(IntEnum):
 
 
 class FabricError(Exception):
-    """Something failed; `str(error)` says what, `.hint` says what to do about it."""
+    """A failure; `str(error)` says what failed, `.hint` says what to do."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
         if hint:
-            self.add_note(f"hint: {hint}")  # a traceback shows it
+            self.add_note(f"hint: {hint}")  # tracebacks show notes
 
 
 class ProtocolError(FabricError):
-    """The peer said something that cannot be accepted. Carries the code that goes back on the wire, and details.
+    """A message of the peer cannot be accepted. Has the code that is sent back on the wire, and details.
 
-    With a `retry_ms` above zero the same request may be sent again after that time.
+    If `retry_ms` is above zero, the peer may send the same request again after that time.
     """
 
     def __init__(self, code: Code, message: str, **fields: Any) -> None:
@@ -72,7 +72,7 @@ class ProtocolError(FabricError):
 
 
 class BlockError(ProtocolError):
-    """Bytes that are not a well-formed block."""
+    """The bytes are not a well-formed block."""
 
     def __init__(self, message: str, code: Code = Code.BAD_BLOCK) -> None:
         super().__init__(code, message)

@@ -22,17 +22,17 @@ class Level(IntEnum):
 
 
 class Verdict(IntEnum):
-    """What a consumer says about deliveries."""
+    """The verdict of a consumer on deliveries."""
 
-    ACK = 0  # done
-    RETRY = 1  # failed: deliver again, after `arg` milliseconds; counts as an attempt
-    RELEASE = 2  # not started: give it to someone else; not counted
-    REJECT = 3  # never again: to the dead letters, with `arg` as the reason
-    TOUCH = 4  # still at work: extend the lease
+    ACK = 0  # the message is handled
+    RETRY = 1  # handling failed: deliver again, after `arg` milliseconds; counts as a failed attempt
+    RELEASE = 2  # not begun: deliver to any consumer; does not count as an attempt
+    REJECT = 3  # make it a dead letter, with `arg` as the reason
+    TOUCH = 4  # extend the lease
 
 
 class Happening(IntEnum):
-    """What delivery events speak of."""
+    """The kinds of delivery events."""
 
     DELIVER = 0
     ACK = 1
@@ -44,7 +44,7 @@ class Happening(IntEnum):
     EXPIRED = 7
 
 
-# Client to hub. Every message has the channel and the request id that its frame carried; rid 0 wants no answer.
+# Client to hub. Every message has the channel and the request id of its frame; a message with rid 0 gets no answer.
 
 
 class Hello(NamedTuple):
@@ -65,7 +65,7 @@ class Publish(NamedTuple):
     pseq: int  # number of the block's first message in its producer's own sequence; 0: unnumbered
     level: int
     block: bytes
-    options: Mapping[str, Any] = {}  # ttl_ms, delay_ms, at_us, every_ms, cron, name: when it is not simply now
+    options: Mapping[str, Any] = {}  # ttl_ms; and delay_ms, at_us, every_ms, cron, name of a schedule
 
 
 class Subscribe(NamedTuple):
@@ -83,7 +83,9 @@ class Credit(NamedTuple):
     chan: int
     ordinal_max: int  # cumulative since SUB: deliver up to this ordinal,
     bytes_max: int  # and up to this many bytes of blocks
-    unsure: int = 0  # so many of the oldest unsettled may be begun or done; 0: as many as SUB's concurrency are begun
+    unsure: int = (
+        0  # this many of the oldest unsettled may be begun or handled; 0: as many as SUB's concurrency are begun
+    )
 
 
 class Settle(NamedTuple):
@@ -97,9 +99,9 @@ class Settle(NamedTuple):
 class Fetch(NamedTuple):
     chan: int
     rid: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which no one needs here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed here
     expires_ms: int
-    enough: int = 0  # end it when so many were sent and no more are ready; 0: when all were sent
+    enough: int = 0  # end it after this many messages if no more are ready; 0: only after `count`
 
 
 class Info(NamedTuple):
@@ -109,7 +111,7 @@ class Info(NamedTuple):
 
 class Admin(NamedTuple):
     rid: int
-    fields: Mapping[str, Any]  # op and what it needs
+    fields: Mapping[str, Any]  # op, and the arguments of the operation
 
 
 class Get(NamedTuple):
@@ -120,7 +122,7 @@ class Get(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """Take back a scheduled publish."""
+    """Cancel a scheduled publish."""
 
     rid: int
     fields: Mapping[str, Any]
@@ -143,20 +145,20 @@ class Ready(NamedTuple):
     refresh: int
 
 
-# Both ways: a request travels from the client that asks to the hub and on to one that answers, its replies back.
+# Both ways: a request goes from the requester to the hub and on to a responder, its replies go back the same way.
 
 
 class Request(NamedTuple):
-    chan: int  # of the answering subscription; 0 on the way to the hub
+    chan: int  # of the responder's subscription; 0 on the way to the hub
     rid: int
     fields: Mapping[str, Any]
     block: bytes
 
 
 class Reply(NamedTuple):
-    chan: int  # of the answering subscription; 0 on the way to the client that asked
+    chan: int  # of the responder's subscription; 0 on the way to the requester
     rid: int
-    fields: Mapping[str, Any]  # final: whether it is the last one
+    fields: Mapping[str, Any]  # final: whether it is the last reply
     block: bytes
 
 
@@ -183,7 +185,7 @@ class Err(NamedTuple):
     rid: int
     code: int
     text: str
-    fields: Mapping[str, Any]  # retry_ms, expected pseq and the like
+    fields: Mapping[str, Any]  # details: retry_ms, expected ...
 
 
 class Notice(NamedTuple):
@@ -191,7 +193,7 @@ class Notice(NamedTuple):
     fields: Mapping[str, Any]
 
 
-# (rid, first seq, stored, duplicates) of one publish; with (index, seq) of the messages that have not the next seq
+# (rid, first seq, stored, duplicates) of one publish; then (index, seq) of each message that does not have the next seq
 Confirm = tuple[int, int, int, int] | tuple[int, int, int, int, tuple[tuple[int, int], ...]]
 
 
@@ -216,7 +218,7 @@ class Deliver(NamedTuple):
 
 
 class End(NamedTuple):
-    """Closes a FETCH."""
+    """Ends a FETCH."""
 
     chan: int
     rid: int
@@ -224,7 +226,7 @@ class End(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Messages that the group had not settled are gone by retention or damage."""
+    """Retention or damage removed messages that the group had not settled."""
 
     chan: int
     first_seq: int
@@ -233,14 +235,14 @@ class Gap(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Reload the local copy: phase `begin`, and `end` when all up to the target has been delivered and settled."""
+    """Reload the local copy: phase `begin`, and `end` once every message up to the target was delivered and settled."""
 
     chan: int
     fields: Mapping[str, Any]  # refresh, phase, target
 
 
 class Got(NamedTuple):
-    """A block that GET found. OK follows when that was all."""
+    """A block that GET found. An OK follows the last one."""
 
     rid: int
     seqs: tuple[int, ...]  # flat (first seq, count) runs; empty: contiguous from the block's base_seq

@@ -1,8 +1,8 @@
 """The meta frame of a command, unpacked at a bounded cost.
 
 msgpack allocates an array before it reads its elements, at each of up to 1,024 levels of nesting: a frame of three
-kilobytes could make it fill half a gigabyte. So what a peer sends to the hub is unpacked with bounds that follow from
-the frame itself; ACK and TXN, whose arrays are long, are read row by row.
+kilobytes could make it allocate half a gigabyte. So frames for the hub are unpacked with bounds that follow from their
+own bytes; ACK and TXN, whose arrays are long, are read row by row.
 """
 
 from itertools import islice
@@ -14,9 +14,9 @@ from fabric_protocol.bounds import NUMBER_MAX
 from fabric_protocol.errors import Code, ProtocolError
 from fabric_protocol.messages import META_BYTES_MAX
 
-ROWS_MAX: Final = 65_536  # verdicts of one ACK or TXN, as they come; and elements of any array
+ROWS_MAX: Final = 65_536  # verdicts of one ACK or TXN on arrival; and elements of any array
 CONTROL_BYTES_MAX: Final = 32 << 10  # of every command that takes a map: the longest list in one is 1,024 rows
-_SHORT_BYTES: Final = 256  # so short a frame cannot cost much
+_SHORT_BYTES: Final = 256  # a frame up to this length cannot cost much
 _SLOTS_MAX: Final = 1 << 18  # elements for which one frame may make msgpack allocate memory: 2 MiB
 _NESTED_MAX: Final = 1_024  # msgpack's own bound
 _FIELDS_MAX: Final = 16  # of a row, and of the meta of ACK and TXN
@@ -32,14 +32,16 @@ def unpack(data: bytes) -> list[Any]:
 
 
 def unpack_command(data: bytes) -> list[Any]:
-    """The meta of a frame for the hub, from a peer that may want to do harm."""
+    """The meta of a frame for the hub, from a peer that may be hostile."""
     if len(data) <= _SHORT_BYTES:
         return _checked(data, _SHORT_BYTES)
     if data[1] in (_ACK, _TXN):
         _require_size(data, META_BYTES_MAX)
         return _in_rows(data)
     _require_size(data, CONTROL_BYTES_MAX)
-    headers = min(data.count(b"\xdc") + data.count(b"\xdd"), _NESTED_MAX)  # arrays of more than 15 elements, or chance
+    headers = min(
+        data.count(b"\xdc") + data.count(b"\xdd"), _NESTED_MAX
+    )  # bytes that begin arrays of more than 15 elements, or other data
     return _checked(data, min(_SLOTS_MAX // (headers + 1), len(data)))
 
 

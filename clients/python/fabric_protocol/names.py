@@ -1,4 +1,4 @@
-"""Topic and pattern grammar, for hub and clients alike.
+"""The grammar of topics and patterns, for hub and clients.
 
 A topic is words joined by dots. In a pattern `*` stands for one word, `#` for zero or more, and `>` as the last word
 for one or more.
@@ -11,9 +11,9 @@ from fabric_protocol.block import TOPIC_BYTES_MAX
 from fabric_protocol.errors import Code, ProtocolError
 
 WORDS_MAX: Final = 16
-DEAD: Final = "$dlq."  # dead letters of a group are in this topic and its name,
-DEAD_ALIAS: Final = ".DLQ"  # which may also be written with this ending
-REDRIVE: Final = "$redrive."  # what a group gets once more; nobody else wants this topic and its name
+DEAD: Final = "$dlq."  # + group: the topic of its dead letters
+DEAD_ALIAS: Final = ".DLQ"  # group + this: another way to write that topic
+REDRIVE: Final = "$redrive."  # + group: the topic of its redriven messages, which only this group gets
 _WORD: Final = re.compile(r"[^.*#>\s\x00-\x1f\x7f-\x9f]+")
 _TOPIC: Final = re.compile(rf"{_WORD.pattern}(?:\.{_WORD.pattern}){{0,{WORDS_MAX - 1}}}")
 
@@ -32,7 +32,7 @@ def check_topic(topic: str) -> None:
 
 
 def canonical(pattern: str) -> str:
-    """The pattern in its one stored spelling: `>` becomes `*.#`, and in a run with `#` the `*` come first."""
+    """The pattern in its stored form: `>` becomes `*.#`, and in a run with `#` the `*` come first."""
     words = _words(pattern, "pattern", Code.BAD_PATTERN)
     if words[-1] == ">":
         words[-1:] = ["*", "#"]
@@ -56,8 +56,8 @@ def canonical(pattern: str) -> str:
 def unaliased(name: str) -> str:
     """A topic or pattern as it is stored: `<group>.DLQ` is another way to write `$dlq.<group>`.
 
-    It is only a way to ask. Were it the topic itself, a group that wants `orders.#` would be given its own dead
-    letters again.
+    The alias is for requests only. As a topic of its own, it would match `orders.#`, and the group would get its own
+    dead letters again.
     """
     if name.endswith(DEAD_ALIAS) and len(name) > len(DEAD_ALIAS) and not name.startswith("$"):
         return DEAD + name.removesuffix(DEAD_ALIAS)
@@ -65,7 +65,7 @@ def unaliased(name: str) -> str:
 
 
 def dead_letter_group(name: str) -> str:
-    """The group whose dead letters are meant by its name, by `<group>.DLQ` or by `$dlq.<group>`."""
+    """The group of dead letters that are named by the group, by `<group>.DLQ` or by `$dlq.<group>`."""
     return unaliased(name).removeprefix(DEAD)
 
 

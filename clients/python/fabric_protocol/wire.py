@@ -1,7 +1,7 @@
 """Messages to frames and back. One multipart for each command: `[meta]` or `[meta, block]`.
 
-`meta` is one msgpack array `[verb, chan, rid, …]`. Control verbs take a map, so they can grow; hot verbs are
-positional. The decoder is total: every list of byte strings gives a message or a `ProtocolError`, nothing else.
+`meta` is one msgpack array `[verb, chan, rid, …]`. Control verbs take a map, so they can get new fields; frequent verbs
+are positional. The decoder is total: every list of byte strings gives a message or a `ProtocolError`, nothing else.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from fabric_protocol.errors import Code, ProtocolError
 
 VERDICTS_MAX: Final = bounded.ROWS_MAX
 SETTLES_MAX: Final = 64  # channels of one TXN
-DEPTH_MAX: Final = 8  # of lists and maps within a map: what comes in can be walked and shown without fear
+DEPTH_MAX: Final = 8  # of lists and maps within a map: bounds the recursion of code that walks them
 REASON_CHARS_MAX: Final = 1_000  # of a RETRY or REJECT: it is stored with each message of the range
 ERROR_CHARS_MAX: Final = 500
 _SHOWN_CHARS_MAX: Final = 60  # of a wrong value, in the text of an error
@@ -57,7 +57,7 @@ class Verb(IntEnum):
     REP = 55
 
 
-# Looked up by number, since calling an enum is dear where every message passes.
+# Looked up by number, because a call of an enum is too slow for every message.
 _LEVELS: Final[dict[object, m.Level]] = {int(level): level for level in m.Level}
 _VERDICTS: Final[dict[object, m.Verdict]] = {int(verdict): verdict for verdict in m.Verdict}
 
@@ -70,12 +70,12 @@ def encode(message: m.ToHub | m.ToClient) -> list[bytes]:
 
 
 def decode(frames: Sequence[bytes]) -> m.ToHub | m.ToClient:
-    """The message that the frames say, or a ProtocolError whose code can go back on the wire."""
+    """The message in the frames. Raises a ProtocolError whose code can be sent back on the wire."""
     return _decode(frames, bounded.unpack)
 
 
 def decode_command(frames: Sequence[bytes]) -> m.ToHub | m.ToClient:
-    """The same for what a peer sends to the hub: what would cost the hub too much is refused before it is decoded."""
+    """The same for frames to the hub: a frame that would cost too much is refused before it is decoded."""
     return _decode(frames, bounded.unpack_command)
 
 
@@ -103,7 +103,7 @@ def _decode(frames: Sequence[bytes], unpack: Callable[[bytes], list[Any]]) -> m.
 
 
 def request_id(frames: Sequence[bytes]) -> tuple[int, int]:
-    """(chan, rid) of frames that did not decode, so that the error can still name them; zeros when unreadable."""
+    """(chan, rid) of frames that did not decode, for the ERR; zeros if they cannot be read."""
     return bounded.request_id(frames[0]) if frames else (0, 0)
 
 
@@ -133,7 +133,7 @@ def _list(value: object) -> list[Any]:
 
 
 def _shown(value: object) -> str:
-    """A wrong value for the text of an error: short, and without walking into nested ones."""
+    """A wrong value for the text of an error: short, and without its nested values."""
     return repr(value)[:_SHOWN_CHARS_MAX] if isinstance(value, int | float | str | bytes) else type(value).__name__
 
 
@@ -178,7 +178,7 @@ def _verdicts(value: object) -> tuple[tuple[int, int, int, Any], ...]:
 
 
 def _argument(value: object) -> Any:
-    """A number, a text, or both in a list: how long to wait, and why."""
+    """A number, a text, or both in a list: the wait, and the reason."""
     if isinstance(value, list) and len(value) == 2:
         wait, reason = value
         return (None if wait is None else _wait(wait)), _reason(reason)

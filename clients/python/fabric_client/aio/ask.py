@@ -1,4 +1,4 @@
-"""Questions and answers with the asyncio client: the twin of `sync_ask`."""
+"""The methods of the asyncio client that ask, as in `sync.ask`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -33,14 +33,15 @@ class AsyncAsking(AsyncBase):
 
     @property
     def admin(self) -> Admin[Awaitable[dict[str, Any]]]:
-        """Make, change and remove groups, topics and queues; look after dead letters. Every word is awaited."""
+        """Create, change and delete groups, topics and queues; list, redrive and discard dead letters. Every method
+        returns an awaitable."""
         return Admin(self._administer)
 
     async def info(
         self, what: str = "hub", name: str | None = None, *, timeout: Seconds | None = ANSWER_S, **fields: Any
     ) -> dict[str, Any]:
-        """What the hub knows: "hub", "counters", "groups", "group" (with its name), "topics", "topic", "sessions",
-        "schedules", "dlq", "settings". Lists come in pages: `more` and `next`, which is given as `after`."""
+        """The state of the hub: "hub", "counters", "groups", "group" (with its name), "topics", "topic", "sessions",
+        "schedules", "dlq" or "settings". Lists come in pages: if there is `more`, pass `next` as `after`."""
         return await self._inform({"what": what, **({} if name is None else {"name": name}), **fields}, timeout)
 
     async def get(
@@ -54,8 +55,8 @@ class AsyncAsking(AsyncBase):
         by_key: bool = False,
         timeout: Seconds | None = ANSWER_S,
     ) -> AsyncIterator[Message]:
-        """Read stored messages of a topic or pattern without a group: from a seq or a time on, the `last` ones, or the
-        latest of each key (`by_key`). `n` is how many: 1 unless told, all keys with `by_key`."""
+        """Read stored messages of a topic or pattern without a group: from a seq or a time on, the `last` messages, or
+        the latest of each key (`by_key`). `n` is how many: by default 1, or all keys with `by_key`."""
         reading = Reading(topic, seq, time, n, last, by_key)
         while not reading.done:
             call, answer = await self._call(reading.ask, timeout, "no answer to a get")
@@ -100,11 +101,12 @@ class AsyncAsking(AsyncBase):
         durable: bool = False,
         correlation: str | None = None,
     ) -> Reply | AsyncIterator[Reply]:
-        """Ask whoever answers that topic, and wait for the reply; with `replies_max`, an iterator over up to so many.
-        Raises NoResponders at once when nobody answers it, TimedOut, or RemoteError when the one who answers failed.
+        """Send a request to a responder of the topic, and wait for the reply; with `replies_max`, returns an iterator
+        over up to that many. Raises NoResponders at once if the topic has none, TimedOut, or RemoteError if the
+        responder failed.
 
-        A `durable` request is a message in the journal, and so is its answer: it survives the end of either program.
-        Asking again with the same `correlation` does not repeat the request, but goes on waiting for its answer.
+        A `durable` request and its reply are messages in the journal: they survive the end of either program. A second
+        request with the same `correlation` does not repeat the first, but continues to wait for its reply.
         """
         timeout = seconds(timeout, "timeout")
         if durable:
@@ -121,8 +123,8 @@ class AsyncAsking(AsyncBase):
         count: int | None = None,
         timeout: Seconds | None = None,
     ) -> AsyncConsumer[Request]:
-        """Iterate over requests to topics that match, and `reply` to each. Those of one `group` share the requests;
-        `concurrency` is how many unanswered ones the hub may send."""
+        """Iterate over requests to topics that match, and `reply` to each. Responders of one `group` share the
+        requests; `concurrency` is how many requests without a final reply the hub may send."""
         timeout = patience(timeout)
         make = responder_maker(self._driver, patterns, group, check_concurrency(concurrency))
         sub = self._begin(make, Ticket())
@@ -138,9 +140,9 @@ class AsyncAsking(AsyncBase):
         count: int | None = None,
         timeout: Seconds | None = None,
     ) -> int:
-        """Answer requests with what `handler(request)` returns, up to `concurrency` at once: coroutines in tasks, plain
-        functions in threads. A generator answers with several replies, an exception with a RemoteError. Returns how
-        many were answered, after `count` of them, when none came for `timeout` seconds, or after `stop()`, `close()` or
+        """Reply to requests with the result of `handler(request)`, up to `concurrency` at once: coroutines in tasks,
+        plain functions in threads. A generator gives several replies, an exception gives a RemoteError. Returns how
+        many were answered, after `count` of them, if none came for `timeout` seconds, or after `stop()`, `close()` or
         SIGTERM, as `work` does."""
         timeout = patience(timeout)
         check_handler(handler, "handler(request)", 1)

@@ -1,7 +1,7 @@
-"""The asyncio client: the twin of `sync`, with the same words.
+"""The asyncio client, with the same methods as the blocking client.
 
-It is used from the thread of its event loop. `publish_nowait` is a plain method here too; where the blocking one would
-wait for room it raises BufferFull, and `await fab.drain()` is how to wait.
+It is used from the thread of its event loop. `publish_nowait` is a plain method here too: without room in the buffer it
+raises BufferFull, and `await fab.drain()` waits for room.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ def aconnect(
 
 
 class Connecting:
-    """A client that becomes connected by being awaited or entered."""
+    """A client that connects when it is awaited or entered."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self._client = client
@@ -115,26 +115,27 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
 
     @property
     def connected(self) -> bool:
-        """Whether the hub is there right now. Calls wait for it in any case."""
+        """Whether there is a connection now. Calls wait for one in any case."""
         return self._session.live
 
     @property
     def hub(self) -> Mapping[str, Any]:
-        """What the hub said in its welcome."""
+        """The fields of the hub's last WELCOME."""
         return self._session.handshake.hub
 
     def stop(self) -> None:
         """End all loops (`consume`, `serve`) and handlers (`work`, `respond`) of this client, from any task, thread or
-        signal handler. No handler begins after it, those at work finish, and what was not begun goes to others."""
+        signal handler. No handler begins after it, running handlers finish, and messages that were not begun go
+        back."""
         inbox = self._inbox
         for sub in self._driver.loops():
             if inbox is None or sub is not inbox.sub:
                 self._driver.halt(sub)
 
     async def close(self, timeout: Seconds | None = CLOSE_S) -> None:
-        """Stop, wait for handlers at work, flush, say goodbye and close; `timeout` holds for each of the two waits.
-        Raises what `flush` would raise; the client is closed in any case. A handler that calls it is not waited for,
-        nor are those beside it: what has no verdict then goes back to its group."""
+        """Stop, wait for running handlers, flush, send GOODBYE and close; `timeout` is for each of the two waits.
+        Raises what `flush` raises; the client is closed in any case. A call inside a handler does not wait for the
+        handlers of the same `work` or `respond`: their messages without a verdict go back to the group."""
         if self._closed:
             return
         self._closed = True
@@ -164,7 +165,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         try:
             await self.close()
         except FabricError:
-            if kind is None:  # otherwise the first error is the one to hear about
+            if kind is None:  # otherwise the error of the block is more important
                 raise
 
     def __del__(self) -> None:

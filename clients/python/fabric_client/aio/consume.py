@@ -1,4 +1,4 @@
-"""Consuming with the asyncio client: the twin of `sync_consume`."""
+"""The methods of the asyncio client that consume, as in `sync.consume`."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -48,8 +48,8 @@ class AsyncConsuming(AsyncBase):
         timeout: Seconds | None = None,
         **settings: Unpack[GroupOptions],
     ) -> AsyncConsumer[Message]:
-        """Iterate over the messages that match, with `async for`; see `Client.consume` for the settings. What the hub
-        has against the subscription is raised by the first step of the iteration."""
+        """Iterate over the messages that match, with `async for`; see `Client.consume` for the settings. If the hub
+        refuses the subscription, the first step of the iteration raises."""
         timeout = patience(timeout)
         check_on_refresh(on_refresh)
         sub = self._begin(
@@ -73,7 +73,7 @@ class AsyncConsuming(AsyncBase):
         timeout: Seconds | None = None,
         **settings: Unpack[GroupOptions],
     ) -> AsyncConsumer[Batch]:
-        """Like `consume`, a delivery at a time: the fastest way through. `batch.payloads` is a list of bytes. A
+        """Like `consume`, a delivery at a time: the fastest way to consume. `batch.payloads` is a list of bytes. A
         whole batch counts as begun."""
         timeout = patience(timeout)
         check_on_refresh(on_refresh)
@@ -103,14 +103,14 @@ class AsyncConsuming(AsyncBase):
         **settings: Unpack[GroupOptions],
     ) -> int:
         """Run `handler(message)` on every message of a group, up to `concurrency` at once: coroutines in tasks, plain
-        functions in threads, so that they do not hold up the event loop. Returning acks, an exception is `on_error`,
-        and `Retry`, `Reject` and `Release` may be raised. `handler(message, ctx)` gets a transaction besides: what it
-        publishes with `ctx.publish` is stored together with the ack, or not at all. In a group of order "key" the
-        messages of a key are handled one after the other. Without patterns, `work(handler=…, group=…)` works for a
-        group that exists.
+        functions in threads, so that they do not block the event loop. A handler that returns acks its message; an
+        exception gives the verdict `on_error`, and `Retry`, `Reject` and `Release` give theirs. `handler(message, ctx)`
+        also gets a transaction: the hub stores what it publishes with `ctx.publish` together with the ack, or not at
+        all. In a group of order "key" the messages of a key are handled one after the other. Without patterns,
+        `work(handler=…, group=…)` consumes from a group that exists.
 
-        Returns how many were begun, after `count` of them, when none came for `timeout` seconds, or after `stop()`,
-        `close()` or SIGTERM: then no handler begins any more, and those at work finish.
+        Returns how many messages were begun, after `count` of them, if none came for `timeout` seconds, or after
+        `stop()`, `close()` or SIGTERM: then no handler begins, and running handlers finish.
         """
         timeout = patience(timeout)
         check_on_refresh(on_refresh)
@@ -136,9 +136,9 @@ class AsyncConsuming(AsyncBase):
         on_error: OnError = "retry",
         **settings: Unpack[GroupOptions],
     ) -> list[Message]:
-        """Up to `count` messages: those that are there, or else the first that come within `timeout` seconds; an empty
-        list when there are none. With `at_least`, waits for so many, but not longer than `timeout`. Messages of a group
-        may be held as long as needed, and want a verdict each; a message that the program drops goes back."""
+        """Up to `count` messages: the ready messages, or else the first that come within `timeout` seconds; an empty
+        list if there are none. With `at_least`, waits for that many, but not longer than `timeout`. Messages of a group
+        may be held as long as needed, and need a verdict each; a message that the program drops goes back."""
         how = fetch_request(count, at_least, timeout)
         key = (patterns, group, on_error, *settings.items())
         sub = self._fetchers.take(key) if group is not None else None

@@ -22,7 +22,7 @@ OnRefresh = Callable[[Refresh], object]
 
 
 class AsyncConsumer(Generic[T]):
-    """Iterate it with `async for`."""
+    """An iterator for `async for`."""
 
     def __init__(self, driver: AsyncDriver, sub: Subscription, loop: AsyncGenerator[T, None]) -> None:
         self._driver = driver
@@ -42,7 +42,7 @@ class AsyncConsumer(Generic[T]):
         return await self._loop.__anext__()
 
     async def ready(self, refresh: Refresh | int, timeout: Seconds | None = ANSWER_S) -> None:
-        """Tell the hub that the local copy is in use again after a refresh; returns when it knows."""
+        """Tell the hub that the local copy is in use again after a refresh; returns after the hub's answer."""
         number = refresh.number if isinstance(refresh, Refresh) else refresh
         ticket = Ticket()
         self._driver.check()
@@ -51,12 +51,13 @@ class AsyncConsumer(Generic[T]):
         await self._driver.result(ticket, patience(timeout), "the hub did not answer a READY")
 
     def stop(self) -> None:
-        """End the loop at its next step, from any task, thread or signal handler. What the loop has not handed out goes
-        back to the group at once; the message in hand may be settled."""
+        """End the loop at its next step, from any task, thread or signal handler. Messages that the loop has not handed
+        out go back to the group at once; the message in hand may be settled."""
         self._driver.halt(self._sub)
 
     async def close(self) -> None:
-        """Unsubscribe, and end the loop; from any task. What has no verdict yet goes back to the group, uncounted."""
+        """Unsubscribe, and end the loop; from any task. Messages without a verdict go back to the group, which does not
+        count as an attempt."""
         with contextlib.suppress(RuntimeError):  # another task waits in it
             await self._loop.aclose()
         self._driver.drop(self._sub)
@@ -71,7 +72,7 @@ class AsyncConsumer(Generic[T]):
 
 
 async def tell(refresh: Refresh, on_refresh: OnRefresh | None) -> None:
-    """Give a refresh to the application, and wait if it wants to be waited for."""
+    """Call the program's `on_refresh`, and await its result if it is awaitable."""
     answer = refresh.tell(on_refresh)
     if isinstance(answer, Awaitable):
         await answer

@@ -1,7 +1,7 @@
-"""The driver on an event loop: no lock and no thread, since everything happens in the loop's own.
+"""The driver on an event loop: without lock and thread, because everything happens in the thread of the loop.
 
-The loop watches the socket's descriptor; a wake drains the socket, and so does every turn that sends, as the
-descriptor is edge-triggered. One timer stands for all deadlines of the session.
+The loop watches the socket's descriptor, which is edge-triggered; so every wake-up, and every turn that sends, drains
+the socket. One timer serves all deadlines of the session.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class AsyncDriver(Driver):
         self._socket_opened()
 
     async def start(self, timeout: float) -> None:
-        """Wait for the hub's welcome."""
+        """Wait for the hub's WELCOME."""
         live = await self.wait(lambda: self.session.state in (State.LIVE, State.FAILED), timeout)
         if self.session.error is not None:
             raise self.session.error
@@ -58,7 +58,7 @@ class AsyncDriver(Driver):
             raise self.no_hub(timeout)
 
     def run_turn(self) -> None:
-        """A turn of the driver; then those who wait are told, and the timer is set."""
+        """Run a turn, wake the waiting tasks, and set the timer."""
         if self._stopped:
             return
         self.turn()
@@ -69,7 +69,7 @@ class AsyncDriver(Driver):
         self._set_timer()
 
     async def wait(self, ready: Callable[[], object], timeout: float | None) -> bool:
-        """True once `ready()`; False when the time is over first."""
+        """True once `ready()`; False if the timeout comes first."""
         self.run_turn()
         if ready() or self._stopped:
             return bool(ready())
@@ -82,7 +82,7 @@ class AsyncDriver(Driver):
         return bool(ready())
 
     async def answer(self, ticket: Ticket, timeout: float | None) -> bool:
-        """True once the ticket is done; cheaper than `wait` where many wait at once."""
+        """True once the ticket is done; cheaper than `wait` if many tasks wait at once."""
         if not ticket.done:
             future: asyncio.Future[None] = self._loop.create_future()
             before = ticket.on_done
@@ -99,17 +99,17 @@ class AsyncDriver(Driver):
     async def next_item(
         self, sub: Subscription, timeout: float | None, also: Callable[[], object] = lambda: False
     ) -> Batch | Refresh | None:
-        """What comes next; None when the time is over, the subscription is, or `also()`."""
+        """The next batch or refresh; None after the timeout, at the end of the subscription, or once `also()`."""
         if sub.refused:
             raise sub.refused.pop(0)
         if sub.taken >= VERDICTS_PER_FRAME or not sub.ready or sub.waiting_keys.by_key:
             if (sub.wants_collect or sub.waiting_keys.by_key) and not self._stopped:
-                self.session.flush(sub, time.monotonic())  # what is barred goes back before it can be taken
+                self.session.flush(sub, time.monotonic())  # messages of waiting keys go back first
             self.run_turn()
         if not sub.ready:
             await self.wait(lambda: sub.awake or also(), timeout)
         else:
-            await asyncio.sleep(0)  # a consumer that never waits would starve the rest of the loop
+            await asyncio.sleep(0)  # a consumer that never waits would block the other tasks of the loop
         item = sub.take()
         if item is None:
             sub.raise_error()
@@ -118,8 +118,9 @@ class AsyncDriver(Driver):
         return item
 
     async def may_begin(self, sub: Subscription, batch: Batch, timeout: float | None) -> bool:
-        """Before a message of the batch is begun, while `sub.careful`: see to it that the hub has all verdicts, or
-        knows that it has not. False when the subscription is over, or the hub was away for `timeout` seconds."""
+        """Before a message of the batch is begun, while `sub.careful`: wait until the hub has all verdicts, or knows
+        that the consumer is unsure. False at the end of the subscription, or after `timeout` seconds without an
+        answer."""
         while not (self._stopped or sub.over):
             question = ask_before(self.session, sub, batch, time.monotonic())
             if question is None:
@@ -136,13 +137,13 @@ class AsyncDriver(Driver):
         return False
 
     async def _learn(self, sub: Subscription) -> None:
-        """Before the first message is handed out: in which order they may be handled."""
+        """Learn the order of the group before the first message is handed out."""
         ticket = Ticket(sub.learned)
         self.session.ask(lambda rid: m.Info(rid, {"what": "group", "name": sub.group}), ticket)
         await self.wait(lambda: ticket.done, LEARN_S)
 
     async def next_request(self, sub: Responder, timeout: float | None) -> Request | None:
-        """The next request to be answered; None when the time is over, or the subscription is."""
+        """The next request to answer; None after the timeout, or at the end of the subscription."""
         await self.wait(lambda: sub.requests or sub.awake, timeout)
         if sub.requests and not sub.stopped:
             return sub.requests.popleft()
@@ -188,7 +189,7 @@ class AsyncDriver(Driver):
         return ticket.result()
 
     def verdicts(self, sub: Subscription, urgent: bool) -> None:
-        """A subscription's hook; called from any thread."""
+        """The hook of subscriptions. Called from any thread."""
         if threading.get_ident() != self._thread:
             self._call_soon(lambda: self.verdicts(sub, urgent))
         elif urgent and not self._stopped:
@@ -199,13 +200,13 @@ class AsyncDriver(Driver):
             self._set_timer()
 
     def drop(self, sub: Subscription) -> None:
-        """Unsubscribe, without waiting. Runs in finalizers too, in any thread."""
+        """Unsubscribe, without waiting. May run in finalizers, in any thread."""
         self._dropped.append(sub)
         if not self._stopped:
             self._call_soon(self.run_turn)
 
     def halt(self, sub: Subscription) -> None:
-        """End the loop over a subscription at its next step. Runs in any thread and in signal handlers, too."""
+        """End the loop over a subscription at its next step. May run in any thread and in signal handlers."""
         sub.stop()
         self._halted.append(sub)
         if not self._stopped:
@@ -233,7 +234,7 @@ class AsyncDriver(Driver):
             timer.cancel()
 
     def _set_timer(self) -> None:
-        """A timer that fires too early is left alone: firing once costs less than moving it each time."""
+        """Set the timer for the next deadline. A timer that fires too early stays: that costs less than moving it."""
         deadline = self.session.next_deadline()
         if self._stopped or (self._timer is not None and self._timer_at <= deadline):
             return

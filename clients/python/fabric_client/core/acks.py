@@ -1,7 +1,7 @@
 """ACKs that the hub has not answered, and callers that wait for the answer to a verdict.
 
-An ACK is kept until it is answered, and sent again on a resumed session. When the hub has forgotten the session, the
-messages of an unanswered ACK are known by name, because the ACK holds on to their batches.
+An ACK is kept until it is answered, and sent again on a resumed session. If the hub has forgotten the session, the
+messages of an unanswered ACK can still be named, because the ACK keeps their batches.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from fabric_protocol import messages as m
 from fabric_protocol.errors import Code, FabricError
 from fabric_protocol.messages import Verdict
 
-# Verdicts that leave nothing to confirm: without a session the hub releases everything anyway.
+# Verdicts without a confirmation: when a session ends the hub releases its messages anyway.
 _PASSING = (Verdict.TOUCH, Verdict.RELEASE)
 
 
@@ -31,7 +31,7 @@ class Watch:
         self.ticket = ticket
         self.rids: set[int] = set()  # of the ACKs that carry the verdicts
         self.stale: list[int] = []  # seqs
-        self.doubtful = False  # stale in the answer to an ACK that was sent twice: the first one may have been applied
+        self.doubtful = False  # stale in the answer to an ACK that was sent twice: the first may have been applied
 
     def covers(self, rows: Sequence[Row]) -> bool:
         first = self.batch.first_ordinal
@@ -64,7 +64,7 @@ def _within(ordinal: int, ranges: Sequence[Sequence[int]]) -> bool:
 
 
 def too_late(seqs: Sequence[int]) -> Stale:
-    """The error for verdicts on messages that the hub has taken back, or that were settled before."""
+    """The error for verdicts without effect."""
     some = ", ".join(map(str, seqs[:10])) + (", …" if len(seqs) > 10 else "")
     text = f"the verdict had no effect: the hub has taken back seq {some}, or it was settled before"
     return Stale(text, describe(Code.STALE), code=Code.STALE, fields={"seqs": list(seqs)})
@@ -82,7 +82,7 @@ class Ack:
         self.resent = False  # the hub may have applied it before
 
     def messages(self) -> Iterator[tuple[Batch, list[int]]]:
-        """The messages that it settles, as batches with the places in them."""
+        """The messages that it settles, as batches with indexes."""
         rows = [(a, b) for verdict, a, b, _ in self.message.verdicts if verdict not in _PASSING]
         for batch in self.batches:
             first = batch.first_ordinal
@@ -91,7 +91,7 @@ class Ack:
                 yield batch, found
 
     def unwatched(self) -> Iterator[tuple[Batch, list[int]]]:
-        """Those of them that no caller waits for."""
+        """The messages that it settles and that no caller waits for."""
         watched = {(id(watch.batch), index) for watch in self.watches for index in watch.indexes}
         for batch, indexes in self.messages():
             yield batch, [index for index in indexes if (id(batch), index) not in watched]
@@ -101,26 +101,25 @@ class Acks:
     """The unanswered ACKs of one subscription, by request id."""
 
     def __init__(self) -> None:
-        self.unsettled = Unsettled()  # that of the session, once the subscription belongs to one
+        self.unsettled = Unsettled()  # replaced by the session's own
         self._open: dict[int, Ack] = {}
-        self._watches: list[Watch] = []  # not yet on their way
-        self.collecting: list[Batch] = []  # their verdicts are being collected
+        self._watches: list[Watch] = []  # their verdicts are not in an ACK yet
+        self.collecting: list[Batch] = []  # batches whose verdicts are being collected
 
     def __bool__(self) -> bool:
         return bool(self._open)
 
     @property
     def last_rid(self) -> int:
-        """Of the latest ACK without an answer; 0 when all are answered."""
+        """The request id of the latest unanswered ACK; 0 if all are answered."""
         return next(reversed(self._open), 0)
 
     def watch(self, watch: Watch) -> None:
-        """The next ACKs carry verdicts that somebody waits for."""
+        """Register a caller that waits for verdicts of the next ACKs."""
         self._watches.append(watch)
 
     def all_sent(self) -> None:
-        """All verdicts that were collected are in ACKs. A watch that no ACK was for has nothing to wait for: its
-        messages had verdicts before."""
+        """All collected verdicts are in ACKs. A watch without an ACK fails: its messages had verdicts before."""
         self.collecting = []
         watches, self._watches = self._watches, []
         for watch in watches:
@@ -135,18 +134,19 @@ class Acks:
         return message
 
     def messages(self) -> list[m.Settle]:
-        """To be sent again on a resumed session."""
+        """The unanswered ACKs, to be sent again on a resumed session."""
         for ack in self._open.values():
             ack.resent = True
         return [ack.message for ack in self._open.values()]
 
     def unanswered(self) -> Iterator[tuple[Batch, list[int]]]:
-        """The messages of all ACKs without an answer, as batches with the places in them."""
+        """The messages of all unanswered ACKs, as batches with indexes."""
         for ack in self._open.values():
             yield from ack.messages()
 
     def answered(self, rid: int, fields: Mapping[str, Any]) -> int | None:
-        """The hub's OK: how many of the verdicts were stale; None when it answers no ACK of ours."""
+        """The hub's OK to an ACK: how many of its verdicts were stale; None if it answers no ACK of this
+        subscription."""
         ack = self._open.pop(rid, None)
         if ack is None:
             return None
@@ -160,8 +160,8 @@ class Acks:
         return sum((last - first + 1 for first, last in stale), 0)
 
     def refused(self, rid: int, error: HubError) -> bool | None:
-        """The hub's ERR to an ACK, which is given the names of the messages. Whether there are verdicts in it that no
-        caller waits for; None when it answers no ACK of ours."""
+        """The hub's ERR to an ACK. Adds the names of the messages to the error. True if no caller waits for some of its
+        verdicts; None if it answers no ACK of this subscription."""
         ack = self._open.pop(rid, None)
         if ack is None:
             return None
@@ -172,7 +172,7 @@ class Acks:
         return bool(names) or not ack.watches
 
     def lost(self) -> None:
-        """The hub has forgotten the session: none of these will be answered."""
+        """The hub has forgotten the session: no ACK will be answered."""
         unanswered, self._open = self._open, {}
         for ack in unanswered.values():
             for watch in ack.watches:
@@ -180,18 +180,18 @@ class Acks:
             self._remember(ack)
 
     def void(self, rows: Sequence[Row], batches: Sequence[Batch]) -> None:
-        """Verdicts that cannot be sent, because the hub has forgotten the session that they belong to."""
+        """Remember verdicts that cannot be sent, because the hub has forgotten their session."""
         self._remember(Ack(m.Settle(0, 0, tuple(rows)), batches, []))
 
     def interrupted(self, torn: bool) -> None:
-        """If the program was interrupted while verdicts were collected, which of them are in ACKs is not known."""
+        """Remember the verdicts of an interrupted collect: which of them are in ACKs is not known."""
         for batch in self.collecting if torn else ():
             batch.verdicts.is_listed = False
             self.unsettled.add(batch, batch.verdicts.given())
         self.collecting = []
 
     def fail(self, error: FabricError) -> None:
-        """The subscription is over; callers that wait hear why."""
+        """The subscription has ended: waiting callers get the error."""
         unanswered, self._open = self._open, {}
         for watch in [watch for ack in unanswered.values() for watch in ack.watches]:
             watch.ticket.fail(error)

@@ -13,16 +13,16 @@ EARLIEST_DUE_US: Final = 946_684_800_000_000  # 2000-01-01
 
 
 def microseconds(moment: Moment) -> int:
-    """A time as the wire has it. What has no date is refused here, since no hub could do anything with it."""
+    """A time in microseconds since 1970, as the wire has it."""
     time_s = moment.timestamp() if isinstance(moment, datetime) else moment
     is_number = isinstance(time_s, int | float) and not isinstance(time_s, bool)
-    if not is_number or not 0 <= time_s <= TIME_US_MAX / 1e6:  # so is what is not a number
+    if not is_number or not 0 <= time_s <= TIME_US_MAX / 1e6:  # also refuses nan
         raise BadMessage(f"{moment!r} is not a time between 1970 and 9999", "use a datetime, or seconds since 1970")
     return round(time_s * 1e6)
 
 
 def due_us(what: str, moment: Moment) -> int:
-    """A time at which something is to happen. One before 2000 is meant as seconds from now, or is a mistake."""
+    """The time of a schedule or an expiry. A time before 2000 is refused: it is seconds from now, or a mistake."""
     time_us = microseconds(moment)
     if time_us < EARLIEST_DUE_US:
         hint = "for seconds from now use ttl=" if what == "expires_at" else "for seconds from now use delay="
@@ -31,8 +31,8 @@ def due_us(what: str, moment: Moment) -> int:
 
 
 def patterns_of(given: Any) -> list[str]:
-    """The patterns of a call, each a text. Whether the hub understands them is for the hub to say."""
-    hint = "give each pattern as a text of its own: 'orders.*', 'refunds.*', or *patterns for those of a list"
+    """The patterns of a call, each checked to be text. The hub checks their grammar."""
+    hint = "give each pattern as a text of its own: 'orders.*', 'refunds.*', or *patterns for the patterns of a list"
     if not isinstance(given, Iterable):
         raise FabricError(f"patterns {given!r} are not texts", hint)
     patterns: list[Any] = [given] if isinstance(given, str | bytes) else list(given)
@@ -43,6 +43,6 @@ def patterns_of(given: Any) -> list[str]:
 
 
 def check_whole(what: str, value: Any, least: int, hint: str) -> None:
-    """Raise unless a number is a whole one, and not below `least`."""
+    """Raise unless a value is a whole number, and not below `least`."""
     if type(value) is not int or value < least:
         raise FabricError(f"{what} is {least} or more, a whole number, not {value!r}", hint)

@@ -1,12 +1,12 @@
 """What the hub knows of the messages that a consumer has begun.
 
-If a consumer is lost, the hub counts a failure of what it had begun: of the oldest deliveries without a verdict, as
-many as it works on at once. That is the truth as long as every verdict has arrived before the next message is begun,
-and so the client waits for the hub in between. A wait is a round trip, which is nothing beside a slow job and too much
-for fast ones. So waits are rationed: a burst has a few, and beyond these they may take a fiftieth of the time. When
-they are used up the client tells the hub first that it is *unsure*; a loss then counts for nothing, and what was lost
-comes again. What comes again for the second time is handled with all waits, so that a message that kills its consumers
-is found.
+If a consumer is lost, the hub counts a failed attempt for the messages that the consumer had begun: the oldest
+deliveries without a verdict, as many as its concurrency. This is correct as long as every verdict has arrived before
+the next message is begun, so the client waits for the hub in between. A wait is a round trip: little beside a slow
+handler, too much for fast ones. So waits are limited: a burst has WAITS_MAX, and after it waits may take a fiftieth of
+the time. Before a message is begun without a wait, the client tells the hub that it is *unsure*; a lost consumer then
+counts no failed attempt, and its messages are delivered again. From SURE_ATTEMPT on every message is waited for, so
+that a message that kills its consumers is found.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -19,38 +19,40 @@ if TYPE_CHECKING:
     from fabric_client.core.session import Session
     from fabric_client.core.subscription import Subscription
 
-WAITS_MAX: Final = 32  # in a row
-WAITS_TIME: Final = 50  # one wait for so many times its length
+WAITS_MAX: Final = 32  # in a burst
+WAITS_TIME: Final = 50  # after a burst, one wait in 50 times its length
 SURE_ATTEMPT: Final = 3  # from this attempt on every message is waited for
-UNSURE: Final = 1_024  # messages that may be begun or done without the hub's knowledge, while unsure
-REVIEW_S: Final = 0.01  # how often an unsure consumer is looked at: has it become slow?
+UNSURE: Final = 1_024  # messages that an unsure consumer may have begun or finished without the hub's knowledge
+REVIEW_S: Final = 0.01  # how often the client checks whether an unsure consumer has become slow
 
 
 class Begun:
+    """Whether the hub knows which messages the consumer of one subscription has begun."""
+
     __slots__ = ("_known_rid", "_refilled_at", "_verdicts", "_wait_s", "_waits", "is_slow", "is_unsure", "reported")
 
     def __init__(self) -> None:
         self.is_unsure = False
-        self.reported = False  # the latest that the hub was reported of it
-        self._waits = float(WAITS_MAX)  # that are left
-        self._wait_s = 0.0002  # how long they are, about
+        self.reported = False  # the `is_unsure` that the hub was last told
+        self._waits = float(WAITS_MAX)  # waits that are left
+        self._wait_s = 0.0002  # average length of a wait
         self._refilled_at = 0.0
         self._known_rid = 0  # the hub has all ACKs up to this one
-        self.is_slow = False  # no verdict came between the latest two looks
-        self._verdicts = 0  # that had come by the latest look
+        self.is_slow = False  # no verdict between the last two reviews
+        self._verdicts = 0  # at the last review
 
     def restarted(self) -> None:
-        """The hub knows nothing of this subscription any more."""
+        """The hub has forgotten this subscription."""
         self.is_unsure = self.reported = self.is_slow = False
         self._known_rid = 0
 
     def resumed(self) -> None:
-        """What was said last may not have arrived."""
+        """The last frames before the connection was lost may not have arrived."""
         self._known_rid = 0
 
     def must_wait(self, last_rid: int, attempt: int, now: float) -> bool:
-        """Whether the hub must answer before a message is begun. All verdicts so far were sent, the latest without an
-        answer with this ACK."""
+        """Whether the hub must answer before a message is begun. All verdicts so far were sent; `last_rid` is the
+        latest ACK without an answer."""
         self._refill(now)
         if self.is_unsure:
             if attempt < SURE_ATTEMPT and self._waits < WAITS_MAX / 2:
@@ -60,18 +62,18 @@ class Begun:
         if last_rid <= self._known_rid:
             return False
         if attempt < SURE_ATTEMPT and self._waits < 1:
-            self.is_unsure = True  # which the hub must know beforehand
+            self.is_unsure = True  # the hub must know before the message is begun
         return True
 
     def waited(self, last_rid: int, seconds: float) -> None:
-        """The hub has answered; it had all ACKs up to that one by then."""
+        """The hub has answered a question, and so it has all ACKs up to `last_rid`."""
         self._known_rid = max(self._known_rid, last_rid)
         self._waits = max(self._waits - 1.0, 0.0)
         self._wait_s += (seconds - self._wait_s) / 8
 
     def review(self, verdicts: int, careful: bool) -> bool:
-        """Whether an unsure consumer has become slow: no verdict since the last look, and it will ask before it begins
-        another message. Then its verdicts have all been sent, and it is sure what it has begun."""
+        """Whether an unsure consumer is sure again: no verdict in the last two reviews, and it asks before it begins
+        another message. Then all of its verdicts were sent."""
         quiet, self._verdicts = verdicts == self._verdicts, verdicts
         if quiet and self.is_slow and careful:
             self.is_unsure = self.is_slow = False
@@ -85,7 +87,7 @@ class Begun:
 
 
 class Question:
-    """A PING whose answer a consumer waits for; the hub has all ACKs before it by then."""
+    """A PING that a consumer waits for; its answer shows that the hub has all ACKs before it."""
 
     __slots__ = ("_asked_at", "_rid", "_sub", "ticket")
 
@@ -101,8 +103,8 @@ class Question:
 
 
 def ask_before(session: "Session", sub: "Subscription", batch: "Batch", now: float) -> Question | None:
-    """Before a message of the batch is begun: send all verdicts. Returns what to wait for; None when it may begin.
-    Without a connection it waits, too: the hub may have given the message to others, and says so on a resume."""
+    """Send all verdicts before a message of the batch is begun. Returns what to wait for; None if the message may
+    begin. Without a connection the consumer waits too: the hub may have given the message to another consumer."""
     if not sub.settles:
         sub.careful = False
         return None
@@ -111,12 +113,12 @@ def ask_before(session: "Session", sub: "Subscription", batch: "Batch", now: flo
         if not sub.begun.must_wait(sub.acks.last_rid, batch.attempt, now):
             _relax(sub, batch, now)
             return None
-        session.flush(sub, now)  # it may be unsure now, or sure again
+        session.flush(sub, now)  # sends a CREDIT if `is_unsure` has changed
     return Question(session, sub, now)
 
 
 def _relax(sub: "Subscription", batch: "Batch", now: float) -> None:
-    """Messages of the batch may be begun without a question, if the hub knows that it cannot tell which were."""
+    """Let messages of the batch begin without a question, if the hub knows that the consumer is unsure."""
     if sub.begun.is_unsure:
         sub.careful = False
         sub.review_at = min(sub.review_at, now + REVIEW_S)
@@ -127,7 +129,7 @@ def _relax(sub: "Subscription", batch: "Batch", now: float) -> None:
 
 
 def review(session: "Session", sub: "Subscription", now: float) -> None:
-    """See whether an unsure consumer has become slow, and is sure again."""
+    """Check whether an unsure consumer is sure again."""
     session.flush(sub, now)
     if sub.begun.review(sub.deliveries.window.settled, sub.careful):
         session.flush(sub, now)

@@ -1,4 +1,4 @@
-"""Requests that wait for the hub's answer, and what becomes of them when the connection breaks."""
+"""Requests that wait for the hub's answer, and what happens to them when the connection is lost."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -14,12 +14,12 @@ NOT_DUE: Final = float("inf")
 
 
 class OnResume(Enum):
-    """What to do about an open call when the hub has welcomed us again."""
+    """What to do with an open call after a reconnect."""
 
-    SEND = "say it again: it was never heard, or hearing it twice does no harm"
+    SEND = "send it again: the hub never received it, or a second time does no harm"
     WAIT = "the hub still has it"
-    ANSWERED = "the welcome answers it"
-    LOST = "it must not be repeated, and its answer cannot come any more"
+    ANSWERED = "the WELCOME answers it"
+    LOST = "it must not be repeated, and its answer is lost"
 
 
 class Call:
@@ -37,7 +37,7 @@ class Call:
 
     @property
     def chan(self) -> int:
-        """The channel that it is about, or 0."""
+        """The channel of the request, or 0."""
         chan: int = getattr(self.message, "chan", 0)
         return chan
 
@@ -51,20 +51,20 @@ class Call:
             case m.Unsubscribe() | m.Ready() if not kept:
                 return OnResume.ANSWERED
             case m.Fetch() if kept and self.was_sent:
-                return OnResume.WAIT  # a second one would be refused
+                return OnResume.WAIT  # the hub would refuse a second FETCH
             case m.Request() if self.was_sent:
                 return OnResume.WAIT if resumed else OnResume.LOST
         return OnResume.SEND
 
 
 class Calls:
-    """The open calls of a session, by request id. A call on a channel is not said before the SUB of that channel is
-    answered: the hub may refuse the SUB, or ask for patience."""
+    """The open calls of a session, by request id. A call on a channel is not sent before the SUB of that channel is
+    answered: the hub may refuse the SUB, or ask to repeat it later."""
 
     def __init__(self, send: Callable[[m.ToHub], None]) -> None:
         self._send = send
         self._open: dict[int, Call] = {}
-        self._later: dict[int, Call] = {}  # those of them that are to be said again
+        self._later: dict[int, Call] = {}  # open calls that are sent again at `retry_at`
 
     def add(self, message: m.ToHub, rid: int, ticket: Ticket, live: bool) -> Call:
         call = Call(message, rid, ticket)
@@ -89,12 +89,12 @@ class Calls:
         return {call.message.chan for call in self._open.values() if isinstance(call.message, m.Subscribe)}
 
     def opened(self, chan: int) -> None:
-        """The hub has accepted a subscription: say what waited for it."""
+        """The hub has accepted a subscription: send the calls that waited for it."""
         for call in [call for call in self._open.values() if call.chan == chan and not call.was_sent]:
             self._send_call(call)
 
     def fail_channel(self, chan: int, error: FabricError) -> None:
-        """The subscription has ended: all calls on its channel have failed."""
+        """The subscription has ended: fail all calls on its channel."""
         for call in [call for call in self._open.values() if call.chan == chan]:
             del self._open[call.rid]
             call.ticket.fail(error)
@@ -103,7 +103,7 @@ class Calls:
         return list(self._open.values())
 
     def resume(self, calls: Iterable[Call], known: set[int], resumed: bool) -> list[int]:
-        """Say again what the hub may have missed; the ids of those that its welcome has answered."""
+        """Send again the calls that the hub may have missed; returns the ids of the calls that the WELCOME answers."""
         answered = []
         self._later.clear()
         for call in calls:
@@ -122,14 +122,14 @@ class Calls:
         return answered
 
     def part(self, message: m.Got | m.Reply) -> bool:
-        """A part of an answer; True when it was the last. A GET ends with an OK instead."""
+        """Add a part to its call. True if it is the last part; a GET ends with an OK instead."""
         call = self._open.get(message.rid)
         if call is not None:
             call.parts.append(message)
         return isinstance(message, m.Reply) and bool(message.fields.get("final", True))
 
     def refused(self, message: m.Err, now: float) -> Call | None:
-        """An ERR. The call that failed by it; none when there is none, or when it is to be tried again."""
+        """The hub's ERR: the call that failed; None if no call has this id, or if the call is sent again later."""
         call = self._open.get(message.rid)
         if call is None:
             return None

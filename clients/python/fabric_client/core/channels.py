@@ -15,17 +15,17 @@ CHANNEL_MAX: Final = 65_535
 
 
 class Channels(dict[int, Subscription]):
-    """A closed subscription keeps its channel until the hub has answered its UNSUB and all its verdicts, which the hub
-    answers later: when they are on disk."""
+    """A closed subscription keeps its channel until the hub has answered its UNSUB and all its verdicts. The hub
+    answers verdicts later than UNSUB: when they are on disk."""
 
     def __init__(self) -> None:
         super().__init__()
         self._last = 0
         self._ended: set[int] = set()  # channels whose UNSUB is answered
-        self._refused: list[HubError] = []  # answers to verdicts of subscriptions that are gone
+        self._refused: list[HubError] = []  # refused verdicts of subscriptions that were removed
 
     def free(self) -> int:
-        """A channel that no subscription uses; one that was used a moment ago comes last."""
+        """A channel that no subscription uses; recently used channels come last."""
         for _ in range(CHANNEL_MAX):
             self._last = self._last % CHANNEL_MAX + 1
             if self._last not in self:
@@ -48,7 +48,7 @@ class Channels(dict[int, Subscription]):
         super().__delitem__(chan)
 
     def gap(self, message: Gap) -> None:
-        """The hub tells a subscription which messages are gone."""
+        """The hub's GAP: retention or damage removed messages of a subscription."""
         sub = self.get(message.chan)
         if sub is not None:
             sub.lost += message.last_seq - message.first_seq + 1
@@ -57,13 +57,13 @@ class Channels(dict[int, Subscription]):
             )
 
     def raise_refusal(self) -> None:
-        """Raise what the hub has against verdicts, each refusal once."""
+        """Raise the hub's refusals of verdicts, each once."""
         for refused in (self._refused, *(sub.refused for sub in self.values())):
             if refused:
                 raise refused.pop(0)
 
     def seen(self) -> list[list[int]]:
-        """Each channel with the last ordinal that arrived, as a HELLO tells them. One that is left out begins anew."""
+        """Each channel with the last ordinal that arrived, for HELLO. The hub forgets a channel that is left out."""
         return [[sub.chan, sub.last_ordinal] for sub in self.values() if not sub.changing]
 
     @property
@@ -72,7 +72,7 @@ class Channels(dict[int, Subscription]):
         return not any(sub.acks or sub.dirty or sub.changing for sub in self.values())
 
     def unconfirmed(self, lost: Unsettled) -> VerdictsUnconfirmed | None:
-        """The error that names all verdicts without a confirmation, lost or on their way; None when there are none."""
+        """The error that names all unconfirmed verdicts, lost or not answered yet; None if there are none."""
         found = lost.copy()
         for sub in list(self.values()):
             for batch, indexes in sub.acks.unanswered():
@@ -80,7 +80,7 @@ class Channels(dict[int, Subscription]):
         return found.take()
 
     def next_deadline(self) -> float:
-        """When a subscription has something to say, if nothing happens before."""
+        """When a subscription has something to send, if nothing happens before."""
         return min((min(sub.flush_at, sub.touch_at, sub.review_at) for sub in self.values()), default=FOREVER)
 
     def fail(self, error: FabricError) -> None:

@@ -1,4 +1,4 @@
-"""Subscriptions that fetch() keeps for its next call, so that a fetch in a loop does not subscribe each time."""
+"""Idle subscriptions that fetch() keeps for its next call, so that a fetch in a loop does not subscribe each time."""
 
 import threading
 from collections.abc import Hashable
@@ -9,18 +9,18 @@ from fabric_client.core.message import Message
 from fabric_client.core.refresh import Refresh
 from fabric_client.core.subscription import Subscription
 
-IDLE_MAX: Final = 64  # subscriptions that are kept; the hub allows 1,024 channels for a session
+IDLE_MAX: Final = 64  # idle subscriptions; the hub allows 1,024 channels for a session
 
 
 class Fetchers:
-    """Subscriptions that no fetch() uses just now, by what they were made for. Used from any thread."""
+    """Subscriptions that no fetch() uses at the moment, by patterns, group and settings. Used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[tuple[Hashable, Subscription]] = []  # the one used longest ago is first
+        self._idle: list[tuple[Hashable, Subscription]] = []  # least recently used first
 
     def take(self, key: Hashable) -> Subscription | None:
-        """A subscription for one caller alone, or none. Raises what the hub has against verdicts given before."""
+        """An idle subscription for one caller, or None. Raises the hub's refusals of earlier verdicts."""
         with self._lock:
             self._idle = [(k, sub) for k, sub in self._idle if not sub.closed and sub.error is None]
             for at in range(len(self._idle) - 1, -1, -1):
@@ -32,14 +32,14 @@ class Fetchers:
         return None
 
     def put(self, key: Hashable, sub: Subscription) -> Subscription | None:
-        """Keep a subscription; the one that it displaces, if there are too many."""
+        """Keep a subscription; returns the least recently used one if there are too many."""
         with self._lock:
             self._idle.append((key, sub))
             return self._idle.pop(0)[1] if len(self._idle) > IDLE_MAX else None
 
 
 def fetched(sub: Subscription) -> list[Message]:
-    """What has arrived. Wants the client's lock held."""
+    """The messages that have arrived. The caller holds the client's lock."""
     items = list(iter(sub.take, None))
     for item in items:
         if isinstance(item, Refresh):

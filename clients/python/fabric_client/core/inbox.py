@@ -1,7 +1,7 @@
-"""Durable requests: the answers come to a topic of the asking client, and wait there until they are picked up.
+"""Durable requests: replies are published on a topic of the requesting client, and stay there until it takes them.
 
-A request is an ordinary message with the headers `reply-to` (the topic `inbox.<client>`) and `correlation`; whoever
-handles it publishes the answer there with the same correlation. So asker, answerer and hub may all be away in between.
+A request is an ordinary message with the headers `reply-to` (the topic `inbox.<client>`) and `correlation`; its handler
+publishes the reply on that topic with the same correlation. So requester, responder and hub may all be down in between.
 """
 
 import uuid
@@ -17,13 +17,13 @@ from fabric_client.errors import TimedOut
 from fabric_protocol.columns import HeaderValue
 from fabric_protocol.errors import FabricError
 
-PREFETCH: Final = 256  # answers that nobody has asked for yet
+PREFETCH: Final = 256  # replies that no call waits for yet
 REPLY_TO: Final = "reply-to"
 CORRELATION: Final = "correlation"
 
 
 def inbox_topic(client: str, is_named: bool) -> str:
-    """The topic, and the group, of a client's answers."""
+    """The topic, and the group, of a client's replies."""
     if not is_named:
         raise FabricError(
             "a durable request needs a client with a name of its own", "connect(name=…): its inbox outlives the program"
@@ -34,20 +34,21 @@ def inbox_topic(client: str, is_named: bool) -> str:
 def addressed(
     topic: str, correlation: str | None, headers: Mapping[str, HeaderValue] | None
 ) -> tuple[str, dict[str, HeaderValue]]:
-    """The correlation, and the headers that tell where to answer."""
+    """The correlation, and the headers of the request."""
     name = correlation or uuid.uuid4().hex
     return name, {**(headers or {}), REPLY_TO: topic, CORRELATION: name}
 
 
 class Inbox:
-    """The answers that have come, by correlation. One that nobody waits for stays in the hub's group, unacked."""
+    """Replies that have arrived, by correlation. A reply that no call takes stays unacked in its group."""
 
     def __init__(self, sub: Subscription) -> None:
         self.sub = sub
         self._replies: dict[str, Message] = {}
 
     def look(self, correlation: str) -> bool:
-        """Sort what has come; whether the answer is among it. Wants the client's lock held."""
+        """Sort the arrived replies; True if the reply is there, or the subscription has failed. The caller holds the
+        client's lock."""
         while (item := self.sub.take()) is not None:
             if isinstance(item, Refresh):
                 item.tell(None)
@@ -57,15 +58,15 @@ class Inbox:
                     if isinstance(name, str):
                         self._replies[name] = message
                     else:
-                        message.reject("it answers nothing: there is no header correlation")
+                        message.reject("the reply has no header correlation")
         found = self._replies.get(correlation)
-        if found is not None and found.lost:  # it comes again
+        if found is not None and found.lost:  # it is delivered again
             del self._replies[correlation]
             found = None
         return found is not None or self.sub.error is not None
 
     def take(self, correlation: str) -> Reply:
-        """Pick up an answer that has come, and ack it."""
+        """Take a reply that has arrived, and ack it."""
         if self.sub.error is not None:
             raise self.sub.error
         reply = self._replies.pop(correlation, None)
@@ -79,5 +80,5 @@ class Inbox:
 
 
 def inbox_settings(name: str) -> dict[str, Any]:
-    """How the subscription to an inbox is made."""
+    """Settings of the subscription to an inbox."""
     return {"group": name, "start": "first", "prefetch": PREFETCH, "concurrency": PREFETCH}

@@ -21,15 +21,15 @@ EVERYTHING: Final = b"\0strict"  # the one key of a strict group
 
 
 class WaitingKey:
-    """From which delivery on a key is must_wait, and what lifts it."""
+    """A key that waits: the ordinal after which its messages are held back, and what ends the wait."""
 
     __slots__ = ("leaves", "ordinal", "rid", "seqs")
 
     def __init__(self, seq: int, ordinal: int) -> None:
-        self.seqs = {seq}  # what went back: the failed message, and those after it
+        self.seqs = {seq}  # messages that went back: the failed message, and later messages of its key
         self.ordinal = ordinal
-        self.leaves = False  # something of it is about to be sent
-        self.rid = 0  # of the last ACK with something of it; 0: not sent yet
+        self.leaves = False  # the next ACK gives a message of it back
+        self.rid = 0  # of the last ACK that gave a message of it back; 0: not sent yet
 
 
 class WaitingKeys:
@@ -39,7 +39,7 @@ class WaitingKeys:
 
     def __init__(self) -> None:
         self.order = "none"
-        self.by_key: dict[bytes, WaitingKey] = {}  # one object for good: whoever looks at it often holds on to it
+        self.by_key: dict[bytes, WaitingKey] = {}  # never replaced, so that other objects may keep a reference
 
     def __bool__(self) -> bool:
         return bool(self.by_key)
@@ -49,11 +49,11 @@ class WaitingKeys:
         return self.order != "none"
 
     def key_of(self, batch: "Batch", index: int) -> bytes:
-        """What the message is ordered by; empty when it is not."""
+        """The key that orders the message; empty if none does."""
         return EVERYTHING if self.order == "strict" else batch.keys[index]
 
     def failed(self, batch: "Batch", index: int) -> None:
-        """The message goes back: all later ones of its key must wait. Called from any thread, without a lock."""
+        """A message goes back: later messages of its key wait. Called from any thread, without a lock."""
         key = self.key_of(batch, index)
         ordinal = batch.first_ordinal + index
         waiting = self.by_key.get(key)
@@ -61,12 +61,12 @@ class WaitingKeys:
             self.by_key[key] = WaitingKey(batch.seq_of(index), ordinal)
 
     def must_wait(self, batch: "Batch", index: int) -> bool:
-        """Whether this message, which is here, must not be handed out."""
+        """Whether a message of a held batch must not be handed out."""
         waiting = self.by_key.get(self.key_of(batch, index))
         return waiting is not None and batch.first_ordinal + index > waiting.ordinal
 
     def leaving(self, rows: Collection[Row]) -> bool:
-        """These verdicts, none of them an ack, are about to be sent. True when any key is must_wait by one of them."""
+        """The next ACK has these rows, which are no acks. True if one of them made a key wait."""
         found = False
         for waiting in list(self.by_key.values()):
             if any(first <= waiting.ordinal <= last for _, first, last, _ in rows):
@@ -74,7 +74,7 @@ class WaitingKeys:
         return found
 
     def goes_back(self, batch: "Batch", index: int) -> bool:
-        """Whether this message, which is here, should leave together with the failure that waiting_keys it."""
+        """Whether a message of a held batch goes back in the same ACK as the verdict that made its key wait."""
         waiting = self.by_key.get(self.key_of(batch, index))
         if waiting is None or not waiting.leaves or batch.first_ordinal + index <= waiting.ordinal:
             return False
@@ -82,13 +82,13 @@ class WaitingKeys:
         return True
 
     def sent(self, rid: int) -> None:
-        """What was about to leave has left with this ACK."""
+        """The ACK with the rows of `leaving` was sent."""
         for waiting in list(self.by_key.values()):
             if waiting.leaves:
                 waiting.leaves, waiting.rid = False, rid
 
     def arrived(self, batch: "Batch") -> list[int]:
-        """Which messages of a delivery must go back, since they were sent before the hub knew what went back."""
+        """The indexes of messages that must go back, because the hub sent them before it knew of the wait."""
         early = []
         for index in range(batch.count):
             waiting = self.by_key.get(key := self.key_of(batch, index))
@@ -104,7 +104,7 @@ class WaitingKeys:
         return early
 
     def answered(self, rid: int) -> None:
-        """The hub has answered an ACK: what arrives from now on was sent afterwards."""
+        """The hub has answered an ACK: it sent later deliveries after it applied the ACK."""
         for key in [key for key, waiting in list(self.by_key.items()) if waiting.rid == rid]:
             del self.by_key[key]
 

@@ -1,4 +1,4 @@
-"""Liveness: how often client and hub give a sign of life, and how long the hub keeps a session without one."""
+"""Liveness: how often client and hub send a heartbeat, and how long the hub keeps a session without one."""
 
 from typing import Final, NamedTuple
 
@@ -9,7 +9,7 @@ HEARTBEAT_S: Final = 5.0
 SESSION_TTL_S: Final = 30.0
 HEARTBEAT_RANGE_S: Final = (0.2, 60.0)
 SESSION_TTL_RANGE_S: Final = (1.0, 600.0)
-HEARTBEATS_PER_TTL: Final = 6  # unless told, so that a few may come late
+HEARTBEATS_PER_TTL: Final = 6  # by default, so that a few may come late
 
 
 class Liveness(NamedTuple):
@@ -21,7 +21,7 @@ DEFAULT_LIVENESS: Final = Liveness()
 
 
 def liveness(session_ttl: Seconds, heartbeat: Seconds | None) -> Liveness:
-    """What `connect` asks for, checked."""
+    """The checked arguments of `connect`."""
     ttl_s = _within("session_ttl", session_ttl, SESSION_TTL_RANGE_S)
     if heartbeat is None:
         return Liveness(max(min(HEARTBEAT_S, ttl_s / HEARTBEATS_PER_TTL), HEARTBEAT_RANGE_S[0]), ttl_s)

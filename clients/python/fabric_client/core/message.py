@@ -1,4 +1,4 @@
-"""One message, as a consumer holds it."""
+"""One message of a batch, as a consumer gets it."""
 
 import json
 from types import TracebackType
@@ -24,11 +24,12 @@ from fabric_protocol.messages import Verdict
 if TYPE_CHECKING:
     from fabric_client.core.batch import Batch
 
-ADVISORIES: Final = "$sys."  # topics on which the hub itself speaks, in JSON
+ADVISORIES: Final = "$sys."  # topics of the hub's advisories, which are JSON
 
 
 class Message:
-    """One message. In a group it wants a verdict; `with msg:` gives it: ack on leaving, retry when the body raised."""
+    """One message. In a group it needs a verdict; `with msg:` gives it: ack at the end of the block, retry if the block
+    raises. `batch` is the delivery that it belongs to, `index` its place there."""
 
     __slots__ = ("_data", "_open", "batch", "body", "index")
 
@@ -52,8 +53,8 @@ class Message:
 
     @property
     def data(self) -> Any:
-        """What was published: its content-type header says JSON, or text; otherwise it is the bytes. What the hub
-        itself tells is JSON."""
+        """The published data, decoded as the content-type header says: JSON or text; otherwise bytes. Advisories of the
+        hub are JSON."""
         try:
             return self._data
         except AttributeError:
@@ -81,17 +82,17 @@ class Message:
 
     @property
     def id(self) -> str | None:
-        """The idempotency id that it was published with: the hub stores one message of a topic with it."""
+        """The idempotency id of its publish: the hub stores one message per topic and id."""
         return self.batch.ids[self.index].decode(errors="replace") or None
 
     @property
     def attempt(self) -> int:
-        """1 the first time; more when it was delivered before."""
+        """1 for the first delivery; more if the message was delivered before."""
         return self.batch.attempt
 
     @property
     def priority(self) -> int:
-        """0..9; 9 goes first."""
+        """0..9; 9 is delivered first."""
         return self.batch.priority
 
     @property
@@ -105,12 +106,12 @@ class Message:
 
     @property
     def lost(self) -> bool:
-        """Whether the hub has taken it back (its lease ran out, or an earlier message of its key failed). It will be
+        """Whether the hub has taken it back, because its lease lapsed or an earlier message of its key failed. It is
         delivered again; a verdict on it has no effect."""
         return self.batch.is_gone(self.index)
 
     def ack(self) -> None:
-        """Done."""
+        """The message is handled."""
         if self._open:
             self._open = False
             batch = self.batch
@@ -121,15 +122,16 @@ class Message:
                 batch.noted()
 
     def retry(self, delay: Seconds | None = None, reason: str | None = None) -> None:
-        """Failed: deliver it again, after `delay` (seconds or a timedelta) or the group's backoff. Counts."""
+        """Handling failed: deliver the message again, after `delay` (seconds or a timedelta) or the group's backoff.
+        Counts as a failed attempt."""
         self._give(Verdict.RETRY, retry_argument(delay, reason))
 
     def release(self) -> None:
-        """Not started: give it to someone else. Not counted."""
+        """Return the message to its group, for any consumer. Does not count as an attempt."""
         self._give(Verdict.RELEASE, None)
 
     def reject(self, reason: str = "") -> None:
-        """Never again: to the dead letters, with the reason."""
+        """Make the message a dead letter, with the reason."""
         self._give(Verdict.REJECT, reason_text(reason))
 
     def settle(
@@ -141,11 +143,11 @@ class Message:
         timeout: Seconds | None = SETTLE_S,
     ) -> Any:
         """Give a verdict ("ack", "retry" with its `delay` and `reason`, "release", or "reject" with its `reason`), and
-        wait until the hub has it on disk. Blocks with the blocking client, is awaited with the other.
+        wait until the hub has it on disk. Blocks in the blocking client; in the asyncio client the result is awaited.
 
-        Returns when the verdict was applied. Raises Stale when it had no effect, because the hub had taken the message
-        back; VerdictsUnconfirmed when the hub forgot the session, so that nobody can tell; Timeout or ConnectionLost
-        when there was no answer in time: the verdict is still on its way then, and `flush` waits for it."""
+        Returns when the verdict was applied. Raises Stale if it had no effect, because the hub had taken the message
+        back; VerdictsUnconfirmed if the hub forgot the session, so that the outcome is unknown; Timeout or
+        ConnectionLost if there was no answer in time: the verdict may still be applied, and `flush` waits for it."""
         decided = verdict_of(verdict, delay, reason)
         if not self._open:
             raise FabricError(
@@ -155,20 +157,20 @@ class Message:
         return self.batch.settle_now(self.index, decided, timeout)
 
     def touch(self, lease: Seconds | None = None) -> None:
-        """Still at work. The client does this by itself; call it to ask for another length, in seconds."""
+        """Extend the lease. The client does this by itself; call it for another length, in seconds."""
         if self._open:
             length = None if lease is None else milliseconds("lease", lease)
             self.batch.subscription.touch(self.batch, self.index, self.index, length)
 
     def transaction(self) -> Transaction:
-        """`with msg.transaction() as txn: txn.publish(...)`: what is published in it is stored together with the ack of
-        this message, or not at all. An exception publishes nothing and asks for a retry."""
+        """`with msg.transaction() as txn: txn.publish(...)`: the hub stores the publishes together with the ack of this
+        message, or stores nothing. An exception in the block publishes nothing and asks for a retry."""
         return Transaction(self.batch, self.index)
 
     @property
     def context(self) -> Transaction:
-        """The transaction that ends with this message: what is published in it goes out with the ack that `with msg:`
-        (or a handler that returns) gives."""
+        """The transaction of this message: its publishes are sent with the ack that `with msg:`, or a handler that
+        returns, gives."""
         contexts = self.batch.contexts
         if contexts is None:
             contexts = self.batch.contexts = {}
@@ -183,7 +185,7 @@ class Message:
             self.batch.give(verdict, self.index, arg)
 
     def _pending(self) -> Transaction | None:
-        """The transaction to commit in place of an ack."""
+        """The transaction to commit instead of an ack, if it has publishes."""
         contexts = self.batch.contexts
         found = contexts.pop(self.index, None) if contexts else None
         if found is None or not found.publishes or not self._open:
@@ -192,7 +194,7 @@ class Message:
         return found
 
     def fail_with(self, error: BaseException) -> bool:
-        """The verdict that an exception stands for. True when it was nothing but that."""
+        """Give the verdict for an exception of the block. True if the exception is only a verdict, such as Retry."""
         if self.batch.contexts:
             self.batch.contexts.pop(self.index, None)
         verdict, arg = decision(error, self.batch.subscription.on_error)

@@ -1,7 +1,7 @@
-"""What leaves the caller: a message made fit for a block, and the block that gathers messages.
+"""Messages on the way to the hub: checked and encoded, in the open block, and in a sealed block.
 
-Nothing here talks to a hub. `fit` and `check_topic` find a bad message in the caller's own stack frame, before it can
-share a block with innocent ones: the hub accepts or refuses a block as a whole.
+Nothing here sends. `prepare` and `check_topic` find a bad message in the caller's own stack frame, before it shares a
+block with good messages: the hub accepts or refuses a block as a whole.
 """
 
 import json
@@ -20,15 +20,15 @@ from fabric_protocol.messages import Level
 T = TypeVar("T")
 Settles = tuple[tuple[int, tuple[tuple[int, int, int, Any], ...]], ...]  # (channel, verdicts), as in a TXN
 
-CONTENT_TYPE: Final = "content-type"  # a header that says what `data` was: JSON, or text; without it, bytes
+CONTENT_TYPE: Final = "content-type"  # header with the type of the data: JSON or text; bytes have none
 JSON: Final = "application/json"
 TEXT: Final = "text/plain"
 
-# One counter bounds a block in messages and in bytes: each message is charged MESSAGE_COST on top of its bytes. With
-# 128-byte messages a block is 1,024 of them; more would add latency, and hub and disk gain little beyond 128 KB.
+# One counter bounds a block in messages and in bytes: each message costs MESSAGE_COST on top of its bytes. With
+# 128-byte messages a block holds 1,024; more would add latency, and hub and disk gain little beyond 128 KB.
 BLOCK_ROOM: Final = 256 << 10
 MESSAGE_COST: Final = 128
-# The fast_path is open to small messages only, so that counting them is enough: a block out of it has a MB at most.
+# The fast path takes small messages only, so that counting them is enough: its block has a MB at most.
 FAST_PATH_BODY_MAX: Final = 1024
 FAST_PATH_COUNT_MAX: Final = 1024
 # Head, topic and offsets of a block of one, so that a message just under the hub's limit still fits.
@@ -36,12 +36,12 @@ BLOCK_SLACK: Final = 4 << 10
 
 
 class Options(NamedTuple):
-    """What steers the hub. Messages share a block only when these are equal."""
+    """Options that the hub applies to a whole block. Messages share a block only if these are equal."""
 
     level: Level = Level.JOURNALED
     priority: int = block.PRIORITY_DEFAULT
     expires_us: int = 0
-    when: tuple[tuple[str, Any], ...] = ()  # the options of PUB: ttl_ms, delay_ms and their kin
+    when: tuple[tuple[str, Any], ...] = ()  # the options of PUB: ttl_ms, delay_ms, at_us ...
     scheduled: bool = False  # confirmed by the id of a schedule, not by seqs
 
 
@@ -62,7 +62,7 @@ class Prepared(NamedTuple):
 def prepare(
     topic: str, data: object, key: str | bytes | None, id: str | bytes | None, headers: Mapping[str, HeaderValue] | None
 ) -> Prepared:
-    """Check a message and turn its parts into bytes. The topic is checked apart, since its answer can be kept."""
+    """Check a message and encode its parts. The topic is checked separately, because that result can be remembered."""
     body, content_type = _body(data)
     cost = len(body) + MESSAGE_COST
     if not isinstance(topic, str):
@@ -87,7 +87,7 @@ def prepare(
 
 
 def _body(data: object) -> tuple[bytes, str]:
-    """The bytes of a message, and their content type; none for bytes."""
+    """The bytes of the data, and their content type; empty for bytes."""
     if isinstance(data, bytes):
         return data, ""
     if isinstance(data, str):
@@ -115,7 +115,7 @@ def _short(what: str, value: str | bytes | None, limit: int) -> bytes:
 
 
 def check_topic(topic: str) -> None:
-    """Raise unless the topic is one that a hub accepts from a client."""
+    """Raise unless the hub accepts publishes of a client on this topic."""
     hint = describe(Code.BAD_TOPIC)
     if not isinstance(topic, str):
         raise BadMessage(f"topic {topic!r} is not a name", hint)
@@ -151,16 +151,17 @@ class FastPath:
     def __init__(self, topic: str | None, topics: Collection[str], limit: int) -> None:
         self.topic = topic
         self.topics = topics
-        self.limit = limit  # so many items fill the block
+        self.limit = limit  # this many items fill the block
         self.items: list[Any] = []
         self.taken = 0
 
 
-CLOSED_FAST_PATH: Final = FastPath(None, (), 0)  # nobody enters
+CLOSED_FAST_PATH: Final = FastPath(None, (), 0)  # matches no topic
 
 
 class Outgoing:
-    """A sealed block on its way. With `settles` it is a transaction: these verdicts and the block, or neither."""
+    """A sealed block. With `settles` it is a transaction: the hub applies these verdicts and stores the block, or does
+    neither."""
 
     __slots__ = ("count", "each", "options", "pseq", "raw", "rid", "settles", "topics", "waiters")
 
@@ -177,14 +178,14 @@ class Outgoing:
         self.count = count
         self.options = options
         self.topics = topics
-        self.waiters = waiters  # (index in the block, or -1 for all of it; who waits for it)
-        self.each = each  # whoever waits for all of it wants to know every seq
+        self.waiters = waiters  # (index of the message, or -1 for the whole block; ticket that gets the receipt)
+        self.each = each  # the receipt of the whole block has the seq of every message
         self.settles: Settles = ()
         self.pseq = 0  # 0: gets the next number when it is sent
         self.rid = 0
 
     def without(self, index: int) -> None:
-        """Take one message out. For a block that was never sent, or that the hub has said it did not store."""
+        """Remove one message. Only for a block that was never sent, or that the hub has refused."""
         raw = block.Block(self.raw)
         self.raw = block_parts.select(raw, [run for run in ((0, index), (index + 1, raw.count)) if run[0] < run[1]])
         self.topics = block.Block(self.raw).topics
@@ -192,7 +193,7 @@ class Outgoing:
         self.waiters = [(at - (at > index), waiter) for at, waiter in self.waiters if at != index]
 
     def message(self) -> m.Publish | m.Transact:
-        """What is said to the hub."""
+        """The PUB or TXN."""
         if self.settles:
             return m.Transact(self.rid, self.pseq, self.settles, self.raw)
         if self.options.when:
@@ -200,12 +201,12 @@ class Outgoing:
         return m.Publish(self.rid, self.pseq, self.options.level, self.raw)
 
 
-# A message that was taken out of a block that cannot be encoded: its own block, or why not; topic; body; who waits.
+# A message of a block that cannot be encoded: a block of its own, or the error; topic; body; ticket.
 Single = tuple[bytes | Exception, str, bytes, Any]
 
 
 class OpenBlock:
-    """The open block: messages that wait for their block to fill or for the line to be free.
+    """The open block: messages that wait until the block is full, or until nothing is in flight.
 
     Columns that few messages use (topics, keys, ids, headers) are made when the first one does, and padded when they
     are next touched.
@@ -221,7 +222,7 @@ class OpenBlock:
         self.first_topic = ""
         self.room = BLOCK_ROOM
         self.payloads: list[bytes] = []
-        self.waiters: list[tuple[int, Any]] = []  # (index, whoever waits for that message's receipt)
+        self.waiters: list[tuple[int, Any]] = []  # (index of the message, ticket that gets the receipt)
         self._topics: list[str] | None = None
         self._keys: list[bytes] | None = None
         self._ids: list[bytes] | None = None
@@ -242,13 +243,13 @@ class OpenBlock:
         if message.headers:
             self._headers = _pad(self._headers or [], count, None)
             self._headers.append(message.headers)
-        self.payloads.append(message.body)  # last, since it makes the message one of the block
+        self.payloads.append(message.body)  # last: it makes the message part of the block
         self.room -= message.cost
         if waiter is not None:
             self.waiters.append((count, waiter))
 
     def _even(self) -> int:
-        """Cut off what an interrupted call has left in the columns; how many messages there are."""
+        """Remove what an interrupted call has left in the columns; returns how many messages there are."""
         count = len(self.payloads)
         for column in (self._topics, self._keys, self._ids, self._headers):
             if column is not None and len(column) > count:
@@ -256,7 +257,7 @@ class OpenBlock:
         return count
 
     def take_singly(self) -> list[Single]:
-        """Each message as a block of its own; gathering starts anew."""
+        """Each message as a block of its own; the open block is empty afterwards."""
         count, waiters, singles = len(self.payloads), dict(self.waiters), list[Single]()
         topics = _pad(self._topics or [], count, self.first_topic)
         keys, ids = _pad(self._keys or [], count, b""), _pad(self._ids or [], count, b"")
@@ -280,7 +281,7 @@ class OpenBlock:
         return singles
 
     def remove(self, index: int) -> None:
-        """Take one message out."""
+        """Remove one message."""
         self.room += len(self.payloads.pop(index)) + MESSAGE_COST
         for column in (self._topics, self._keys, self._ids, self._headers):
             if column is not None and index < len(column):
@@ -290,7 +291,7 @@ class OpenBlock:
             self._clear()
 
     def extend(self, fast_path: "FastPath") -> None:
-        """Add the plain messages that are in a fast_path and were not taken."""
+        """Add the items of a fast path that were not taken."""
         self._even()
         count = len(fast_path.items)
         bodies: Sequence[bytes] = fast_path.items[fast_path.taken : count]
@@ -303,17 +304,17 @@ class OpenBlock:
             self._topics = _pad(self._topics or [], len(self.payloads), self.first_topic)
             self._topics.extend(topics)
         self.room -= sum(map(len, bodies)) + MESSAGE_COST * len(bodies)
-        # A signal's handler may raise after a call, so nothing is called between these two.
+        # A signal handler may raise after a call, so there is no call between these two.
         fast_path.taken = count
         self.payloads.extend(bodies)
 
     @property
     def mixed(self) -> bool:
-        """Whether there are several topics."""
+        """Whether it has several topics."""
         return self._topics is not None
 
     def _name(self, topic: str, count: int, options: Options) -> None:
-        """Note the topic of messages that are about to be added."""
+        """Record the topic of messages that are added next."""
         if not self.payloads:
             self.options, self.first_topic = options, topic
         elif self._topics is not None or topic != self.first_topic:
@@ -321,13 +322,13 @@ class OpenBlock:
             self._topics.extend([topic] * count)
 
     def take(self) -> tuple[bytes, tuple[str, ...]]:
-        """The block of what was gathered and the topics in it; gathering starts anew."""
+        """The encoded block and its topics; the open block is empty afterwards."""
         raw, topics = self.encoded()
         self._clear()
         return raw, topics
 
     def encoded(self) -> tuple[bytes, tuple[str, ...]]:
-        """The block of what was gathered and the topics in it."""
+        """The encoded block and its topics."""
         count = len(self.payloads)
         topics: str | Sequence[str] = self.first_topic
         if self._topics is not None:
@@ -345,7 +346,7 @@ class OpenBlock:
 
 
 def _pad(column: list[T], count: int, empty: T) -> list[T]:
-    """The column with an item for each of so many messages."""
+    """The column, extended or cut to `count` items."""
     if len(column) < count:
         column.extend([empty] * (count - len(column)))
     elif len(column) > count:

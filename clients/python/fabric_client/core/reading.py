@@ -1,4 +1,4 @@
-"""Reading messages without a group: what GET asks, page after page."""
+"""Reading stored messages without a group: GET, page after page."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -9,12 +9,12 @@ from fabric_client.core.message import Message
 from fabric_client.core.requests import read
 from fabric_protocol import messages as m
 
-PAGE: Final = 1_000  # what one GET gives at most
+PAGE: Final = 1_000  # messages of one GET at most
 _WILD: Final = frozenset("*#>")
 
 
 class Reading:
-    """One question, answered in several pages."""
+    """One call of `get`, answered in several pages."""
 
     def __init__(
         self, topic: str | None, seq: int | None, time: Moment | None, n: int | None, last: bool, by_key: bool
@@ -46,7 +46,7 @@ class Reading:
         return m.Get(rid, {**self._fields, "n": n})
 
     def page(self, answer: Mapping[str, Any], parts: Iterable[m.Got | m.Reply]) -> Iterator[Message]:
-        """What a page has for the caller. The latest of each key is known when all pages are there."""
+        """The messages of a page for the caller. The latest message of each key is known after the last page."""
         found = [message for part in parts if isinstance(part, m.Got) for message in read(part.seqs, part.block)]
         self.done = not answer.get("more")
         self._fields.pop("time_us", None)
@@ -65,7 +65,7 @@ class Reading:
         return iter(found)
 
     def _page_before(self, found: list[Message]) -> list[Message]:
-        """The last ones come page by page from the newest to the oldest; the caller gets them when all are there."""
+        """Pages of the last messages arrive newest first; the caller gets them in order after the last page."""
         self._ending = found + self._ending
         if self._left is not None:
             self._left -= len(found)

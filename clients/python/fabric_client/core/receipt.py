@@ -1,4 +1,4 @@
-"""What a publish gives back."""
+"""The receipt: the result of a publish."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -8,37 +8,37 @@ from fabric_protocol.bounds import TIME_US_MAX
 
 
 def moment(time_us: int) -> datetime:
-    """A time of the hub as a date; the last one there is for what lies beyond."""
+    """A time of the hub as a datetime; times after the year 9999 become its end."""
     return datetime.fromtimestamp(min(time_us, TIME_US_MAX) / 1e6, UTC)
 
 
 class Receipt(NamedTuple):
-    """What the hub said: `seq` of the (first) message, how many it covers, and how many of them it had already.
+    """The hub's confirmation: `seq` of the first message, the `count` of messages, and how many were `duplicates`.
 
-    `seq` is 0 when the message is scheduled: then this is a `Scheduled`.
+    `seq` is 0 if the message is scheduled: then this is a `Scheduled`.
     """
 
     seq: int
-    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which no one needs here
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which is not needed here
     duplicates: int = 0
-    seqs: Sequence[int] = ()  # of each message, when `publish_many` was given ids
-    repeated: Sequence[int] = ()  # the indexes of those that the hub had already, by their ids
-    schedule: int = 0  # the id of a schedule: for `cancel`
+    seqs: Sequence[int] = ()  # of each message, if `publish_many` was called with ids
+    repeated: Sequence[int] = ()  # indexes of duplicates: messages that the hub had by their ids
+    schedule: int = 0  # the id of a schedule, for `cancel`
     due_us: int = 0
 
     @property
     def duplicate(self) -> bool:
-        """Whether the hub had it already; `seq` is then that of the first time."""
+        """Whether the hub had the message already; `seq` is then that of the stored message."""
         return self.duplicates > 0
 
     @property
     def due(self) -> datetime | None:
-        """When a scheduled message will be published."""
+        """When the hub will publish a scheduled message."""
         return moment(self.due_us) if self.due_us else None
 
 
 class Scheduled(Receipt):
-    """A publish for later: there is no seq yet, but an `id` by which it can be cancelled, and the time it is `due`."""
+    """A scheduled publish: it has no seq yet, but an `id` for `cancel` and the time when it is `due`."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ def receipt_of(index: int, first_seq: int, whole: bool, repeated: Mapping[int, i
 
 
 def receipt_of_all(count: int, first_seq: int, duplicates: int, repeated: Mapping[int, int], each: bool) -> Receipt:
-    """The receipt of a whole block; `each`: with the seq of every message."""
+    """The receipt of a whole block; with `each` it has the seq of every message."""
     if not each:
         return Receipt(first_seq, count, duplicates)
     seqs = [receipt_of(index, first_seq, False, repeated).seq for index in range(count)]

@@ -1,7 +1,7 @@
-"""Requests and replies, on both sides. They live in memory only: whoever goes away takes them along.
+"""Requests and replies, on both sides. They are in memory only, and end with the session of either side.
 
-The one who asks holds a `Call` whose parts become `Reply`s. The one who answers has a `Responder`, a subscription whose
-deliveries are `Request`s, each answered by one or more replies.
+A requester holds a `Call` whose parts become `Reply`s. A responder has a `Responder`, a subscription whose deliveries
+are `Request`s, each answered by one or more replies.
 """
 
 from collections import deque
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from fabric_client.core.calls import Call
 
 REASON_CHARS_MAX: Final = 1_000
-END: Final = "end-of-replies"  # header of a last answer that says nothing but that
-NO_SUBSCRIPTION: Final = Subscription(0, {})  # what messages belong to that want no verdict
+END: Final = "end-of-replies"  # header of an empty last reply
+NO_SUBSCRIPTION: Final = Subscription(0, {})  # placeholder for messages that cannot be acked
 
 
 def read(seqs: tuple[int, ...], raw: bytes) -> Batch:
-    """A batch of messages that came without a subscription."""
+    """A batch of messages without a subscription."""
     parsed = Block(raw)
     parsed.verify_body()
     return Batch(NO_SUBSCRIPTION, parsed, 0, 1, seqs, 0.0)
@@ -48,25 +48,25 @@ def single_block(topic: str, data: object, key: str | bytes | None, headers: Map
 
 
 class Reply(Message):
-    """An answer to a request."""
+    """A reply to a request."""
 
     __slots__ = ("final", "sender")
 
     def __init__(self, batch: Batch, index: int, fields: Mapping[str, Any]) -> None:
         super().__init__(batch, index, batch.payloads[index])
-        self.sender: str = fields.get("from", "")  # the client that answered
+        self.sender: str = fields.get("from", "")  # the name of the client that replied
         self.final: bool = fields.get("final", True)
 
 
 def next_reply(call: "Call", replies_max: int | None) -> Reply | None:
-    """The next reply that has come, if there is one. Raises RemoteError when the one who answers failed. Among several,
-    one that only ends them is not shown."""
+    """The next reply that has arrived, if there is one. Raises RemoteError if the responder failed. Of several replies,
+    an empty last one is left out."""
     while call.parts:
         part = call.parts.popleft()
         assert isinstance(part, m.Reply)
         if part.fields.get("error"):
-            who = part.fields.get("from") or "the responder"
-            raise RemoteError(str(part.fields["error"]), f"{who} failed; its log may say more")
+            responder = part.fields.get("from") or "the responder"
+            raise RemoteError(str(part.fields["error"]), f"{responder} failed; its log may say more")
         reply = Reply(read((), part.block), 0, part.fields)
         if replies_max is None or not (reply.final and END in reply.headers):
             return reply
@@ -74,8 +74,8 @@ def next_reply(call: "Call", replies_max: int | None) -> Reply | None:
 
 
 class Request(Message):
-    """A request to be answered: with `reply(data)`, with several `reply(data, final=False)` and a last one, or with
-    `fail(text)`. The first final answer counts."""
+    """A request. Answer it with `reply(data)`, with several `reply(data, final=False)` and a final one, or with
+    `fail(text)`. The first final reply counts."""
 
     __slots__ = ("_responder", "_rid", "answered", "timeout_s")
 
@@ -85,20 +85,20 @@ class Request(Message):
         self._responder = responder
         self._rid = message.rid
         self.answered = False
-        self.timeout_s: float = message.fields.get("timeout_ms", 0) / 1000  # how long someone waits for it
+        self.timeout_s: float = message.fields.get("timeout_ms", 0) / 1000  # how long the requester waits
 
     def reply(
         self, data: object = b"", *, headers: Mapping[str, HeaderValue] | None = None, final: bool = True
     ) -> None:
-        """Answer; unless it is `final`, more answers follow."""
+        """Send a reply; unless it is `final`, more replies follow."""
         self._answer({"final": final}, single_block(self.topic, data, None, headers))
 
     def end(self) -> None:
-        """After answers that were not final: there are no more. Travels as an empty answer with a header."""
+        """End replies that were not final, with an empty reply that has a header."""
         self.reply(b"", headers={END: "1"})
 
     def fail(self, reason: str) -> None:
-        """Answer that it failed; whoever asked gets a RemoteError with this text."""
+        """Reply that the request failed; the requester gets a RemoteError with this text."""
         text = wire_values.reason(reason, REASON_CHARS_MAX)
         self._answer({"final": True, "error": text or "failed"}, single_block(self.topic, b"", None, None))
 
@@ -110,7 +110,7 @@ class Request(Message):
 
 
 class Responder(Subscription):
-    """A subscription to requests. The hub never sends more than `concurrency` unanswered ones."""
+    """A subscription to requests. The hub sends at most `concurrency` requests that have no final reply yet."""
 
     def __init__(self, chan: int, request: Mapping[str, Any], **settings: Any) -> None:
         super().__init__(chan, request, **settings)
@@ -128,7 +128,7 @@ class Responder(Subscription):
         self.requests.append(Request(self, message))
 
     def answer(self, rid: int, fields: Mapping[str, Any], raw: bytes) -> None:
-        """Called from any thread, without a lock."""
+        """Queue a reply. Called from any thread, without a lock."""
         self._answers.append(m.Reply(self.chan, rid, fields, raw))
         self.hook(self, True)
 
@@ -139,7 +139,7 @@ class Responder(Subscription):
         return ()
 
     def restart(self, same_journal: bool) -> None:
-        """Whoever asked has been told that the connection broke."""
+        """Drop all requests: the hub has failed them when the session ended."""
         self.requests.clear()
         self._answers.clear()
 
@@ -154,7 +154,7 @@ def request_fields(timeout: float, replies_max: int | None) -> dict[str, Any]:
     if timeout_ms > REQUEST_MS[2]:
         raise FabricError(
             f"timeout is at most {REQUEST_MS[2] // 1000} seconds, not {timeout!r}",
-            "what takes longer is better published durably (durable=True)",
+            "use durable=True for a request that takes longer",
         )
     if type(replies) is not int or not REPLIES[0] <= replies <= REPLIES[2]:
         raise FabricError(f"replies_max is {REPLIES[0]}..{REPLIES[2]}, not {replies!r}", "ask again for more")
@@ -164,7 +164,7 @@ def request_fields(timeout: float, replies_max: int | None) -> dict[str, Any]:
 def responder_maker(
     driver: SubscriptionDriver, patterns: Sequence[str], group: str | None, concurrency: int
 ) -> Callable[[int], Responder]:
-    """A function that builds the subscription to requests once its channel is known."""
+    """A function that builds the subscription to requests for a channel."""
     request: dict[str, Any] = {"patterns": patterns_of(patterns), "respond": True, "concurrency": concurrency}
     if group is not None:
         request["group"] = group

@@ -1,4 +1,4 @@
-"""Publishes that wait for their time in the hub."""
+"""Scheduled publishes: the hub keeps the messages until they are due."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -11,12 +11,12 @@ from fabric_protocol.errors import FabricError
 
 
 class Schedule(NamedTuple):
-    """One that waits."""
+    """A pending schedule."""
 
     id: int
     due: datetime
     topic: str  # of its first message
-    count: int  # type: ignore[assignment]  # messages; hides tuple.count, which no one needs here
+    count: int  # type: ignore[assignment]  # messages; hides tuple.count, which is not needed here
     bytes: int
     name: str = ""
     every: timedelta | None = None
@@ -25,7 +25,7 @@ class Schedule(NamedTuple):
 
     @staticmethod
     def of(row: Mapping[str, Any]) -> "Schedule":
-        """A row of the hub's answer."""
+        """The schedule in a row of the hub's answer."""
         return Schedule(
             row["id"],
             moment(row["due_us"]),
@@ -63,4 +63,6 @@ def cancelled_due(answer: Mapping[str, Any]) -> datetime:
 
 def check_one_schedule(options: Options, blocks: int) -> None:
     if options.scheduled and blocks > 1:
-        raise BadMessage("these messages are too many for one schedule", "schedule them in smaller parts")
+        raise BadMessage(
+            "one schedule has one block, and these messages do not fit in it", "schedule them in smaller parts"
+        )

@@ -333,7 +333,7 @@ class Session:
             sub.take_back(fields.get("ordinals", ()))
             log.info("%s: deliveries were taken back: %s", sub.group, fields.get("why", "no reason given"))
         elif message.kind == "unsubscribed" and sub is not None:
-            sub.error = NotFound(str(fields.get("why", "unsubscribed")), "subscribe again to create it anew")
+            sub.error = NotFound(str(fields.get("why", "unsubscribed")), "subscribe again to create it again")
             del self.subscriptions[sub.chan]
             sub.acks.fail(sub.error)
             self.calls.fail_channel(sub.chan, sub.error)

@@ -1,4 +1,4 @@
-"""A verdict with an answer: `message.settle()` and `batch.settle()`."""
+"""A verdict whose answer a caller waits for: `message.settle()` and `batch.settle()`."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def settle(
     batch: Batch, index: int | None, decision: Decision, flush: "Callable[[Subscription], None]", ticket: Ticket
 ) -> None:
-    """Give a verdict on a message, or on all of a batch that has none, and send it at once. The ticket gets the answer.
-    Wants the client's lock held."""
+    """Give a verdict on one message, or with index None on every message without one, and send it at once. The ticket
+    gets the answer. The caller holds the client's lock."""
     sub = batch.subscription
     if not sub.settles:
         ticket.fail(FabricError("this message takes no verdict", "consume with a group, and with ack='explicit'"))

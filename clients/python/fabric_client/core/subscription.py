@@ -360,8 +360,8 @@ class Subscription:
         self.acks.unsettled.confirmed(batch, indexes)
 
     def give_up(self, batch: Batch, indexes: Collection[int]) -> None:
-        """Release the messages of a stale transaction. The hub may have taken back only some of them; the release of
-        those is stale once more."""
+        """Release the messages of a stale transaction. The hub may have taken back only some of them; for these
+        the release is stale too."""
         self._forget(batch, indexes, give_back=True)
         self.hook(self, False)
 

@@ -1,4 +1,4 @@
-"""A place for one answer. The core fills it in; a shell waits for it in its own way, blocking or awaiting."""
+"""A ticket: the place of one answer. The core fills it; a driver waits for it, blocking or awaiting."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from fabric_protocol.errors import FabricError
 
 
 class Ticket:
-    """Done once `value` or `error` is there; `on_done` is told once."""
+    """Done once it has a `value` or an `error`; `on_done` is called once."""
 
     __slots__ = ("done", "error", "on_done", "value")
 

@@ -1,7 +1,7 @@
-"""Publishes that are stored together with the verdict on the message they come from, or not at all.
+"""Publishes that the hub stores together with the ack of the message that they result from, or not at all.
 
-A transaction only collects; `commit` sends everything in one TXN. When the hub says STALE nothing was done: the message
-had been taken back, and whoever has it now will publish in our place.
+A transaction only collects; `commit` sends everything in one TXN. If the hub answers STALE nothing was stored: it had
+taken the message back, and the consumer that gets the message next publishes instead.
 """
 
 import inspect
@@ -39,7 +39,7 @@ class Transaction:
         return len(self.open_block.payloads)
 
     def indexes(self) -> Collection[int]:
-        """The messages that it acks, by their places in the batch."""
+        """The indexes of the messages that it acks."""
         return self.batch.verdicts.open_indexes() if self.index is None else (self.index,)
 
     def publish(
@@ -51,37 +51,39 @@ class Transaction:
         headers: Mapping[str, HeaderValue] | None = None,
         id: str | bytes | None = None,
     ) -> None:
-        """Publish with the ack, in one commit of the hub."""
+        """Publish together with the ack."""
         if self._over:
             raise FabricError("this transaction is over", "publish before the handler returns")
         check_topic(topic)
         self.open_block.add(prepare(topic, data, key, id, headers), PLAIN)
 
     def reply(self, data: object, *, headers: Mapping[str, HeaderValue] | None = None) -> None:
-        """Answer a durable request: to the topic and with the correlation that its headers name."""
+        """Reply to a durable request, on the topic and with the correlation of its headers."""
         asked = self.batch.headers[self.index or 0]
         inbox = asked.get("reply-to")
         if not isinstance(inbox, str):
-            raise BadMessage("the message is no request: it has no header reply-to", "publish on a topic of yours")
+            raise BadMessage(
+                "the message is no durable request: it has no header reply-to", "use publish() with a topic"
+            )
         answer = dict(headers or {})
         if "correlation" in asked:
             answer["correlation"] = asked["correlation"]
         self.publish(inbox, data, headers=answer)
 
     def commit(self) -> Any:
-        """Send it. Blocks with the blocking client, is awaited with the other; gives the receipt of the publishes, None
-        without any."""
+        """Send it. Blocks in the blocking client; in the asyncio client the result is awaited. Gives the receipt of the
+        publishes, or None without any."""
         self._over = True
-        shell = self.batch.subscription.driver
-        assert shell is not None
-        return shell.commit(self)
+        driver = self.batch.subscription.driver
+        assert driver is not None
+        return driver.commit(self)
 
     def commit_now(self) -> None:
         """For `with`."""
         result = self.commit()
         if inspect.iscoroutine(result):
             result.close()
-            raise FabricError("nothing was sent: this client is an asyncio one", "use 'async with'")
+            raise FabricError("nothing was sent: this is an asyncio client", "use 'async with'")
 
     async def commit_soon(self) -> None:
         """For `async with`."""
@@ -121,16 +123,16 @@ class Transaction:
 
 
 def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscription], None]", ticket: Ticket) -> Ticket:
-    """Hand a transaction to the publisher; the ticket gets its outcome, and the subscription hears of it first. Gives
-    what the publisher knows the transaction by."""
+    """Put a transaction into the publisher; the ticket gets its outcome after the subscription was updated. Returns the
+    ticket that the publisher fills."""
     batch, indexes = txn.batch, list(txn.indexes())
     sub = batch.subscription
     if not sub.settles:
-        ticket.fail(FabricError("a transaction needs a message that wants an ack", "consume with a group"))
+        ticket.fail(FabricError("a transaction needs a message that takes an ack", "consume with a group"))
         return ticket
     late = sub.closed or batch.generation != sub.generation or any(map(batch.is_gone, indexes))
     if late or not indexes:
-        ticket.fail(Stale("the message is no longer ours; nothing was published", describe(Code.STALE)))
+        ticket.fail(Stale("the hub has taken the message back; nothing was published", describe(Code.STALE)))
         return ticket
     rows: list[Row] = []
     extend(rows, Verdict.ACK, (batch.first_ordinal + index for index in indexes))
@@ -143,7 +145,7 @@ def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscriptio
         )
         return ticket
 
-    def through(outcome: Ticket) -> None:
+    def finish(outcome: Ticket) -> None:
         _settle(batch, indexes, outcome.error)
         if sub.wants_collect:
             flush(sub)
@@ -152,7 +154,7 @@ def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscriptio
         else:
             ticket.succeed(outcome.value)
 
-    outcome = Ticket(through)
+    outcome = Ticket(finish)
     try:
         publisher.put_transaction(txn.open_block, ((sub.chan, tuple(rows)),), outcome)
     except FabricError as error:
@@ -161,7 +163,7 @@ def send(txn: Transaction, publisher: "Publisher", flush: "Callable[[Subscriptio
 
 
 def _settle(batch: "Batch", indexes: Collection[int], error: FabricError | None) -> None:
-    """A transaction is through: what that means for its messages."""
+    """Settle the messages of a finished transaction."""
     sub = batch.subscription
     if not sub.is_held(batch) or isinstance(error, Closed | Unconfirmed):
         return

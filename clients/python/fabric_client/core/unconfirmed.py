@@ -1,7 +1,7 @@
-"""What became of publishes that were waited for in vain: stored, sent without a confirmation, or withdrawn.
+"""Publishes that were not all confirmed in time: stored, sent without a confirmation, or withdrawn.
 
-A message that never left the client is taken out of its buffer, so that it is not stored after its caller was told of a
-failure. A message that left cannot be taken back: the hub may have it, and the error says so.
+A message that was never sent is removed from the buffer, so that it is not stored after its caller got an error. A
+message that was sent cannot be withdrawn: the hub may have stored it, and the error says so.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,13 +20,15 @@ UNSENT_HINT: Final = "what is not sent leaves when the hub is there again, unles
 
 
 class Pending(NamedTuple):
-    """A publish whose receipt is waited for."""
+    """A publish whose receipt a caller waits for."""
 
     ticket: Ticket
-    count: int = 1  # type: ignore[assignment]  # hides tuple.count; how many messages it has
+    count: int = 1  # type: ignore[assignment]  # messages; hides tuple.count
 
 
 class Tally(NamedTuple):
+    """Counts of messages."""
+
     stored: int
     unconfirmed: int
     withdrawn: int
@@ -49,7 +51,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def all_done(pending: Sequence[Pending]) -> Callable[[], bool]:
-    """A function that tells whether all have their answers; it looks at each answer once."""
+    """A function that tells whether all have their answers; it checks each answer once."""
     waiting = iter(pending)
     first = next(waiting, None)
 
@@ -63,7 +65,7 @@ def all_done(pending: Sequence[Pending]) -> Callable[[], bool]:
 
 
 def give_up(publisher: "Publisher", pending: Sequence[Pending], why: str) -> Tally:
-    """Withdraw what never left, and count the rest. A withdrawn transaction hears why."""
+    """Withdraw what was never sent, and count the rest. The ticket of a withdrawn publish gets the reason."""
     stored = unconfirmed = withdrawn = 0
     for ticket, count in pending:
         if ticket.done:
@@ -90,7 +92,7 @@ def error_of(tally: Tally, why: str, is_live: bool) -> ConnectionLost | Timeout:
 def unflushed(
     publisher: "Publisher", why: str, is_live: bool, verdicts: VerdictsUnconfirmed | None
 ) -> ConnectionLost | Timeout:
-    """The error of a flush. It withdraws nothing, since it may be called again."""
+    """The error of a flush. Nothing is withdrawn, because flush may be called again."""
     sent, unsent = publisher.sent, publisher.unconfirmed - publisher.sent
     parts = (
         (sent, f"{messages(sent)} sent and not confirmed"),

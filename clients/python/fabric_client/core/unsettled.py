@@ -1,7 +1,7 @@
-"""Verdicts that were given and that the hub may never have seen, because it forgot the session or refused them.
+"""Verdicts that the hub may never have applied, because it forgot the session or refused them.
 
-The hub delivers such messages again. A name is struck off when a later verdict on the same message is confirmed, so
-what is left is what the program believes to be settled and the hub does not know of.
+The hub delivers such messages again. A message is removed when a later verdict on it is confirmed, so the messages that
+are left are settled for the program and not settled for the hub.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,15 +38,15 @@ class Unsettled:
             self._topics.pop((batch.group, batch.seq_of(index)), None)
 
     def copy(self) -> "Unsettled":
-        """The same names, to be added to."""
+        """A copy that more messages can be added to."""
         return Unsettled(self._topics, self._more)
 
     def take(self) -> VerdictsUnconfirmed | None:
-        """The error that names them, once; None when there are none."""
+        """The error that names the messages, once; None if there are none."""
         if not self:
             return None
         names = []
-        while self._topics:  # another thread may add to it just now
+        while self._topics:  # another thread may add to it meanwhile
             (_, seq), topic = self._topics.popitem()
             names.append((topic, seq))
         more, self._more = self._more, 0

@@ -1,7 +1,7 @@
-"""Verdicts as exceptions, and what an exception means for the message that was being handled.
+"""Verdicts as exceptions, and the verdict that any other exception of a handler gives.
 
-A handler says `raise Retry(30, "the shop is closed")` from however deep it is; whoever runs it (`with msg:`, `work`)
-turns that into the verdict. Any other exception is the handler's failure, and `on_error` says what follows from it.
+A handler may raise `Retry(30, "the shop is closed")` at any depth; `with msg:` and `work` turn it into the verdict. Any
+other exception is a failure of the handler, and `on_error` names its verdict.
 """
 
 import re
@@ -16,11 +16,11 @@ from fabric_protocol.errors import FabricError
 from fabric_protocol.messages import Verdict
 from fabric_protocol.wire import REASON_CHARS_MAX
 
-SETTLE_S: Final = 10.0  # how long settle() waits for the hub's answer unless told
+SETTLE_S: Final = 10.0  # how long settle() waits for the hub's answer by default
 
 Seconds = float | timedelta | str  # a text such as "30s", "500ms" or "1h30m"
 VerdictName = Literal["ack", "retry", "release", "reject"]
-OnError = VerdictName  # what an exception in a handler means
+OnError = VerdictName  # the verdict for an exception in a handler
 Decision = tuple[Verdict, Any]  # the verdict and its argument on the wire
 
 ON_ERROR: Final = {
@@ -39,7 +39,8 @@ class HandlerVerdict(Exception):
 
 
 class Retry(HandlerVerdict):
-    """Failed: deliver the message again, after `delay` (seconds or a timedelta) or the group's backoff."""
+    """Deliver the message again, after `delay` (seconds or a timedelta) or the group's backoff. Counts as a failed
+    attempt."""
 
     def __init__(self, delay: Seconds | None = None, reason: str | None = None) -> None:
         super().__init__(reason or "retry")
@@ -51,7 +52,7 @@ class Retry(HandlerVerdict):
 
 
 class Reject(HandlerVerdict):
-    """Never again: to the dead letters."""
+    """Make the message a dead letter."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "reject")
@@ -62,7 +63,7 @@ class Reject(HandlerVerdict):
 
 
 class Release(HandlerVerdict):
-    """Not started: give it to someone else; not counted."""
+    """Return the message to its group, for any consumer. Does not count as an attempt."""
 
     def decide(self) -> Decision:
         return Verdict.RELEASE, None
@@ -74,11 +75,11 @@ _HINT: Final = "use a number of seconds, a timedelta, or a text such as '30s', '
 
 
 def seconds(value: Seconds, what: str = "a duration") -> float:
-    """A duration in seconds. Every duration that a program gives to the client comes through here."""
+    """A duration in seconds. Every duration argument of the client is checked here."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, int | float) and not isinstance(value, bool):
-        with suppress(OverflowError):  # a whole number beyond all floats
+        with suppress(OverflowError):  # an integer that no float can hold
             return float(value)
     if isinstance(value, str):
         parts = _PART.findall(value)
@@ -88,7 +89,7 @@ def seconds(value: Seconds, what: str = "a duration") -> float:
 
 
 def patience(value: Seconds | None, what: str = "timeout") -> float | None:
-    """How long to wait, in seconds; None is for ever."""
+    """How long to wait, in seconds; None means without a limit."""
     if value is None:
         return None
     length = seconds(value, what)
@@ -98,7 +99,7 @@ def patience(value: Seconds | None, what: str = "timeout") -> float | None:
 
 
 def milliseconds(what: str, value: Seconds) -> int:
-    """A time that is not negative, in whole milliseconds; anything above zero is at least one."""
+    """A duration of 0 or more in whole milliseconds; a duration above 0 gives at least 1."""
     length = seconds(value, what)
     if not 0 <= length < float("inf"):
         raise FabricError(f"{what} is a number of seconds, 0 or more, not {value!r}", _HINT)
@@ -110,7 +111,7 @@ def milliseconds(what: str, value: Seconds) -> int:
 
 
 def retry_argument(delay: Seconds | None, reason: str | None) -> Any:
-    """How a RETRY says when and why."""
+    """The argument of a RETRY: delay, reason, both or none."""
     wait = None if delay is None else milliseconds("delay", delay)
     if not reason:
         return wait
@@ -123,7 +124,7 @@ def reason_text(reason: str) -> str:
 
 
 def verdict_of(name: str, delay: Seconds | None, reason: str | None) -> Decision:
-    """A verdict in words, as the wire has it."""
+    """The verdict with this name, and its argument on the wire."""
     check_on_error(name, "verdict")
     if (delay is not None and name != "retry") or (reason is not None and name not in ("retry", "reject")):
         raise FabricError(
@@ -144,11 +145,11 @@ def check_on_error(on_error: str, what: str = "on_error") -> None:
 
 
 def decision(error: BaseException, on_error: str) -> Decision:
-    """What an exception out of a handler means for its message."""
+    """The verdict for an exception of a handler."""
     if isinstance(error, HandlerVerdict):
         return error.decide()
     if not isinstance(error, Exception):
-        return Verdict.RELEASE, None  # interrupted or cancelled: nobody's failure
+        return Verdict.RELEASE, None  # interrupted or cancelled: no failure of the handler
     verdict = ON_ERROR[on_error]
     if verdict in (Verdict.RETRY, Verdict.REJECT):
         return verdict, reason_text(f"{type(error).__name__}: {error}")

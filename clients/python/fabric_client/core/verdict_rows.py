@@ -29,7 +29,7 @@ def extend_range(rows: list[Row], verdict: int, first: int, last: int, arg: Any 
 
 
 def drained(rows: "deque[Row]") -> list[Row]:
-    """All rows of a queue, neighbours as one. Another thread may add to the queue meanwhile."""
+    """All rows of a queue, with adjacent ranges merged. Another thread may add to the queue meanwhile."""
     found: list[Row] = []
     while rows:
         extend_range(found, *rows.popleft())

@@ -1,20 +1,21 @@
 """Credit: how much the hub may send ahead, as cumulative limits, so that a repeated or lost CREDIT does no harm.
 
-Unless the program has said how much, the window follows the pace of the consumer: it holds about a tenth of a second of
-work. So slow jobs stay with the hub for other consumers, and fast ones fill the line: the window reaches its full size
-a few round trips after the first message.
+Without a `prefetch` of the program the window follows the pace of the consumer: it holds about a tenth of a second of
+work. So messages for slow handlers stay in the hub for other consumers, and fast consumers keep the line full: the
+window reaches its full size a few round trips after the first message.
 """
 
 from typing import Final
 
 # Not below the largest block, so that bytes alone can never stall a subscription.
 PREFETCH_BYTES: Final = 16 << 20
-WORK_AHEAD_S: Final = 0.1  # so long takes what the window holds
+WORK_AHEAD_S: Final = 0.1  # of work that the window holds
 GROWTH_MAX: Final = 4  # times, from one measurement to the next
 
 
 class Window:
-    """The credit of one generation of a subscription. What is settled, or is not ours any more, makes room."""
+    """The credit of one generation of a subscription. A message that is settled, or that the hub took back, makes
+    room."""
 
     __slots__ = (
         "_busy_s", "_busy_since", "_count_max", "_fetching", "_least", "_measured", "_most", "arrived_bytes",
@@ -25,11 +26,11 @@ class Window:
         """With `least` the window is between that and `prefetch`, otherwise it is `prefetch`."""
         self._least, self._most = prefetch if least is None else least, prefetch
         self.prefetch = self._least  # messages
-        self._busy_since: float | None = None  # when the consumer was given something to do, while it has
+        self._busy_since: float | None = None  # since when the consumer has messages; None: it has none
         self._busy_s = 0.0  # since the last measurement
-        self._measured = 0  # messages that were settled by then
+        self._measured = 0  # `settled` at the last measurement
         self._count_max = count_max
-        self._fetching = fetching  # credit is given by FETCH, not by us
+        self._fetching = fetching  # FETCH gives the credit
         self.settled = 0  # messages
         self.settled_bytes = 0
         self.arrived_bytes = 0
@@ -42,13 +43,13 @@ class Window:
         return Window(self._most, left, self._fetching, self._least)
 
     def lost(self, count: int) -> None:
-        """So many deliveries are not ours any more: they make room, and do not count as messages that were had."""
+        """This consumer no longer holds `count` deliveries: they make room, and do not count for `count_max`."""
         self.settled += count
         if self._count_max is not None:
             self._count_max += count
 
     def began(self, now: float) -> None:
-        """The consumer, which had nothing, has something to do."""
+        """The first message arrives at a consumer that had none."""
         self._busy_since = now
 
     def measure(self, now: float, idle: bool) -> None:
@@ -70,7 +71,7 @@ class Window:
         return target if self._count_max is None else min(target, self._count_max)
 
     def used(self, last_ordinal: int) -> bool:
-        """Whether half of the credit, in messages or in bytes, has been used by deliveries up to this one."""
+        """Whether deliveries up to this ordinal have used half of the credit, in messages or in bytes."""
         return not self._fetching and (
             self.ordinal_max - last_ordinal <= self.prefetch // 2
             or self.bytes_max - self.arrived_bytes <= PREFETCH_BYTES // 2
@@ -89,7 +90,7 @@ class Window:
         )
 
     def rise(self) -> bool:
-        """Raise the limits when half the window is free. True when the hub should hear of it."""
+        """Raise the limits if half the window is free. True if a CREDIT must be sent."""
         if not self.can_rise:
             return False
         self.ordinal_max, self.bytes_max = self._target(), self.settled_bytes + PREFETCH_BYTES

@@ -1,6 +1,6 @@
-"""What can be said on the wire. A value that cannot is refused at the call, not in the thread that sends.
+"""Values that can be sent. Other values are refused in the caller's own call, not in the thread that sends.
 
-The wire has maps with text as keys, lists, text, bytes, whole numbers of 64 bits, floats, booleans and nothing.
+The wire has maps with text keys, lists, text, bytes, integers of 64 bits, floats, booleans and null.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _HINT: Final = "text, bytes, numbers, booleans, None, and lists and maps of thes
 
 
 def check(value: Any, name: str, depth: int = 0) -> None:
-    """Raise BadMessage unless the wire can say it; `name` is what the program calls it."""
+    """Raise BadMessage unless the value can be sent; `name` is the name of the argument."""
     kind = type(value)
     if kind is str or isinstance(value, str):
         text(value, name)
@@ -40,29 +40,29 @@ def check(value: Any, name: str, depth: int = 0) -> None:
 
 
 def text(value: Any, name: str) -> str:
-    """The value, when it is text that UTF-8 can say."""
+    """The value, if it is text that UTF-8 can encode."""
     if not isinstance(value, str):
         raise BadMessage(f"{name} is {type(value).__name__} ({value!r:.60}), not text", "use a str")
     try:
         value.encode()
     except UnicodeEncodeError:
         raise BadMessage(
-            f"{name} has characters that UTF-8 cannot say: {value!a:.60}",
+            f"{name} has characters that UTF-8 cannot encode: {value!a:.60}",
             "such text often comes from file names; encode it with errors='replace', or send bytes",
         ) from None
     return value
 
 
 def message(said: m.ToHub) -> m.ToHub:
-    """The message, when all its fields can be said."""
+    """The message, if all its fields can be sent."""
     for name, value in zip(said._fields, said, strict=True):
         check(value, name)
     return said
 
 
 def reason(given: Any, chars_max: int) -> str:
-    """The text of a reason, cut to size. It may be made of any exception's text, so that odd characters are replaced:
-    a verdict matters more than its reason."""
+    """The text of a reason, cut to size. It may come from any exception, so characters that UTF-8 cannot encode are
+    replaced: a verdict must not fail because of its reason."""
     if not isinstance(given, str):
         raise BadMessage(f"reason is {type(given).__name__} ({given!r:.60}), not text", "use a str")
     return given[:chars_max].encode(errors="replace").decode()

@@ -1,8 +1,8 @@
 """One DEALER socket and its monitor: everything the client does with ZeroMQ.
 
 The socket's file descriptor is edge-triggered: it says that something changed, not that something is there. So
-`receive` always drains the socket, and whoever sends must receive again before waiting. No two threads may be inside
-at the same time; the shells see to that.
+`receive` always drains the socket, and after a `send` the driver must receive again before it waits. Only one thread at
+a time may call these methods; the drivers ensure that.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ _HINT: Final = "it looks like tcp://HOST:PORT or ipc://PATH"
 
 
 def check_url(url: str) -> None:
-    """Raise for an address that ZeroMQ would take, and that can never be reached."""
+    """Raise for an address that ZeroMQ accepts but can never reach."""
     if not isinstance(url, str):
         raise FabricError(f"{url!r} is not an address", _HINT)
     port = url.rpartition(":")[2] if url.startswith("tcp://") else ""
@@ -37,14 +37,14 @@ class Dealer:
         check_url(url)
         self._socket = socket = context.socket(zmq.DEALER)
         self._monitor: zmq.Socket[bytes] | None = None
-        socket.setsockopt(zmq.LINGER, 0)  # close() waits for confirms itself; the rest is kept for the next socket
-        socket.setsockopt(zmq.SNDHWM, 0)  # the hub's windows bound what can be under way, not the socket
+        socket.setsockopt(zmq.LINGER, 0)  # close() waits for confirms; the session sends the rest on the next socket
+        socket.setsockopt(zmq.SNDHWM, 0)  # the windows of the hub bound what is in flight, not the socket
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
         socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS[0])
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1])
         try:
-            if not url.startswith("inproc:"):  # which has no events
+            if not url.startswith("inproc:"):  # inproc has no events
                 self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             socket.connect(url)
         except zmq.ZMQError as error:
@@ -55,7 +55,7 @@ class Dealer:
         self.broken()  # arms the monitor's descriptor, which is edge-triggered as well
 
     def send(self, frames: list[bytes]) -> bool:
-        """False when there is nobody to send to."""
+        """False if there is no connection."""
         try:
             self._socket.send_multipart(frames, _NOBLOCK)
         except zmq.ZMQError:
@@ -63,11 +63,11 @@ class Dealer:
         return True
 
     def receive(self) -> list[list[bytes]]:
-        """All that has arrived."""
+        """All messages that have arrived."""
         arrived: list[list[bytes]] = []
         socket = self._socket
         try:
-            # Asking first is cheaper than the exception of a receive in vain, and re-arms the descriptor as well.
+            # Reading EVENTS costs less than the exception of a receive without a message, and re-arms the descriptor.
             while int(socket.get(_EVENTS)) & _POLLIN:
                 arrived.append(socket.recv_multipart(_NOBLOCK))
         except zmq.ZMQError:
@@ -75,7 +75,7 @@ class Dealer:
         return arrived
 
     def broken(self) -> bool:
-        """Whether the connection broke since the last question."""
+        """Whether the connection broke since the last call."""
         if self._monitor is None:
             return False
         broken = False
@@ -87,7 +87,7 @@ class Dealer:
             return broken
 
     def close(self) -> None:
-        """Close both sockets; once more does no harm, since the first time may have been interrupted."""
+        """Close both sockets. May be called again, because a first close may have been interrupted."""
         if self._monitor is not None:
             if not self._socket.closed:
                 self._socket.disable_monitor()

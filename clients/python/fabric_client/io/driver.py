@@ -1,7 +1,7 @@
-"""Session and socket put together: what both shells have in common.
+"""The common part of both drivers: a session and its socket.
 
-`turn` is the whole of it: receive all, do what is due, send all, until nothing more comes. It leaves the socket
-drained, which its edge-triggered descriptor demands before anyone may wait for it.
+One `turn` receives all messages, does what is due and sends all messages, until nothing more arrives. It leaves the
+socket drained; only then may a driver wait for its edge-triggered descriptor.
 """
 
 import logging
@@ -46,8 +46,8 @@ class Driver:
         self.url = url
         self.session = Session(name, producer, random.random, liveness)
         self._context = context or zmq.Context.instance()
-        self._dropped: deque[Subscription] = deque()  # subscriptions that the application has left
-        self._halted: deque[Subscription] = deque()  # subscriptions whose loops are to end
+        self._dropped: deque[Subscription] = deque()  # subscriptions that the program has left
+        self._halted: deque[Subscription] = deque()  # subscriptions whose loops end
         self._stopped = False
         self._forked = False
         self._dealer = Dealer(self._context, url)
@@ -55,7 +55,7 @@ class Driver:
         _drivers.add(self)
 
     def check(self) -> None:
-        """Raise when this client is of no use any more."""
+        """Raise if this client can no longer be used."""
         if self._forked:
             raise Forked("this client was made in the parent process", "call connect() again after the fork")
         if self._stopped:
@@ -64,14 +64,14 @@ class Driver:
             raise self.session.error
 
     def no_hub(self, waited: float) -> ConnectionLost:
-        """The error for a caller who waited for the hub in vain."""
+        """The error for a caller that waited for a connection."""
         why = f" ({self.session.lost_reason})" if self.session.lost_reason else ""
-        hint = "start one with 'fabric hub', check the address, or look at the hub that does not answer there"
+        hint = "start one with 'fabric hub', check the address, or check why the hub there does not answer"
         return ConnectionLost(f"no hub at {self.url} for {waited:g} s{why}", hint)
 
     def receipts(self, pending: Sequence[Pending], waited: float | None) -> list[Receipt]:
-        """The receipts of publishes that were waited for. Raises when they are not all there: what never left is
-        withdrawn, what left may be stored. The blocking client holds the lock."""
+        """The receipts of publishes. Raises if some are missing: unsent messages are withdrawn, sent messages may be
+        stored. The caller holds the lock of the blocking client."""
         if not all(ticket.done for ticket, _ in pending):
             raise self.unpublished(pending, waited)
         return [ticket.result() for ticket, _ in pending]
@@ -82,15 +82,15 @@ class Driver:
         return error_of(give_up(self.session.publisher, pending, why), why, self.session.live)
 
     def interrupted(self, pending: Sequence[Pending], error: BaseException) -> None:
-        """The caller was interrupted while it waited: withdraw what never left, and let the error say what did, also
-        when all of it was stored just before."""
+        """The caller was interrupted while it waited: withdraw unsent messages, and add a note to the error that counts
+        stored, sent and withdrawn messages."""
         tally = give_up(self.session.publisher, pending, "interrupted")
         if any(tally):
             error.add_note(f"publish interrupted: {tally}")
 
     def flushed(self, done: bool, waited: float | None) -> None:
-        """Raise what a flush has to say. What is not confirmed yet comes first: the error names all of it, and what the
-        hub has refused or lost is left for the next flush. The blocking client holds the lock."""
+        """Raise the error of a flush, if there is one. Missing confirmations come first: then refused publishes and
+        lost verdicts are left for the next flush. The caller holds the lock of the blocking client."""
         self.check()
         session, publisher = self.session, self.session.publisher
         if not done:
@@ -110,24 +110,24 @@ class Driver:
         return f"no answer within {waited or 0.0:g} s" + (f"; the hub says: {reason}" if reason else "")
 
     def too_late(self, what: str, waited: float | None) -> FabricError:
-        """The error for a caller who waited for an answer in vain."""
+        """The error for a caller that got no answer in time."""
         if self.session.state is not State.LIVE:
             return self.no_hub(waited or 0.0)
         reason = self.session.publisher.last_reason
-        hint = f"the hub says: {reason}" if reason else "it may still be on its way; give it a longer timeout"
+        hint = f"the hub says: {reason}" if reason else "the answer may still arrive; give it a longer timeout"
         return Timeout(f"{what} within {waited or 0.0:g} s", hint)
 
     def unanswered(self, waited: float) -> FabricError:
-        """The error for a request that nothing answered in time, not even the hub."""
+        """The error for a request without an answer, not even from the hub."""
         if self.session.state is not State.LIVE:
             return self.no_hub(waited)
         return TimedOut(f"no reply within {waited:g} s", describe(Code.TIMED_OUT), code=Code.TIMED_OUT)
 
     def turn(self) -> bool:
-        """Let the conversation go on as far as it can without waiting. True when callers that wait should look.
+        """Receive and send as much as possible without waiting. True if waiting callers should look for their answers.
 
-        An exception that a signal's handler raises, such as that of Ctrl-C, can end it between any two steps: frames
-        were received or sent by halves. A new connection that resumes the session says all of it again.
+        An exception of a signal handler, such as KeyboardInterrupt, can end a turn between any two steps, with some
+        frames not handled or not sent. A new connection that resumes the session sends all of them again.
         """
         try:
             return self._turn()
@@ -148,7 +148,7 @@ class Driver:
                 try:
                     session.receive(wire.decode(frames), now)
                 except ProtocolError as error:
-                    log.error("the hub sent something that is not understood: %s", error)
+                    log.error("the hub sent a malformed message: %s", error)
             heard = self._end_subscriptions() or heard
             session.tick(now)
             if session.wants_socket(now):
@@ -159,7 +159,7 @@ class Driver:
             said = True
 
     def _end_subscriptions(self) -> bool:
-        """End what the application has left, or wants to end; whether there was something."""
+        """End subscriptions that the program has left or halted; True if there were any."""
         found = bool(self._dropped or self._halted)
         while self._halted:
             halt(self.session, self._halted.popleft())
@@ -168,7 +168,7 @@ class Driver:
         return found
 
     def loops(self) -> list[Subscription]:
-        """The subscriptions that loops and handlers are fed by. Called from any thread."""
+        """The subscriptions of loops and handlers. Called from any thread."""
         return [sub for sub in list(self.session.subscriptions.values()) if not (sub.fetching or sub.closed)]
 
     def _send(self, now: float) -> None:
@@ -176,7 +176,7 @@ class Driver:
         for message in out:
             try:
                 frames = wire.encode(message)
-            except Exception as error:  # whatever it is, other messages must leave
+            except Exception as error:  # other messages must be sent nevertheless
                 self.session.encode_failed(message, error)
                 continue
             if not self._dealer.send(frames):
@@ -198,15 +198,15 @@ class Driver:
         self._dealer.close()
 
     def _socket_opened(self) -> None:
-        """There is a new socket."""
+        """A new socket is open."""
 
     def _check_monitor(self) -> None:
-        """The monitor has something to say."""
+        """The monitor has an event."""
         if not self._stopped and self._dealer.broken():
             self.session.lost(time.monotonic(), "disconnected")
 
     def _end(self) -> None:
-        """Close the socket; whoever still waits hears that the client is closed."""
+        """Close the socket; waiting callers get Closed."""
         if not self._stopped:
             self._stopped = True
             self.session.fail(Closed("this client is closed", "call connect() again"))

@@ -1,8 +1,8 @@
-"""Calls of `work` and `respond` that are under way, each a run: what ends it, and which threads or tasks are at work.
+"""Running calls of `work` and `respond`, each a *run*: how it ends, and which threads or tasks belong to it.
 
-`close()` and SIGTERM end shifts: no handler begins after that, and handlers at work may finish. SIGTERM is listened to
-only where the program does not do so itself, and as long as a run is under way that was begun in the main thread. A
-program that works in a loop is not meant to begin another run then: it ends instead.
+`close()` and SIGTERM end runs: no handler begins after that, and running handlers finish. The client handles SIGTERM
+only if the program does not, and only while a run is active that was started in the main thread. After SIGTERM a
+program that calls `work` in a loop does not start another run: it exits.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final
 
-STILL_AT_WORK: Final = "handlers are still at work: their messages go back to their groups when the client is closed"
+STILL_AT_WORK: Final = "handlers are still running: their messages go back to their groups when the client is closed"
 
 
 class HandlerRun:
@@ -20,25 +20,25 @@ class HandlerRun:
     __slots__ = ("_end", "is_over", "workers")
 
     def __init__(self) -> None:
-        self.workers: set[Hashable] = set()  # threads or tasks that are, or were, at work in it
-        self.is_over = False  # no handler is to begin any more
+        self.workers: set[Hashable] = set()  # threads or tasks that run, or ran, its handlers
+        self.is_over = False  # no handler may begin
         self._end: Callable[[], None] | None = None
 
     def ends_by(self, end: Callable[[], None]) -> None:
-        """How to end it; done at once if it was meant to end before."""
+        """Set the function that ends it; called at once if the run is over already."""
         self._end = end
         if self.is_over:
             end()
 
     def end(self) -> None:
-        """Called from any thread, also in a signal handler."""
+        """End it. Called from any thread, also in a signal handler."""
         self.is_over = True
         if self._end is not None:
             self._end()
 
 
 class HandlerRuns:
-    """The shifts of one client."""
+    """The runs of one client."""
 
     def __init__(self) -> None:
         self._running: set[HandlerRun] = set()
@@ -46,7 +46,8 @@ class HandlerRuns:
 
     @contextlib.contextmanager
     def begin(self, member: Hashable, wake: Callable[[], None]) -> Iterator[HandlerRun]:
-        """A run for the time of the `with` block, in a thread or task; `wake` tells callers that wait of its end."""
+        """A run for the time of the `with` block, started in a thread or task; `wake` wakes callers that wait for its
+        end."""
         if self._terminated:
             raise SystemExit(0)
         run = HandlerRun()
@@ -60,7 +61,7 @@ class HandlerRuns:
             wake()
 
     def others(self, member: Hashable) -> bool:
-        """Whether shifts are under way that a thread or task is no part of."""
+        """Whether there are runs that a thread or task does not belong to."""
         return any(member not in run.workers for run in list(self._running))
 
     def _terminate(self) -> None:
@@ -69,7 +70,7 @@ class HandlerRuns:
 
 # SIGTERM.
 
-_runs: dict[HandlerRun, Callable[[], None]] = {}  # of all clients of this process, and what is called besides
+_runs: dict[HandlerRun, Callable[[], None]] = {}  # runs of all clients, with a function that is called on SIGTERM
 
 
 @contextlib.contextmanager
@@ -86,7 +87,7 @@ def _listening(run: HandlerRun, terminate: Callable[[], None]) -> Iterator[None]
 
 
 def _heard(number: int, frame: Any) -> None:
-    """End all shifts. A second signal ends the program at once, and so does the first where no run is left."""
+    """End all runs. A second SIGTERM ends the program at once, and so does the first if there is no run."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not _runs:
         signal.raise_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What all parts of the blocking client stand on."""
+"""The common base of all parts of the blocking client."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -14,16 +14,16 @@ S = TypeVar("S", bound=Subscription)
 
 
 class Base:
-    """A driver, and ways to ask the hub something through it. Every method may be called from any thread."""
+    """A driver, and calls to the hub through it. Every method may be called from any thread."""
 
     _driver: SyncDriver
 
     def _ask(self, make: Callable[[int], m.ToHub], timeout: Seconds | None, what: str) -> Any:
-        """Say what `make` makes of a request id, and wait for the answer."""
+        """Send the message that `make` builds for a request id, and wait for the answer."""
         return self._call(make, timeout, what)[1]
 
     def _call(self, make: Callable[[int], m.ToHub], timeout: Seconds | None, what: str) -> tuple[Call, Any]:
-        """The same for an answer that comes in parts: the call, which has them, and the end of the answer."""
+        """The same for an answer in parts: returns the call, which has the parts, and the end of the answer."""
         self._driver.check()
         ticket = Ticket()
         with self._driver.lock:
@@ -34,12 +34,12 @@ class Base:
             self._forget(call)
 
     def _forget(self, call: Call) -> None:
-        """Nobody waits for it any more. Without the lock, as it may run in a finalizer."""
+        """Stop waiting for the answer to a call. Without the lock, because it may run in a finalizer."""
         if not call.ticket.done:
             self._driver.session.abandon(call)
 
     def _inform(self, fields: Mapping[str, Any], timeout: Seconds | None) -> dict[str, Any]:
-        """What the hub answers to an INFO."""
+        """The hub's answer to an INFO."""
         return dict(self._ask(lambda rid: m.Info(rid, fields), timeout, f"no answer to info({fields['what']!r})"))
 
     def _open(self, make: Callable[[int], S], timeout: float) -> S:

@@ -1,10 +1,10 @@
-"""The threads of the blocking client: who is at the socket, and when.
+"""The threads of the blocking client: which of them polls the socket, and when.
 
-One lock guards the session and the socket. *Caller runs*: whoever waits for the hub takes the lead, polls the socket
-and pumps it; others who wait meanwhile are followers and are told of every change. A background thread stands in when
-nobody leads: it keeps the deadlines (heartbeats, leases, verdicts, reconnects), and while publishes are under way it
-watches the socket, so that a confirm lets the next block go. A handing-over between threads costs more than a block
-of messages does, so the background thread sleeps whenever a caller is at work.
+One lock guards the session and the socket. *Caller runs*: the first caller that waits for the hub leads: it polls the
+socket and runs the turns; other waiting callers follow, and are notified of every change. A background thread acts if
+no caller leads: it keeps the deadlines (heartbeats, leases, verdicts, reconnects), and while publishes are in flight it
+watches the socket, so that a confirm lets the next block be sent. A switch between threads costs more than a block of
+messages, so the background thread sleeps while a caller leads.
 """
 
 import atexit
@@ -27,15 +27,15 @@ from fabric_protocol.errors import FabricError
 
 log = logging.getLogger("fabric_client")
 
-# So many messages gathered before a confirm came look like a tight loop: see whether there are more after a moment.
+# This many messages in the open block before a confirm look like a tight loop: check for more after a moment.
 BURST: Final = 32
 STAND_BACK_S: Final = 0.0003
-EXIT_S: Final = 5.0  # how long the end of the program may wait for the confirms of all its clients
-_POLL_S_MAX: Final = 60.0  # no wait is longer, whatever the deadlines say
+EXIT_S: Final = 5.0  # how long the end of the program waits for the confirms of all its clients
+_POLL_S_MAX: Final = 60.0  # longest poll, also without a deadline
 
 
 class CallerRuns(Driver):
-    """The driver of the blocking client. Methods named `*_locked` want the lock held."""
+    """A driver whose waiting callers run the session. Methods named `*_locked` need the lock held."""
 
     def __init__(
         self,
@@ -52,17 +52,17 @@ class CallerRuns(Driver):
         self._followers = 0
         self._leader_wake = Waker()
         self._standby_wake = Waker()
-        self._standby_until = FOREVER  # when the background thread looks by itself
+        self._standby_until = FOREVER  # when the background thread wakes by itself
         self._watching = False  # the background thread polls the socket too
-        self._acked = False  # verdicts were given since the background thread last looked
-        self._abandoned = False  # nobody holds the client any more
+        self._acked = False  # verdicts were given since the background thread last woke
+        self._abandoned = False  # the program has dropped the client
         self._thread = threading.Thread(target=self._run, name="fabric-client", daemon=True)
         _drivers.add(self)
 
-    # Pumping.
+    # Waiting callers.
 
     def turn_locked(self) -> None:
-        """A turn of the driver, and a word to those who wait for its outcome."""
+        """Run a turn, and wake callers that wait for its outcome."""
         if self.turn():
             if self._followers:
                 self._changed.notify_all()
@@ -70,18 +70,18 @@ class CallerRuns(Driver):
                 self._leader_wake.wake()
 
     def _socket_opened(self) -> None:
-        """Whoever polls the old socket's descriptors must turn to the new one's."""
+        """Wake the threads that poll the descriptors of the old socket."""
         self._standby_wake.wake()
         if self._leading:
             self._leader_wake.wake()
 
     def wait(self, ready: Callable[[], object], timeout: float | None) -> bool:
-        """SyncDriver until `ready()`; False when the time is over first. Must be called without the lock."""
+        """Run turns until `ready()`; False if the timeout comes first. Called without the lock."""
         deadline = FOREVER if timeout is None else time.monotonic() + timeout
         broken = False
         try:
             while True:
-                poll: select.poll | None = None  # once it is there, this thread leads
+                poll: select.poll | None = None  # once it is set, this thread leads
                 try:
                     with self.lock:
                         if broken:
@@ -99,7 +99,7 @@ class CallerRuns(Driver):
                             continue
                         seconds = min(deadline, self.session.next_deadline()) - now
                         descriptors = self._poll(self._leader_wake.fd, self._dealer.fd, self._dealer.monitor_fd)
-                        # A signal's handler may raise between any two calls, but not between these two.
+                        # A signal handler may raise between any two calls, but not between these two.
                         poll, self._leading = descriptors, True
                     events = poll.poll(_milliseconds(seconds))
                     broken = any(fd == self._dealer.monitor_fd for fd, _ in events)
@@ -117,7 +117,7 @@ class CallerRuns(Driver):
             self._leading = False
 
     def wake_waiters(self) -> None:
-        """Let those who wait look again. Called from any thread, without the lock."""
+        """Let waiting callers check again. Called from any thread, without the lock."""
         with self.lock:
             self._changed.notify_all()
             if self._leading:
@@ -131,7 +131,7 @@ class CallerRuns(Driver):
             self._followers -= 1
 
     def hand_over_locked(self) -> None:
-        """Before letting go of the lock: someone must see to what is left."""
+        """Before the lock is released: wake a follower or the background thread if something is left to do."""
         if self._leading:
             return
         if self._followers:
@@ -156,29 +156,29 @@ class CallerRuns(Driver):
             while self._stand_by():
                 pass
         except Exception as error:
-            # We are wrong: nobody may wait for a thread that is gone.
+            # A bug of the client: no caller may wait for a thread that has ended.
             log.exception("the client's background thread failed")
             with self.lock:
                 self.session.fail(FabricError(f"the client's background thread failed: {error!r}"))
                 self._changed.notify_all()
 
     def _stand_by(self) -> bool:
-        """One round of the background thread; False when it is over."""
+        """One round of the background thread; False at its end."""
         with self.lock:
             if self._stopped:
                 return False
-            # Until the new deadline is known, whoever makes an earlier one must believe that we sleep for ever.
+            # Until the new deadline is known, every earlier deadline must wake this thread.
             self._standby_until = FOREVER
             self.turn_locked()
             session = self.session
             if self._abandoned and session.settled:
                 self._end_locked()
                 return False
-            opening = session.state is State.OPENING  # or the welcome would wait for the next deadline
+            opening = session.state is State.OPENING  # otherwise the WELCOME would wait for the next deadline
             self._watching = not self._leading and (opening or session.publisher.busy)
             self._standby_until = session.next_deadline()
             if self._acked:
-                # While verdicts keep coming, look regularly instead of being woken for each of them.
+                # While verdicts are given, wake regularly instead of once for each of them.
                 self._acked = False
                 self._standby_until = min(self._standby_until, time.monotonic() + VERDICT_DELAY_S)
             full_blocks = session.publisher.full_blocks
@@ -194,8 +194,8 @@ class CallerRuns(Driver):
         return True
 
     def _stand_back(self, full_blocks: int) -> None:
-        """Stay away as long as a caller publishes in a tight loop: it sends full blocks and reads the confirms itself,
-        and every visit of ours would cut its blocks short."""
+        """Wait while a caller publishes in a tight loop: it sends full blocks and reads the confirms itself, and every
+        turn of the background thread would seal a block early."""
         publisher = self.session.publisher
         while not self._stopped:
             gathered = publisher.gathered
@@ -207,7 +207,7 @@ class CallerRuns(Driver):
                 return
 
     def verdicts(self, sub: Subscription, urgent: bool) -> None:
-        """A subscription's hook; called from any thread, without the lock."""
+        """The hook of subscriptions. Called from any thread, without the lock."""
         if urgent:
             with self.lock:
                 if not self._stopped:
@@ -223,18 +223,18 @@ class CallerRuns(Driver):
                 self._standby_wake.wake()
 
     def drop(self, sub: Subscription) -> None:
-        """Unsubscribe. Runs in finalizers, too."""
+        """Unsubscribe. May run in finalizers."""
         self._dropped.append(sub)
         self._turn_soon()
 
     def halt(self, sub: Subscription) -> None:
-        """End the loop over a subscription at its next step. Runs in signal handlers, too."""
+        """End the loop over a subscription at its next step. May run in signal handlers."""
         sub.stop()
         self._halted.append(sub)
         self._turn_soon()
 
     def _turn_soon(self) -> None:
-        """A turn, now or by the background thread. This thread may hold the lock already, so it does not wait."""
+        """Run a turn, now or in the background thread. This thread may hold the lock already, so it does not wait."""
         if self.lock.acquire(blocking=False):
             try:
                 if not self._stopped:
@@ -247,14 +247,14 @@ class CallerRuns(Driver):
     # The end.
 
     def stop(self) -> None:
-        """Close the socket and end the background thread; whoever still waits hears that the client is closed."""
+        """Close the socket and end the background thread; waiting callers get Closed."""
         with self.lock:
             self._end_locked()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
     def abandon(self) -> None:
-        """The client was dropped without close(): let the background thread finish what was begun, then end."""
+        """The program dropped the client without close(): the background thread waits for open confirms, then ends."""
         if not self._forked:  # in a child the waker would wake the parent's thread
             self._abandoned = True
             self._standby_wake.wake()
@@ -268,10 +268,10 @@ class CallerRuns(Driver):
             _drivers.discard(self)
 
     def forked(self) -> None:
-        """The threads are gone, and one of them may have held the lock."""
+        """In a child process: the other threads do not exist, and one of them may have held the lock."""
         super().forked()
         _drivers.discard(self)
-        # Not released but replaced: a thread that was just acquiring it has it without `locked()` knowing.
+        # Replaced, not released: a thread in the middle of acquire() has it while `locked()` is still False.
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
 
@@ -284,7 +284,7 @@ _drivers: "weakref.WeakSet[CallerRuns]" = weakref.WeakSet()
 
 
 def _at_exit() -> None:
-    """A program that ends without close() still gets its messages to the hub, or hears that it did not."""
+    """Wait for the confirms of clients that were not closed, and log how many messages have none."""
     end = time.monotonic() + EXIT_S
     for driver in list(_drivers):
         left = max(0.0, end - time.monotonic())

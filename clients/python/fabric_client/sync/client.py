@@ -1,7 +1,7 @@
-"""The blocking client. The asyncio twin in `aio` has the same words.
+"""The blocking client: how it connects and closes. The asyncio client in `aio` has the same methods.
 
-The core decides (`session`), the driver does (`driver`); here is how a client begins and ends. What a program
-says to it is in `sync_publish`, `sync_consume` and `sync_ask`. Every method may be called from any thread.
+The core decides (`core.session`), the driver sends and waits (`sync.driver`). The methods are in `sync.publish`,
+`sync.consume` and `sync.ask`. Every method may be called from any thread.
 """
 
 import logging
@@ -40,13 +40,14 @@ def connect(
     session_ttl: Seconds = SESSION_TTL_S,
     heartbeat: Seconds | None = None,
 ) -> "Client":
-    """A client of the hub at `url` (default: FABRIC_URL, then tcp://127.0.0.1:7171), connected.
+    """A connected client of the hub at `url` (default: FABRIC_URL, then tcp://127.0.0.1:7171).
 
-    `name` is how the hub lists this client. `producer` names the publisher across restarts of the program: the hub
-    keeps its count, and fences an older program of that name. `context` lets inproc:// share the hub's.
+    `name` is the name of this client in the hub's lists. `producer` names the publisher across restarts of the program:
+    the hub keeps its sequence numbers, and fences an older program with that name. `context` is the ZeroMQ context; an
+    inproc:// address needs the hub's.
 
     `session_ttl` (seconds, 1..600) is how long the hub keeps the session of a client that is silent or has lost its
-    connection; `heartbeat` (0.2..60, by default a sixth of it, 5 s at most) is how often both give a sign of life.
+    connection; `heartbeat` (0.2..60, by default a sixth of it, 5 s at most) is how often both send a heartbeat.
     """
     return Client(
         url,
@@ -94,26 +95,26 @@ class Client(Publishing, Consuming, Asking):
 
     @property
     def connected(self) -> bool:
-        """Whether the hub is there right now. Calls wait for it in any case."""
+        """Whether there is a connection now. Calls wait for one in any case."""
         return self._session.live
 
     @property
     def hub(self) -> Mapping[str, Any]:
-        """What the hub said in its welcome."""
+        """The fields of the hub's last WELCOME."""
         return self._session.handshake.hub
 
     def stop(self) -> None:
         """End all loops (`consume`, `serve`) and handlers (`work`, `respond`) of this client, from any thread or signal
-        handler. No handler begins after it, those at work finish, and what was not begun goes back to its group."""
+        handler. No handler begins after it, running handlers finish, and messages that were not begun go back."""
         inbox = self._inbox
         for sub in self._driver.loops():
             if inbox is None or sub is not inbox.sub:
                 self._driver.halt(sub)
 
     def close(self, timeout: Seconds | None = CLOSE_S) -> None:
-        """Stop, wait for handlers at work, flush, say goodbye and close; `timeout` holds for each of the two waits.
-        Raises what `flush` would raise; the client is closed in any case. A handler that calls it is not waited for,
-        nor are those beside it: what has no verdict then goes back to its group."""
+        """Stop, wait for running handlers, flush, send GOODBYE and close; `timeout` is for each of the two waits.
+        Raises what `flush` raises; the client is closed in any case. A call inside a handler does not wait for the
+        handlers of the same `work` or `respond`: their messages without a verdict go back to the group."""
         if self._closed:
             return
         self._closed = True
@@ -140,7 +141,7 @@ class Client(Publishing, Consuming, Asking):
         try:
             self.close()
         except FabricError:
-            if kind is None:  # otherwise the first error is the one to hear about
+            if kind is None:  # otherwise the error of the block is more important
                 raise
 
     def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""Consuming with the blocking client: loops, handlers, single fetches."""
+"""The methods of the blocking client that consume: loops, handlers, single fetches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
@@ -47,15 +47,15 @@ class Consuming(Base):
         timeout: Seconds | None = None,
         **settings: Unpack[GroupOptions],
     ) -> Consumer[Message]:
-        """Iterate over the messages that match. With a `group` the work is shared and every message wants a verdict
-        (`with msg:`); without one, everything from now on is seen and nothing is remembered.
+        """Iterate over the messages that match. With a `group` its consumers share the messages, and every message
+        needs a verdict (`with msg:`); without one, every message from now on is delivered and no position is kept.
 
-        Ends after `count` messages, or when none came for `timeout` seconds. `prefetch` is how many unsettled messages
-        the hub may send ahead: unless told about a tenth of a second of your work (8192 at most), so that slow jobs
-        stay with the hub for other workers; 1 is fairest. `concurrency` is how many messages you
-        work on at once; `on_error` what an exception in `with msg:` means: "retry", "reject", "release" or "ack".
-        `on_refresh` hears of data refreshes. `GroupOptions` lists the settings of a group, fixed when it is created.
-        """
+        Ends after `count` messages, or if none came for `timeout` seconds. `prefetch` is how many unsettled messages
+        the hub may send ahead: by default about a tenth of a second of your work (8192 at most), so that messages for
+        slow handlers stay in the hub for other consumers; 1 shares most evenly. `concurrency` is how many messages you
+        handle at once; `on_error` is the verdict for an exception in `with msg:`: "retry", "reject", "release" or
+        "ack". `on_refresh` is called for data refreshes. `GroupOptions` lists the settings of a group, fixed when it is
+        created."""
         timeout = patience(timeout)
         check_on_refresh(on_refresh, coroutines=False)
         sub = self._subscribe(
@@ -76,7 +76,7 @@ class Consuming(Base):
         timeout: Seconds | None = None,
         **settings: Unpack[GroupOptions],
     ) -> Consumer[Batch]:
-        """Like `consume`, a delivery at a time: the fastest way through. `batch.payloads` is a list of bytes. A
+        """Like `consume`, a delivery at a time: the fastest way to consume. `batch.payloads` is a list of bytes. A
         whole batch counts as begun."""
         timeout = patience(timeout)
         check_on_refresh(on_refresh, coroutines=False)
@@ -102,14 +102,14 @@ class Consuming(Base):
         timeout: Seconds | None = None,
         **settings: Unpack[GroupOptions],
     ) -> int:
-        """Run `handler(message)` on every message of a group, in up to `concurrency` threads: returning acks, an
-        exception is `on_error`, and `Retry`, `Reject` and `Release` may be raised. `handler(message, ctx)` gets a
-        transaction besides: what it publishes with `ctx.publish` is stored together with the ack, or not at all. In a
-        group of order "key" the messages of a key are handled one after the other. Without patterns,
-        `work(handler=…, group=…)` works for a group that exists.
+        """Run `handler(message)` on every message of a group, in up to `concurrency` threads. A handler that returns
+        acks its message; an exception gives the verdict `on_error`, and `Retry`, `Reject` and `Release` give theirs.
+        `handler(message, ctx)` also gets a transaction: the hub stores what it publishes with `ctx.publish` together
+        with the ack, or not at all. In a group of order "key" the messages of a key are handled one after the other.
+        Without patterns, `work(handler=…, group=…)` consumes from a group that exists.
 
-        Returns how many were begun, after `count` of them, when none came for `timeout` seconds, or after `stop()`,
-        `close()` or SIGTERM: then no handler begins any more, and those at work finish.
+        Returns how many messages were begun, after `count` of them, if none came for `timeout` seconds, or after
+        `stop()`, `close()` or SIGTERM: then no handler begins, and running handlers finish.
         """
         timeout = patience(timeout)
         check_on_refresh(on_refresh, coroutines=False)
@@ -134,9 +134,9 @@ class Consuming(Base):
         on_error: OnError = "retry",
         **settings: Unpack[GroupOptions],
     ) -> list[Message]:
-        """Up to `count` messages: those that are there, or else the first that come within `timeout` seconds; an empty
-        list when there are none. With `at_least`, waits for so many, but not longer than `timeout`. Messages of a group
-        may be held as long as needed, and want a verdict each; a message that the program drops goes back."""
+        """Up to `count` messages: the ready messages, or else the first that come within `timeout` seconds; an empty
+        list if there are none. With `at_least`, waits for that many, but not longer than `timeout`. Messages of a group
+        may be held as long as needed, and need a verdict each; a message that the program drops goes back."""
         how = fetch_request(count, at_least, timeout)
         key = (patterns, group, on_error, *settings.items())
         sub = self._fetchers.take(key) if group is not None else None

@@ -1,8 +1,8 @@
 """The loop over messages or batches: `for msg in fab.consume(...)`.
 
-A consumer is an iterator that must end well: leaving the loop, `close()` and being forgotten all unsubscribe. So the
-work is in a generator whose `finally` does it, and which is started at once so that the `finally` is sure to run.
-"""
+A consumer is an iterator that must unsubscribe at its end, whether the program leaves the loop, calls `close()` or
+drops it. So the loop is a generator whose `finally` unsubscribes; it is started at once, because the `finally` of a
+generator that was never started does not run."""
 
 from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
@@ -24,13 +24,13 @@ OnRefresh = Callable[[Refresh], object]
 
 
 class Consumer(Generic[T]):
-    """Iterate it, from one thread at a time. Verdicts may be given from any thread, until the consumer is closed;
-    `stop` and `close` may be called from any thread."""
+    """An iterator for one thread at a time. Verdicts may be given from any thread until the consumer is closed; `stop`
+    and `close` may be called from any thread."""
 
     def __init__(
         self, owner: object, driver: SyncDriver, sub: Subscription, loop: "Generator[T | None, None, None]"
     ) -> None:
-        self._owner = owner  # keeps the client alive as long as someone iterates
+        self._owner = owner  # keeps the client alive as long as this iterator
         self._driver = driver
         self._sub = sub
         self._loop = loop
@@ -47,7 +47,7 @@ class Consumer(Generic[T]):
         return cast(T, next(self._loop))
 
     def ready(self, refresh: Refresh | int, timeout: Seconds | None = ANSWER_S) -> None:
-        """Tell the hub that the local copy is in use again after a refresh; returns when it knows."""
+        """Tell the hub that the local copy is in use again after a refresh; returns after the hub's answer."""
         number = refresh.number if isinstance(refresh, Refresh) else refresh
         ticket = Ticket()
         self._driver.check()
@@ -56,12 +56,13 @@ class Consumer(Generic[T]):
         self._driver.result(ticket, patience(timeout), "the hub did not answer a READY")
 
     def stop(self) -> None:
-        """End the loop at its next step, from any thread or a signal handler. What the loop has not handed out goes
-        back to the group at once; the message in hand may be settled."""
+        """End the loop at its next step, from any thread or a signal handler. Messages that the loop has not handed out
+        go back to the group at once; the message in hand may be settled."""
         self._driver.halt(self._sub)
 
     def close(self) -> None:
-        """Unsubscribe, and end the loop; from any thread. What has no verdict yet goes back to the group, uncounted."""
+        """Unsubscribe, and end the loop; from any thread. Messages without a verdict go back to the group, which does
+        not count as an attempt."""
         try:
             self._loop.close()
         except ValueError:  # another thread waits in it

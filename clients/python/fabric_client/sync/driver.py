@@ -31,7 +31,7 @@ class SyncDriver(CallerRuns):
     """Its methods are called without the lock, from any thread."""
 
     def start(self, timeout: float) -> None:
-        """Wait for the hub's welcome."""
+        """Wait for the hub's WELCOME."""
         live = self.wait(
             lambda: self.session.state is not State.OPENING and self.session.state is not State.LOST, timeout
         )
@@ -44,14 +44,14 @@ class SyncDriver(CallerRuns):
     def next_item(
         self, sub: Subscription, timeout: float | None, also: Callable[[], object] = lambda: False
     ) -> Batch | Refresh | None:
-        """What comes next; None when the time is over, the subscription is, or `also()`."""
+        """The next batch or refresh; None after the timeout, at the end of the subscription, or once `also()`."""
         with self.lock:
             if sub.refused:
                 raise sub.refused.pop(0)
             if sub.taken < VERDICTS_PER_FRAME and sub.ready and not (sub.waiting_keys.by_key or sub.unsure):
                 return sub.take()
             if not self._stopped:
-                if sub.wants_collect or sub.waiting_keys.by_key:  # what is barred goes back before it can be taken
+                if sub.wants_collect or sub.waiting_keys.by_key:  # messages of waiting keys go back first
                     self.session.flush(sub, time.monotonic())
                 self.turn_locked()
                 self.hand_over_locked()
@@ -67,8 +67,9 @@ class SyncDriver(CallerRuns):
         return item
 
     def may_begin(self, sub: Subscription, batch: Batch, timeout: float | None) -> bool:
-        """Before a message of the batch is begun, while `sub.careful`: see to it that the hub has all verdicts, or
-        knows that it has not. False when the subscription is over, or the hub was away for `timeout` seconds."""
+        """Before a message of the batch is begun, while `sub.careful`: wait until the hub has all verdicts, or knows
+        that the consumer is unsure. False at the end of the subscription, or after `timeout` seconds without an
+        answer."""
         while True:
             with self.lock:
                 if self._stopped or sub.over:
@@ -89,14 +90,14 @@ class SyncDriver(CallerRuns):
         return False
 
     def _learn(self, sub: Subscription) -> None:
-        """Before the first message is handed out: in which order they may be handled."""
+        """Learn the order of the group before the first message is handed out."""
         ticket = Ticket(sub.learned)
         with self.lock:
             self.session.ask(lambda rid: m.Info(rid, {"what": "group", "name": sub.group}), ticket)
         self.wait(lambda: ticket.done, LEARN_S)
 
     def next_request(self, sub: Responder, timeout: float | None) -> Request | None:
-        """The next request to be answered; None when the time is over, or the subscription is."""
+        """The next request to answer; None after the timeout, or at the end of the subscription."""
         self.wait(lambda: sub.requests or sub.awake, timeout)
         with self.lock:
             if sub.requests and not sub.stopped:
@@ -105,7 +106,7 @@ class SyncDriver(CallerRuns):
         return None
 
     def commit(self, txn: Transaction) -> Receipt | None:
-        """Send a transaction and wait for its outcome. Called without the lock."""
+        """Send a transaction and wait for its outcome."""
         if not txn.publishes:
             self.settle(txn.batch, txn.index, (Verdict.ACK, None), COMMIT_S)
             return None
@@ -116,7 +117,7 @@ class SyncDriver(CallerRuns):
         return self.published([Pending(outcome, count)], COMMIT_S)[0]
 
     def published(self, pending: Sequence[Pending], timeout: float | None) -> list[Receipt]:
-        """Wait for the receipts of publishes. Called without the lock."""
+        """Wait for the receipts of publishes."""
         try:
             self.wait(all_done(pending), timeout)
         except BaseException as error:
@@ -127,7 +128,7 @@ class SyncDriver(CallerRuns):
             return self.receipts(pending, timeout)
 
     def settle(self, batch: Batch, index: int | None, decision: Decision, timeout: float | None) -> None:
-        """Give a verdict and wait for its answer. Called without the lock."""
+        """Give a verdict and wait for its answer."""
         self.check()
         ticket = Ticket()
         with self.lock:
@@ -135,7 +136,7 @@ class SyncDriver(CallerRuns):
         self.result(ticket, timeout, "the verdict was not confirmed")
 
     def result(self, ticket: Ticket, timeout: float | None, what: str) -> Any:
-        """Wait for an answer. Called without the lock."""
+        """Wait for an answer."""
         if not self.wait(lambda: ticket.done, timeout) and not ticket.done:
             raise self.too_late(what, timeout)
         return ticket.result()

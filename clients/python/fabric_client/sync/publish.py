@@ -1,4 +1,4 @@
-"""Publishing with the blocking client: now, later, and in any number."""
+"""The methods of the blocking client that publish: one message, many, without waiting, and scheduled."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -104,17 +104,17 @@ class Publishing(Base):
     def publish(
         self, topic: str, data: object, *, timeout: Seconds | None = PUBLISH_S, **options: Unpack[PublishOptions]
     ) -> Receipt:
-        """Publish one message and return when the hub has it on disk. Bytes are sent as they are; text, and all else
-        as JSON, with a header that says so, so that `data` of the message is what was published. `PublishOptions` lists
-        what else may be said. With `delay`, `at`, `every` or `cron` the hub keeps the message until it is due, and the
-        answer is a `Scheduled` with the id of the schedule."""
+        """Publish one message and return when the hub has it on disk. Bytes are sent as they are; text as UTF-8, and
+        other data as JSON, with a header for the type, so that `data` of the message is what was published.
+        `PublishOptions` lists the options. With `delay`, `at`, `every` or `cron` the hub keeps the message until it is
+        due, and the result is a `Scheduled` with the id of the schedule."""
         message, steering = message_of(topic, data, **options)
         self._make_room(timeout)
         ticket = Ticket()
         with self._driver.lock:
             self._driver.check()
             if steering.scheduled:
-                self._publisher.put_alone(message, steering, ticket)  # so that it can be cancelled alone
+                self._publisher.put_alone(message, steering, ticket)  # so that the schedule has this message only
             else:
                 self._publisher.put(message, steering, ticket)
         return self._driver.published([Pending(ticket)], patience(timeout))[0]
@@ -131,7 +131,7 @@ class Publishing(Base):
         **options: Any,
     ) -> Receipt:
         """Publish many messages on one topic and return when all are on disk. The receipt has the first seq; with `ids`
-        it has the seq of each, and which of them the hub had already. Other options are those of `publish`."""
+        it has the seq of each message, and which of them the hub had already. `PublishOptions` lists more options."""
         steering = steering_of(options)
         blocks = pack(topic, payloads, steering, keys=keys, ids=ids, headers=headers)
         check_one_schedule(steering, len(blocks))
@@ -153,9 +153,9 @@ class Publishing(Base):
         return total(self._driver.published(pending, patience(timeout)))
 
     def publish_nowait(self, topic: str, data: object, **options: Unpack[PublishOptions]) -> None:
-        """Publish without waiting for the confirm; `flush` waits for all. When the buffer is full this waits for
-        room. Raises PublishRefused when the hub has refused messages; unless it is among them, this one is accepted
-        all the same."""
+        """Publish without waiting for the confirm; `flush` waits for all. If the buffer is full, this waits for room.
+        Raises PublishRefused if the hub has refused earlier messages; this message is accepted nevertheless, unless it
+        is among them."""
         publisher = self._publisher
         fast_path = publisher.fast_path
         if (
@@ -164,7 +164,7 @@ class Publishing(Base):
             and type(data) is bytes
             and len(data) <= FAST_PATH_BODY_MAX
         ):
-            # The short cut, without a lock. Look at outgoing.FastPath for why nothing gets lost.
+            # Without a lock; outgoing.FastPath explains why no message is lost.
             items = fast_path.items
             items.append(data if fast_path.topic is not None else (topic, data))
             if len(items) < fast_path.limit and publisher.fast_path is fast_path:
@@ -181,13 +181,13 @@ class Publishing(Base):
             raise refusal_error(publisher.take_refusals())
 
     def _gather(self, message: Prepared, options: Options) -> None:
-        """The long way of publish_nowait."""
+        """The slow path of publish_nowait."""
         publisher, driver = self._publisher, self._driver
         with self._driver.lock:
             driver.check()
             first = not publisher.waiting
             if first:
-                # Confirms that have arrived may free the line; only then is it known whether to gather or to go.
+                # Confirms that have arrived decide whether the message is sent at once or waits in the open block.
                 driver.turn_locked()
             blocks = publisher.blocks
             if options.scheduled:
@@ -209,11 +209,11 @@ class Publishing(Base):
         return self._publisher.unconfirmed
 
     def flush(self, timeout: Seconds | None = PUBLISH_S) -> None:
-        """Wait until the hub has confirmed every publish and every verdict. When it has not in time, this raises
-        Unconfirmed, Timeout or ConnectionLost, whose `verdicts` names the messages with unconfirmed ones. Otherwise it
-        raises PublishRefused for messages that the hub refused, what the hub has against verdicts, and
-        VerdictsUnconfirmed, which names messages whose verdicts were lost with a session since the last flush. One
-        that came too late counts as confirmed: only `settle()` of a message tells that it had no effect."""
+        """Wait until the hub has confirmed every publish and every verdict. Without all confirmations in time it raises
+        Unconfirmed, Timeout or ConnectionLost, whose `verdicts` names the messages with unconfirmed verdicts. Otherwise
+        it raises PublishRefused for messages that the hub refused, the hub's refusal of verdicts, and
+        VerdictsUnconfirmed, which names messages whose verdicts were lost with a session since the last flush. A
+        verdict that came too late counts as confirmed: only `settle()` of a message tells that it had no effect."""
         self._driver.check()
         with self._driver.lock:
             for sub in list(self._session.subscriptions.values()):
@@ -226,13 +226,13 @@ class Publishing(Base):
     def cancel(
         self, id: int | Receipt | None = None, *, name: str | None = None, timeout: Seconds | None = ANSWER_S
     ) -> datetime:
-        """Take back a scheduled publish, by its id or by its name; when it would have been due. Raises NotFound when
-        there is none: it has fired, was cancelled, or never was."""
+        """Cancel a scheduled publish, by its id or by its name; returns when it would have been due. Raises NotFound if
+        there is no such schedule: it was published, was cancelled, or never existed."""
         choice = schedule_choice(id, name)
         return cancelled_due(self._ask(lambda rid: m.Cancel(rid, choice), timeout, "no answer to a cancel"))
 
     def schedules(self, *, page: int = 100, timeout: Seconds | None = ANSWER_S) -> Iterator[Schedule]:
-        """What is scheduled, in the order in which it is due; fetched a page at a time."""
+        """The pending schedules, in the order in which they are due; fetched a page at a time."""
         after: Any = None
         while True:
             answer = self._inform(schedule_page(after, page), timeout)

@@ -1,4 +1,4 @@
-"""Ends the poll of another thread."""
+"""A pair of sockets that ends the poll of another thread."""
 
 import contextlib
 import socket
@@ -14,7 +14,7 @@ class Waker:
         self.fd = self._read.fileno()
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody is left to wake
+        with contextlib.suppress(OSError):  # full: the poll ends anyway; closed: no thread polls
             self._write.send(b"\0")
 
     def clear(self) -> None:
