@@ -45,8 +45,8 @@ def test_an_exception_means_a_verdict(error: BaseException, on_error: str, verdi
 
 
 def test_reasons_are_cut_to_what_the_wire_allows() -> None:
-    assert len(retry_argument(None, "x" * 5000)) == REASON_CHARS_MAX
-    assert len(decision(ValueError("x" * 5000), "reject")[1]) == REASON_CHARS_MAX
+    assert retry_argument(None, "x" * 5000) == "x" * REASON_CHARS_MAX
+    assert len(str(decision(ValueError("x" * 5000), "reject")[1])) == REASON_CHARS_MAX
     with pytest.raises(FabricError, match="delay"):
         retry_argument(-1, None)
     with pytest.raises(FabricError, match="on_error 'panic'"):

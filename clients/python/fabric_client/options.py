@@ -187,11 +187,11 @@ def block_options(
     )
 
 
-def position(start: Start) -> Any:
+def position(start: Start) -> str | dict[str, int]:
     """A position in the journal, as the wire has it."""
     match start:
         case "first" | "new" | "last" | "last_per_key":
-            return start
+            return str(start)
         case bool():
             pass
         case int():
@@ -226,7 +226,7 @@ def group_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _percent(part: Any) -> int:
+def _percent(part: object) -> int:
     if isinstance(part, bool) or not isinstance(part, int | float) or not 0 <= part <= 1:
         raise FabricError(f"jitter is a number from 0 to 1, not {part!r}", "0.1 is a tenth of the wait")
     return round(part * 100)
@@ -357,7 +357,7 @@ def pack(
     return blocks
 
 
-def _listed(payloads: Any) -> Sequence[object]:
+def _listed(payloads: object) -> Sequence[object]:
     """The payloads as a list. A single payload is refused: its characters or bytes would become messages."""
     if isinstance(payloads, str | bytes | bytearray | memoryview | Mapping) or not isinstance(payloads, Iterable):
         kind = type(payloads).__name__

@@ -30,7 +30,7 @@ def due_us(what: str, moment: Moment) -> int:
     return time_us
 
 
-def patterns_of(given: Any) -> list[str]:
+def patterns_of(given: object) -> list[str]:
     """The patterns of a call, each checked to be text. The hub checks their grammar."""
     hint = "give each pattern as a text of its own: 'orders.*', 'refunds.*', or *patterns for the patterns of a list"
     if not isinstance(given, Iterable):
@@ -42,7 +42,7 @@ def patterns_of(given: Any) -> list[str]:
     return patterns
 
 
-def check_whole(what: str, value: Any, least: int, hint: str) -> None:
+def check_whole(what: str, value: object, least: int, hint: str) -> None:
     """Raise unless a value is a whole number, and not below `least`."""
     if type(value) is not int or value < least:
         raise FabricError(f"{what} is {least} or more, a whole number, not {value!r}", hint)

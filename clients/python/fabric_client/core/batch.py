@@ -13,6 +13,7 @@ from fabric_client.core.message import Message
 from fabric_client.core.transaction import Transaction
 from fabric_client.core.verdict_exceptions import (
     SETTLE_S,
+    Argument,
     Decision,
     HandlerVerdict,
     Seconds,
@@ -223,19 +224,19 @@ class Batch:
     ) -> bool:
         return self.__exit__(kind, error, trace)
 
-    def give(self, verdict: Verdict, index: int, arg: Any) -> None:
+    def give(self, verdict: Verdict, index: int, arg: Argument) -> None:
         """Give a verdict other than ACK on one message."""
         self.note(verdict, index, arg)
         if self.verdicts.takes_verdicts:
             self.noted()
 
-    def _give_rest(self, verdict: Verdict, arg: Any) -> None:
+    def _give_rest(self, verdict: Verdict, arg: Argument) -> None:
         for index in self.verdicts.open_indexes():
             self.note(verdict, index, arg)
         if self.verdicts.takes_verdicts:
             self.noted()
 
-    def note(self, verdict: Verdict, index: int, arg: Any) -> None:
+    def note(self, verdict: Verdict, index: int, arg: Argument) -> None:
         """Record a verdict other than ACK. The key of a message that comes again starts to wait before the verdict can
         be harvested."""
         sub = self.subscription

@@ -7,8 +7,9 @@ the batch here: without a cycle, a batch that the program drops is finalized at 
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
+from fabric_client.core.verdict_exceptions import Argument
 from fabric_client.core.verdict_rows import Row, extend, extend_range
 from fabric_protocol.messages import Verdict
 
@@ -33,7 +34,9 @@ class BatchVerdicts:
         self._first_ordinal = first_ordinal
         self._sent = 0  # so many of `acked` are in `settled`
         self.acked: list[int] = []
-        self.others: deque[tuple[Verdict, int, Any]] = deque()  # verdicts other than ACK: (verdict, index, argument)
+        self.others: deque[tuple[Verdict, int, Argument]] = (
+            deque()
+        )  # verdicts other than ACK: (verdict, index, argument)
         self.settled: set[int] = set()
         self.taken_back: frozenset[int] = _NOTHING  # settled because the hub took them back, or they went back to it
         self.is_listed = False  # the subscription has the batch in `dirty`

@@ -70,7 +70,7 @@ def check_on_refresh(hook: Callable[..., Any] | None, *, coroutines: bool = True
         check_handler(hook, form, 1, what="on_refresh", coroutines=coroutines, generators=False)
 
 
-def check_ran(result: Any) -> None:
+def check_ran(result: object) -> None:
     """Raise if a handler returned a coroutine or a generator that nothing runs, so that its message is not acked."""
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):

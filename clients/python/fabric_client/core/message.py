@@ -8,6 +8,7 @@ from fabric_client.core.outgoing import CONTENT_TYPE, JSON, TEXT
 from fabric_client.core.transaction import Transaction
 from fabric_client.core.verdict_exceptions import (
     SETTLE_S,
+    Argument,
     HandlerVerdict,
     Seconds,
     VerdictName,
@@ -179,7 +180,7 @@ class Message:
             context = contexts[self.index] = Transaction(self.batch, self.index)
         return context
 
-    def _give(self, verdict: Verdict, arg: Any) -> None:
+    def _give(self, verdict: Verdict, arg: Argument) -> None:
         if self._open:
             self._open = False
             self.batch.give(verdict, self.index, arg)

@@ -202,7 +202,7 @@ class Outgoing:
 
 
 # A message of a block that cannot be encoded: a block of its own, or the error; topic; body; ticket.
-Single = tuple[bytes | Exception, str, bytes, Any]
+Single = tuple[bytes | Exception, str, bytes, Ticket | None]
 
 
 class OpenBlock:
@@ -222,7 +222,7 @@ class OpenBlock:
         self.first_topic = ""
         self.room = BLOCK_ROOM
         self.payloads: list[bytes] = []
-        self.waiters: list[tuple[int, Any]] = []  # (index of the message, ticket that gets the receipt)
+        self.waiters: list[tuple[int, Ticket]] = []  # (index of the message, ticket that gets the receipt)
         self._topics: list[str] | None = None
         self._keys: list[bytes] | None = None
         self._ids: list[bytes] | None = None
@@ -231,7 +231,7 @@ class OpenBlock:
     def takes(self, options: Options, cost: int) -> bool:
         return not self.payloads or (self.options == options and cost <= self.room)
 
-    def add(self, message: Prepared, options: Options, waiter: Any = None) -> None:
+    def add(self, message: Prepared, options: Options, waiter: Ticket | None = None) -> None:
         count = self._even()
         self._name(message.topic, 1, options)
         if message.key:

@@ -8,7 +8,7 @@ import re
 import reprlib
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from fabric_client.core import wire_values
 from fabric_protocol.bounds import HORIZON_MS
@@ -21,7 +21,8 @@ SETTLE_S: Final = 10.0  # how long settle() waits for the hub's answer by defaul
 Seconds = float | timedelta | str  # a text such as "30s", "500ms" or "1h30m"
 VerdictName = Literal["ack", "retry", "release", "reject"]
 OnError = VerdictName  # the verdict for an exception in a handler
-Decision = tuple[Verdict, Any]  # the verdict and its argument on the wire
+Argument = int | str | list[int | str] | None  # of a verdict: milliseconds, a reason, both or none
+Decision = tuple[Verdict, Argument]  # the verdict and its argument on the wire
 
 ON_ERROR: Final = {
     "retry": Verdict.RETRY,
@@ -110,7 +111,7 @@ def milliseconds(what: str, value: Seconds) -> int:
     return round(length * 1000) or (1 if length else 0)
 
 
-def retry_argument(delay: Seconds | None, reason: str | None) -> Any:
+def retry_argument(delay: Seconds | None, reason: str | None) -> Argument:
     """The argument of a RETRY: delay, reason, both or none."""
     wait = None if delay is None else milliseconds("delay", delay)
     if not reason:

@@ -4,7 +4,7 @@ The wire has maps with text keys, lists, text, bytes, integers of 64 bits, float
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from fabric_client.errors import BadMessage
 from fabric_protocol import messages as m
@@ -14,12 +14,11 @@ INT_MIN, INT_MAX = -(1 << 63), (1 << 64) - 1
 _HINT: Final = "text, bytes, numbers, booleans, None, and lists and maps of these can be sent"
 
 
-def check(value: Any, name: str, depth: int = 0) -> None:
+def check(value: object, name: str, depth: int = 0) -> None:
     """Raise BadMessage unless the value can be sent; `name` is the name of the argument."""
-    kind = type(value)
-    if kind is str or isinstance(value, str):
+    if isinstance(value, str):
         text(value, name)
-    elif kind is int or (isinstance(value, int) and not isinstance(value, bool)):
+    elif isinstance(value, int) and not isinstance(value, bool):
         if not INT_MIN <= value <= INT_MAX:
             raise BadMessage(f"{name} is a number of more than 64 bits: {value:.3e}", "use a smaller number, or text")
     elif value is None or isinstance(value, bool | float | bytes | bytearray):
@@ -36,10 +35,10 @@ def check(value: Any, name: str, depth: int = 0) -> None:
         for at, one in enumerate(value):
             check(one, f"{name}[{at}]", depth + 1)
     else:
-        raise BadMessage(f"{name} is {kind.__name__} ({value!r:.60}), which cannot be sent", _HINT)
+        raise BadMessage(f"{name} is {type(value).__name__} ({value!r:.60}), which cannot be sent", _HINT)
 
 
-def text(value: Any, name: str) -> str:
+def text(value: object, name: str) -> str:
     """The value, if it is text that UTF-8 can encode."""
     if not isinstance(value, str):
         raise BadMessage(f"{name} is {type(value).__name__} ({value!r:.60}), not text", "use a str")
@@ -60,7 +59,7 @@ def message(said: m.ToHub) -> m.ToHub:
     return said
 
 
-def reason(given: Any, chars_max: int) -> str:
+def reason(given: object, chars_max: int) -> str:
     """The text of a reason, cut to size. It may come from any exception, so characters that UTF-8 cannot encode are
     replaced: a verdict must not fail because of its reason."""
     if not isinstance(given, str):

@@ -9,7 +9,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Final
+from typing import Final
 
 STILL_AT_WORK: Final = "handlers are still running: their messages go back to their groups when the client is closed"
 
@@ -86,7 +86,7 @@ def _listening(run: HandlerRun, terminate: Callable[[], None]) -> Iterator[None]
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _heard(number: int, frame: Any) -> None:
+def _heard(number: int, frame: object) -> None:
     """End all runs. A second SIGTERM ends the program at once, and so does the first if there is no run."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not _runs:
