@@ -4,23 +4,19 @@ A damaged LMDB file can kill the process that reads it. The walk is therefore do
 is a finding, and another child goes on with the next shard.
 """
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from fabric.errors import SnapshotError
+from fabric.journal.tools.child_check import ChildEnded, Tell, in_child
 from fabric.snapshot.check_shard import Finding, walk
 from fabric.snapshot.folder import find
-from fabric.snapshot.manifest import MANIFEST_FILE, Manifest, Shard, load
+from fabric.snapshot.manifest import MANIFEST_FILE, EventShard, Manifest, Shard, load
 from fabric_protocol.errors import FabricError
 
 Progress = Callable[[int, int], None]  # (seqs walked, seqs in all)
-
-_CHILD: Final = "import sys; from fabric.snapshot.verify import main; sys.exit(main(sys.argv[1:]))"
 
 
 class Report(NamedTuple):
@@ -41,10 +37,10 @@ def verify(path: str | os.PathLike[str], progress: Progress | None = None, *, qu
     if not (folder / MANIFEST_FILE).exists():
         folder = find(path).path
     manifest = load(folder, check_files=False)
-    findings = _order(manifest)
+    findings = order_findings(manifest)
     begin, total = 0, len(manifest.files)
     while begin < total:
-        begin = _child(folder, manifest, begin, quick, findings, progress)
+        begin = _verify_files(folder, manifest, begin, quick, findings, progress)
     return Report(
         path=str(folder),
         quick=quick,
@@ -58,7 +54,7 @@ def verify(path: str | os.PathLike[str], progress: Progress | None = None, *, qu
     )
 
 
-def _order(manifest: Manifest) -> list[Finding]:
+def order_findings(manifest: Manifest) -> list[Finding]:
     """What the manifest alone can tell."""
     findings, last_ts_us = [], 0
     for shard in manifest.shards:
@@ -73,63 +69,48 @@ def _order(manifest: Manifest) -> list[Finding]:
     return findings
 
 
-def _child(
+def _verify_files(
     folder: Path, manifest: Manifest, begin: int, quick: bool, findings: list[Finding], progress: Progress | None
 ) -> int:
-    """Let a child walk the shards from one on; returns the first one that was not walked."""
-    roots = [str(Path(__file__).parents[2]), *filter(None, sys.path)]  # what this process can import, the child can
-    command = [
-        sys.executable,
-        "-P",
-        "-S",
-        "-c",
-        _CHILD,
-        str(folder.resolve()),
-        "quick" if quick else "full",
-        str(begin),
-    ]
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(roots))
-    child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with child:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        for line in child.stdout:
-            kind, *values = json.loads(line)
+    """Let a child check the files of a snapshot from one on; returns the place of the first that was not checked."""
+    try:
+        for kind, *values in in_child(check, str(folder.resolve()), quick, begin):
             if kind == "finding":
                 findings.append(Finding(*values))
             elif kind == "done":
                 begin = values[0] + 1
             elif progress is not None:
                 progress(values[0], manifest.last_seq - manifest.first_seq + 1)
-        said = child.stderr.read().strip()
-    if child.returncode < 0:
-        shard = manifest.files[begin]
-        first, last = (shard.first_seq, shard.last_seq) if isinstance(shard, Shard) else (shard.first, shard.last)
-        why = f"reading it kills the process (signal {-child.returncode})"
-        findings.append(Finding(shard.file, first, last, why))
+    except ChildEnded as ended:
+        if ended.code > 0:
+            raise SnapshotError(f"cannot check {folder}: {ended}", "look at what it has printed") from ended
+        findings.append(killed(manifest.files[begin], -ended.code))
         return begin + 1
-    if child.returncode:
-        raise SnapshotError(f"the check of {folder} failed: {said.splitlines()[-1] if said else child.returncode}")
     return begin
 
 
-def main(arguments: list[str]) -> int:
-    """The child: one JSON array for each line."""
-    folder, extent, begin = Path(arguments[0]), arguments[1], int(arguments[2])
+def killed(shard: Shard | EventShard, signal: int) -> Finding:
+    """The finding about a file that kills the process which reads it."""
+    first, last = (shard.first_seq, shard.last_seq) if isinstance(shard, Shard) else (shard.first, shard.last)
+    return Finding(shard.file, first, last, f"reading it kills the process (signal {signal})")
+
+
+def check(tell: Tell, path: str, quick: bool, begin: int) -> None:
+    """The child's side: tells findings, progress, and the place of each file that is done."""
+    folder = Path(path)
     manifest = load(folder, check_files=False)
     for i, shard in enumerate(manifest.files[begin:], begin):
         is_messages = isinstance(shard, Shard)
 
-        def tell(seq: int, is_messages: bool = is_messages) -> None:
+        def tell_seq(seq: int, is_messages: bool = is_messages) -> None:
             if is_messages:
-                print(json.dumps(["progress", seq - manifest.first_seq]), flush=True)
+                tell("progress", seq - manifest.first_seq)
 
         try:
-            for finding in walk(folder, shard, extent == "quick", tell):
-                print(json.dumps(["finding", *finding]), flush=True)
+            for finding in walk(folder, shard, quick, tell_seq):
+                tell("finding", *finding)
         except (FabricError, OSError) as error:
-            print(json.dumps(["finding", shard.file, 0, 0, str(error)]), flush=True)
+            tell("finding", shard.file, 0, 0, str(error))
         if isinstance(shard, Shard):
-            tell(shard.last_seq + 1)
-        print(json.dumps(["done", i]), flush=True)
-    return 0
+            tell_seq(shard.last_seq + 1)
+        tell("done", i)

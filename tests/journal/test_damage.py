@@ -147,6 +147,17 @@ def test_a_file_that_kills_its_reader_kills_only_the_child(tmp_path: Path, monke
         Journal.open(path)
 
 
+def test_a_check_that_fails_by_itself_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, failing = tmp_path / "j", tmp_path / "python"
+    Journal.open(path).close()
+    failing.write_text("#!/bin/sh\nexit 3\n")
+    failing.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(failing))
+    with pytest.raises(JournalError, match=f"cannot verify the journal in {path}: .* exit code 3") as refused:
+        Journal.open(path)
+    assert not isinstance(refused.value, JournalDamaged)
+
+
 READ_ALL = """
 import json
 try:

@@ -7,10 +7,6 @@ A damaged file can make LMDB abort the whole process. `verify_in_child` therefor
 own: if that dies, its death is the finding. The hub starts with such a walk over the tail of its journal.
 """
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -26,6 +22,7 @@ from fabric.journal.reader import Found, check_block
 from fabric.journal.rows import key_seq, seq_key, unseal
 from fabric.journal.tables.chunks import Chunk, OpenChunk
 from fabric.journal.tables.holes import Hole, hole_at, hole_of, span_of
+from fabric.journal.tools.child_check import ChildEnded, Tell, in_child
 from fabric_protocol.block import glance
 from fabric_protocol.errors import BlockError
 
@@ -35,7 +32,6 @@ TAIL_BLOCKS: Final = 256  # what a crash could have touched, and more
 STEP_BLOCKS: Final = 64  # blocks for each read transaction,
 STEP_BYTES: Final = 16 << 20  # or bytes
 STEP_EVENTS: Final = 1_000  # blocks of events for each read transaction
-EXIT_DAMAGED: Final = 9
 # Tables that are looked at in a way of their own; of the others, the checksums.
 _WALKED: Final = ("meta", "blocks", "chunks", "groups", "producers", "events")
 _LARGE: Final = ("ids",)  # not when a hub starts: there may be gigabytes, and each row is checked when it is read
@@ -302,62 +298,36 @@ class _Walk:
 
 
 def verify_in_child(path: Path, *, tail_only: bool = False, progress: Progress | None = None) -> Report:
-    """Walk a journal in a child process, because a damaged one may kill whoever reads it."""
-    roots = [str(Path(__file__).parents[3]), *filter(None, sys.path)]  # what this process can import, the child can
-    command = [
-        sys.executable,
-        "-P",
-        "-S",
-        "-m",
-        "fabric.journal.tools.verify",
-        str(path.resolve()),
-        "tail" if tail_only else "all",
-    ]
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(roots))
-    child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    report, walked = None, 0
-    with child:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        for line in child.stdout:
-            kind, *values = json.loads(line)
-            if kind == "report":
-                report = Report(*values)
-                report = report._replace(findings=tuple(Finding(*f) for f in report.findings))
-            elif progress is not None:
-                walked = values[0]
-                progress(*values)
-        said = child.stderr.read().strip().splitlines()
-    if child.returncode < 0:
-        raise JournalDamaged(
-            f"reading the journal in {path} kills the process (signal {-child.returncode}), {walked} messages in",
-            "restore a backup with 'fabric journal restore'",
-        )
-    if report is None:
-        raise _error_from(child.returncode, said[-1] if said else f"the check ended with {child.returncode}")
-    return report
-
-
-def _error_from(code: int, said: str) -> JournalError:
-    text, _, hint = said.partition("\t")
-    return JournalDamaged(text, hint) if code == EXIT_DAMAGED else JournalError(text, hint)
-
-
-def main(arguments: list[str]) -> int:
-    """The child: one JSON array for each line, progress first and the report last."""
-
-    def progress(done: int, total: int) -> None:
-        print(json.dumps(["progress", done, total]), flush=True)
-
-    path, extent = arguments
+    """Verify a journal in a child process, because a damaged journal may kill the process that reads it."""
+    walked = 0
     try:
-        report = verify(Path(path), tail_only=extent == "tail", progress=progress)
+        for kind, *values in in_child(check, str(path.resolve()), tail_only):
+            match kind:
+                case "progress":
+                    walked = values[0]
+                    if progress is not None:
+                        progress(*values)
+                case "error":
+                    is_damaged, text, hint = values
+                    raise JournalDamaged(text, hint) if is_damaged else JournalError(text, hint)
+                case "report":
+                    report = Report(*values)
+                    return report._replace(findings=tuple(Finding(*f) for f in report.findings))
+    except ChildEnded as ended:
+        if ended.code < 0:
+            raise JournalDamaged(
+                f"reading the journal in {path} kills the process (signal {-ended.code}), {walked} messages in",
+                "restore a backup with 'fabric journal restore'",
+            ) from ended
+        raise JournalError(f"cannot verify the journal in {path}: {ended}", "look at what it has printed") from ended
+    raise AssertionError("a check that ends well tells its report")
+
+
+def check(tell: Tell, path: str, tail_only: bool) -> None:
+    """The child's side of `verify_in_child`: tells progress, then the report or the error."""
+    try:
+        report = verify(Path(path), tail_only=tail_only, progress=lambda *counts: tell("progress", *counts))
     except JournalError as error:
-        print(f"{error}\t{error.hint}", file=sys.stderr)
-        return EXIT_DAMAGED if isinstance(error, JournalDamaged) else 1
-    print(json.dumps(["report", *report]))
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+        tell("error", isinstance(error, JournalDamaged), str(error), error.hint)
+    else:
+        tell("report", *report)
