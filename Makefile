@@ -14,6 +14,8 @@ MAKE_VENV := $(PYTHON) -m venv $(VENV)
 INSTALL   := $(BIN)/python -m pip install --disable-pip-version-check
 endif
 SOURCES := --editable clients/python --editable
+# Otherwise, where PYTHONDONTWRITEBYTECODE is set, each process compiles all that it imports: half of a hub's start.
+COMPILE  = $(BIN)/python -m compileall -q fabric clients/python/fabric_protocol clients/python/fabric_client spark
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test cluster crash simulate lint format bench generated clean
@@ -22,6 +24,7 @@ help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 venv: $(STAMP)  ## an environment in .venv with everything in it, brought up to date when pyproject.toml changes
+	@$(COMPILE)
 
 $(CORE): pyproject.toml clients/python/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'error: fabric needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }
@@ -36,9 +39,11 @@ $(STAMP): $(CORE)
 	@touch $@
 
 demo: $(CORE)  ## a hub in a temporary folder with sample traffic
+	@$(COMPILE)
 	$(BIN)/fabric demo
 
 test: $(STAMP)  ## all tests, in parallel
+	@$(COMPILE)
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 cluster: $(STAMP)  ## the tests of Spark, with a cluster of a master and two workers
@@ -60,6 +65,7 @@ format: $(STAMP)  ## let ruff put the code in order
 	$(BIN)/ruff format .
 
 bench: $(STAMP)  ## how fast it is on this machine
+	@$(COMPILE)
 	$(BIN)/fabric bench
 
 generated: $(STAMP)  ## write anew what is made from the code: golden vectors, dumps in PROTOCOL.md, docs/cli.md

@@ -64,7 +64,9 @@ DOOR: Final = Room(
 ORDERS: Final = {
     "fabric_protocol": "errors messages bounds columns block block_parts names meta wire runs",
     "fabric_client": "errors core io options admin sync aio",
-    "fabric.journal": "directory rows environment limits page_release pins tables reader end retention tools journal",
+    "fabric.journal": (
+        "directory rows environment limits page_release pins tables blocks reader end retention writer tools journal"
+    ),
     "fabric.router": (
         "change clock timers ranges turn fields paging patterns schedules.due_queue block_store rounds shared "
         "searches sessions.session publish dead_letters groups advisories event_recorder schedules topics sessions "

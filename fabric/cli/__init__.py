@@ -8,11 +8,9 @@ Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 no hub or no answer in time, 4 not 
 failed, 130 interrupted.
 """
 
-import difflib
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -124,6 +122,8 @@ class Fabric(Overview):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and args[0] not in PLURALS and not args[0].startswith("-"):
+            import difflib  # late: only an error needs it
+
             near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
             hint = f"did you mean 'fabric {near[0]}'?" if near else "'fabric --help' lists the commands"
             hint = AS_OPTIONS.get(args[0], hint)
@@ -226,6 +226,8 @@ def exit_code_of(error: FabricError) -> int:
 
 def _tell(message: str, hint: str, code: int) -> int:
     if os.environ.get("FABRIC_DEBUG", "") not in ("", "0"):
+        import traceback  # late: only an error needs it
+
         traceback.print_exc()
     click.echo(click.style("error: ", fg="red", bold=True) + message, err=True)
     if hint:

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -141,6 +140,8 @@ def _file_system(path: Path, mountinfo: str) -> str:
 @contextmanager
 def scratch(path: Path) -> Iterator[Path]:
     """An empty directory that does not outlive the work, nor the next attempt when this one is killed."""
+    import shutil  # late: it imports all compressors, and a hub with a journal needs none of it
+
     shutil.rmtree(path, ignore_errors=True)
     make_directory(path)
     try:

@@ -4,14 +4,12 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from fabric.errors import JournalDamaged
-from fabric.journal.environment import Reading, Tables
-from fabric.journal.reader import blocks_from
+from fabric.journal.blocks import blocks_from
+from fabric.journal.environment import RESTORE_HINT, Reading, Tables
 from fabric.journal.rows import SEQ_MAX, key_seq
 from fabric.journal.tables.chunks import Chunk, OpenChunk
 from fabric_protocol.block import stamp_of
 from fabric_protocol.errors import BlockError
-
-RESTORE_HINT = "restore a backup with 'fabric journal restore'"
 
 
 class End(NamedTuple):

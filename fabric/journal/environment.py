@@ -19,6 +19,7 @@ from fabric.journal.rows import (
     META_KEY,
     Meta,
     decode_format,
+    decode_meta,
     encode_format,
     encode_meta,
     key_seq,
@@ -27,6 +28,7 @@ from fabric.journal.rows import (
 
 MAP_BYTES: Final = 1 << 40  # set once and huge: address space is free, and the disk must fill before the map does
 READERS_MAX: Final = 1024  # slots in lock.mdb; the hub needs two, the rest is for copies and the command line
+RESTORE_HINT: Final = "restore a backup with 'fabric journal restore'"
 _SPARE_READERS: Final = 4  # read transactions kept for reuse, so that beginning one costs a microsecond
 
 # A reading transaction lends its bytes; a writing one is asked for little and copies them.
@@ -82,7 +84,7 @@ def create_environment(path: Path, meta: Meta) -> None:
             tables = open_tables(environment, create=True)
             with environment.begin(write=True) as txn:
                 txn.put(FORMAT_KEY, encode_format(), db=tables.meta)
-                txn.put(META_KEY, encode_meta(meta), db=tables.meta)
+                put_meta(txn, tables, meta)
         swap(partial, path)
 
 
@@ -102,6 +104,18 @@ def open_tables(environment: lmdb.Environment, *, create: bool = False, upgrade:
         if upgrade or version >= FORMAT:
             return Tables(*(environment.open_db(name, create=False) for name in names))
         return Tables(*(_open_if_there(environment, name) for name in names))
+
+
+def put_meta(txn: "Reading | Writing", tables: Tables, meta: Meta) -> None:
+    txn.put(META_KEY, encode_meta(meta), db=tables.meta)
+
+
+def read_meta(txn: "Reading | Writing", tables: Tables) -> Meta:
+    """The row with the journal's id, its epoch and where it begins."""
+    row = txn.get(META_KEY, db=tables.meta)
+    if row is None:
+        raise JournalDamaged("the journal has no row with its id and its epoch", RESTORE_HINT)
+    return decode_meta(row)
 
 
 def existing(tables: Tables) -> "dict[str, lmdb._Database]":
@@ -172,7 +186,7 @@ def as_journal_error(doing: str, error: lmdb.Error) -> JournalError:
     text = f"{doing}: {error}"
     match error:
         case lmdb.CorruptedError() | lmdb.PageNotFoundError() | lmdb.InvalidError() | lmdb.VersionMismatchError():
-            return JournalDamaged(text, "restore a backup with 'fabric journal restore'")
+            return JournalDamaged(text, RESTORE_HINT)
         case lmdb.ReadersFullError():
             return JournalError(text, "too many processes read this journal; end some of them")
         case lmdb.MapFullError():

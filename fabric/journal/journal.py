@@ -9,33 +9,32 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import lmdb
 
 from fabric.errors import JournalDamaged, JournalError
 from fabric.journal import rows as records
 from fabric.journal.directory import DATA_FILE, LockFile, has_data, make_directory, require_local
-from fabric.journal.end import RESTORE_HINT, find_end
+from fabric.journal.end import find_end
 from fabric.journal.environment import (
     MAP_BYTES,
-    Reading,
-    Writing,
+    RESTORE_HINT,
     append_row,
     as_journal_error,
     create_environment,
-    foreign_writer,
     lmdb_errors,
     open_environment,
     open_tables,
+    put_meta,
+    read_meta,
 )
 from fabric.journal.limits import Gauge, Limits
 from fabric.journal.page_release import Residence
 from fabric.journal.pins import Pins
-from fabric.journal.reader import Damaged, Reader
+from fabric.journal.reader import Reader
 from fabric.journal.retention import Retention
 from fabric.journal.rows import SEQ_MAX, Meta, seq_key
 from fabric.journal.tables import state
@@ -44,6 +43,7 @@ from fabric.journal.tables.holes import dig
 from fabric.journal.tables.state import put_state
 from fabric.journal.tools.stats import Stats, collect
 from fabric.journal.tools.verify import Finding, verify_in_child
+from fabric.journal.writer import Writer
 from fabric.records import (
     Append,
     Discard,
@@ -58,13 +58,12 @@ from fabric.records import (
 )
 from fabric_protocol.block import glance
 
-__all__ = ["Damaged", "Finding", "Journal", "Limits", "Reader", "Restored", "Stats"]
+__all__ = ["Journal", "Limits", "Restored"]
 
 # What a row maps in two tables that grow everywhere, not at the end: the kernel maps the neighbours of a page with it.
 SCATTERED_BYTES: Final = 32 << 10
 _READER_CHECK_S: Final = 10.0
 _NO_LIMITS: Final = Limits()
-_GROWTH_MIN_BYTES: Final = 1 << 20  # a full map grows by 1 %, but at least so that the next commit fits
 
 
 class Restored(NamedTuple):
@@ -110,7 +109,8 @@ class Journal:
         self._checked_readers_s = 0.0
         self.open_chunk = OpenChunk(1)
         self._last_ts_us = 0
-        self._txn_id = 0  # of the last transaction of this process that changed something
+        self._writer = Writer(self.environment, self.mapping)
+        self.writing = self._writer.transaction
         self._meta: Meta  # this and the next are set when it begins
         self._was_clean: bool
 
@@ -209,7 +209,7 @@ class Journal:
             except lmdb.MapFullError:
                 # Not an error of the disk: the transaction was given up whole, and with a larger map it is written
                 # like any other. Waiting for deletes would be a dead end, because they need room as well.
-                self._grow(sum(len(r.block) for r in turn if isinstance(r, Append | SaveSchedule)))
+                self._writer.grow(sum(len(r.block) for r in turn if isinstance(r, Append | SaveSchedule)))
                 filled, chunk = self._write(turn)
         except (lmdb.Error, JournalError) as error:
             raise self._fail("cannot write to the journal", error) from error
@@ -238,10 +238,10 @@ class Journal:
                 step = self._retention.step(txn, now_us, last_seq, chunk.first_seq, hold_seq)
                 if step.first_seq > meta.first_seq:
                     self._meta = meta._replace(first_seq=step.first_seq, removed=meta.removed - step.holes)
-                    self._put_meta(txn, self._meta)
+                    put_meta(txn, self.tables, self._meta)
             self._gauge.poll_now()
         except lmdb.MapFullError:
-            self._grow(0)
+            self._writer.grow(0)
             return None
         except (lmdb.Error, JournalError) as error:
             raise self._fail("cannot trim the journal", error) from error
@@ -256,7 +256,7 @@ class Journal:
             return None
         meta = self._meta._replace(floor=floor)
         with self.writing() as txn:
-            self._put_meta(txn, meta)
+            put_meta(txn, self.tables, meta)
         self._meta = meta
         return floor
 
@@ -296,7 +296,7 @@ class Journal:
         try:
             if not self._failed:
                 with lmdb_errors("cannot close the journal"), self.writing() as txn:
-                    self._put_meta(txn, self._meta._replace(clean=True, last_seq=self.last_seq))
+                    put_meta(txn, self.tables, self._meta._replace(clean=True, last_seq=self.last_seq))
         finally:
             self.environment.close()
             self._lock.release()
@@ -332,7 +332,7 @@ class Journal:
                     chunk.add(base_seq, end, ts_us, len(raw), topics)
                     last_seq, last_ts_us, written = end, ts_us, written + len(raw)
                     if chunk.is_full:
-                        self._put_chunk(txn, chunk)
+                        Chunk.of(chunk).put(txn, self.tables)
                         filled.append(chunk)
                         chunk = OpenChunk(last_seq + 1)
                 elif type(record) is Discard:
@@ -348,7 +348,7 @@ class Journal:
                         scattered += SCATTERED_BYTES
             if removed:
                 meta = meta._replace(removed=meta.removed + removed)
-                self._put_meta(txn, meta)
+                put_meta(txn, self.tables, meta)
         if removed:
             self._meta = meta
             self._retention.dug()
@@ -356,24 +356,6 @@ class Journal:
         self._gauge.wrote(written)
         self.residence.touched(written + scattered)
         return filled, chunk
-
-    @contextmanager
-    def writing(self, *, buffers: bool = False) -> "Iterator[lmdb.Transaction[Any]]":
-        """A transaction of the journal's only writer: LMDB's numbers tell when another process has written as well."""
-        begin: Callable[..., lmdb.Transaction[Any]] = self.environment.begin
-        with begin(write=True, buffers=buffers) as txn:
-            number = txn.id()
-            if number != self._txn_id + 1:
-                raise foreign_writer(f"transaction {number} cannot follow {self._txn_id}")
-            yield txn
-        self._txn_id = min(self.environment.info()["last_txnid"], number)  # one that changed nothing has no number
-
-    def _put_chunk(self, txn: Writing, chunk: OpenChunk) -> None:
-        key, row = Chunk.of(chunk).encode()
-        txn.put(key, row, db=self.tables.chunks)
-
-    def _put_meta(self, txn: "Writing | Reading", meta: Meta) -> None:
-        txn.put(records.META_KEY, records.encode_meta(meta), db=self.tables.meta)
 
     def _fail(self, doing: str, error: lmdb.Error | JournalError) -> JournalError:
         failure = as_journal_error(doing, error) if isinstance(error, lmdb.Error) else error
@@ -390,11 +372,6 @@ class Journal:
                 ),
             )
 
-    def _grow(self, needed: int) -> None:
-        with self.mapping:
-            size = self.environment.info()["map_size"]
-            self.environment.set_mapsize(size + max(size // 100, 2 * needed + _GROWTH_MIN_BYTES))
-
     def _check_readers(self) -> None:
         """Free the slots of readers that were killed; each would keep old pages from being used again."""
         now_s = time.monotonic()
@@ -408,7 +385,7 @@ class Journal:
         """Find out who this journal is and where it ends, and mark it as open."""
         self.environment.reader_check()
         with self.environment.begin(buffers=True) as txn:
-            meta = self._read_meta(txn)
+            meta = read_meta(txn, self.tables)
             self.open_chunk, filled, self._last_ts_us = find_end(txn, self.tables)
             producers = [records.decode_producer(key, row) for key, row in txn.cursor(self.tables.producers)]
             if meta.clean and meta.last_seq != self.last_seq:
@@ -418,21 +395,14 @@ class Journal:
         self._was_clean, self._meta = meta.clean, meta._replace(clean=False)
         for producer in sorted(producers, key=lambda p: p.seen_us):
             self._retention.saw(producer)
-        self._txn_id = self.environment.info()["last_txnid"]
         try:
             self._mark_open(filled)
         except lmdb.MapFullError:
-            self._grow(0)
+            self._writer.grow(0)
             self._mark_open(filled)
 
     def _mark_open(self, filled: Sequence[OpenChunk]) -> None:
         with self.writing() as txn:
-            self._put_meta(txn, self._meta)
+            put_meta(txn, self.tables, self._meta)
             for chunk in filled:
-                self._put_chunk(txn, chunk)
-
-    def _read_meta(self, txn: Reading) -> Meta:
-        row = txn.get(records.META_KEY, db=self.tables.meta)
-        if row is None:
-            raise JournalDamaged(f"the journal in {self.path} does not say what it is", RESTORE_HINT)
-        return records.decode_meta(row)
+                Chunk.of(chunk).put(txn, self.tables)

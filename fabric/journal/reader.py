@@ -10,19 +10,20 @@ the journal's first seq does; positions are never below that seq.
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import lmdb
 
 from fabric.errors import JournalDamaged
-from fabric.journal.environment import Cursor, Reading, Tables, as_journal_error, seek
+from fabric.journal.blocks import Damaged, blocks_from, check_block, load_block
+from fabric.journal.environment import Cursor, Reading, as_journal_error, seek
 from fabric.journal.rows import SEQ_MAX, key_seq, seq_key
-from fabric.journal.tables.chunks import BLOCKS_MAX, Chunk, OpenChunk, Wanted
+from fabric.journal.tables.chunks import Chunk, OpenChunk, Wanted
 from fabric.journal.tables.event_table import EventReader
-from fabric.journal.tables.holes import Hole, hole_at, hole_of, span_of
+from fabric.journal.tables.holes import Hole, hole_of, span_of
 from fabric.journal.tables.schedule_table import ScheduleReader
 from fabric.journal.tables.state import next_ids
-from fabric_protocol.block import HEAD_BYTES, Block, Stamp, glance
+from fabric_protocol.block import Block, Stamp
 from fabric_protocol.errors import BlockError
 
 if TYPE_CHECKING:
@@ -36,78 +37,6 @@ _OPEN_BLOCKS_PER_CALL: Final = 64
 _CACHED_TOPICS: Final = 50_000
 _CACHED_MASKS: Final = 1024
 LATEST_KEYS_MAX: Final = 100_000  # what latest_per_key remembers at most, some 20 MB
-
-
-class Damaged(NamedTuple):
-    """Messages that cannot be read any more."""
-
-    first_seq: int
-    last_seq: int
-    why: str
-
-
-def check_block(raw: bytes | memoryview, base_seq: int) -> Block | str:
-    """The block from its row, checked against its checksums and its key; or what is wrong with it."""
-    try:
-        block = Block(bytes(raw))
-        block.verify_stamp()
-        block.verify_body()
-    except BlockError as error:
-        return str(error)
-    return block if block.base_seq == base_seq else f"the block of seq {block.base_seq} is in its place"
-
-
-def load_block(txn: Reading, tables: Tables, base_seq: int, last_seq: int) -> Block | Damaged | Hole:
-    """The block that is known to hold base_seq..last_seq, or the hole that took its place."""
-    raw = txn.get(seq_key(base_seq), db=tables.blocks)
-    if (raw is None or len(raw) < HEAD_BYTES) and (hole := hole_at(txn.cursor(tables.blocks), base_seq)) is not None:
-        return hole
-    block = check_block(raw, base_seq) if raw is not None else "the block is missing"
-    if isinstance(block, str):
-        return Damaged(base_seq, last_seq, block)
-    if block.last_seq != last_seq:
-        return Damaged(base_seq, last_seq, f"the block ends at seq {block.last_seq}")
-    return block
-
-
-class Found(NamedTuple):
-    """A block as it was found on disk, or the place of one that is missing."""
-
-    base_seq: int
-    last_seq: int
-    ts_us: int
-    size: int
-    topics: list[bytes] | None  # None: it is damaged, or missing; empty: it is a hole, and nothing is missing
-
-
-def blocks_from(txn: Reading, tables: Tables, seq: int, stop: int, limit: int = BLOCKS_MAX) -> Iterator[Found]:
-    """The blocks and holes that hold seq..stop-1, checked in full; they leave no gap."""
-    cursor = txn.cursor(tables.blocks)
-    more = seek(cursor, seq)
-    if not more:  # the first blocks are missing
-        more = cursor.first()
-        yield Found(seq, (min(key_seq(cursor.key()), stop) if more else stop) - 1, 0, 0, None)
-    while more and limit > 0 and (base := key_seq(cursor.key())) < stop:
-        raw = bytes(cursor.value())
-        more = cursor.next()
-        end = (min(key_seq(cursor.key()), stop) if more else stop) - 1
-        if (hole := hole_of(base, raw)) is not None:
-            if hole.last_seq >= seq:
-                yield Found(base, hole.last_seq, hole.ts_us, 0, [])
-                limit -= 1
-            if hole.last_seq < end:
-                yield Found(max(hole.last_seq + 1, seq), end, 0, 0, None)
-                limit -= 1
-            continue
-        block = check_block(raw, base)
-        if isinstance(block, str) or block.last_seq > end:
-            yield Found(base, end, 0, len(raw), None)
-        else:
-            yield Found(base, block.last_seq, block.ts_us, len(raw), glance(raw)[1])
-            if block.last_seq < end:  # a block is missing after this one
-                yield Found(block.last_seq + 1, end, 0, 0, None)
-                limit -= 1
-        limit -= 1
 
 
 class Reader:

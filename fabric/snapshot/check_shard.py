@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from fabric.event_block import Extent, columns, extent_of
+from fabric.journal.blocks import check_block
 from fabric.journal.environment import lmdb_errors
-from fabric.journal.reader import check_block
 from fabric.journal.rows import key_seq
 from fabric.journal.tables.holes import hole_of
 from fabric.snapshot.manifest import EventShard, Shard, Span, problem_with

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 
 import lmdb
 
-from fabric.errors import JournalDamaged, JournalError
+from fabric.errors import JournalError
 from fabric.event_block import EVENTS_MAX, extent_of
 from fabric.journal.directory import has_data
-from fabric.journal.environment import Reading, existing, lmdb_errors, open_environment, open_tables, seek
-from fabric.journal.rows import META_KEY, Meta, decode_group, decode_meta, key_seq, seq_key
+from fabric.journal.environment import Reading, existing, lmdb_errors, open_environment, open_tables, read_meta, seek
+from fabric.journal.rows import Meta, decode_group, key_seq, seq_key
 from fabric.journal.tables import state
 from fabric.journal.tables.holes import Hole, hole_of, span_of
 from fabric.records import SaveFailure, SaveGroup, SaveTopic
@@ -71,7 +71,7 @@ class Source:
     def moment(self) -> Moment:
         """Where the journal ends now, and its groups and topics as they are now."""
         with self._reading() as txn:
-            meta = self._meta(txn)
+            meta = read_meta(txn, self._tables)
             blocks = txn.cursor(self._tables.blocks)
             first_seq, last_seq = meta.first_seq, meta.first_seq - 1
             if blocks.last():
@@ -95,7 +95,7 @@ class Source:
     def meta(self) -> Meta:
         """Who the journal is."""
         with self._reading() as txn:
-            return self._meta(txn)
+            return read_meta(txn, self._tables)
 
     def blocks(self, seq: int, last_seq: int, budget: int = STEP_BYTES) -> Rows:
         """Rows of the blocks table from `seq` on, up to last_seq, as many as the budget allows; at least one.
@@ -104,7 +104,7 @@ class Source:
         """
         rows: Rows = []
         with self._reading() as txn:
-            if seq < self._meta(txn).first_seq:
+            if seq < read_meta(txn, self._tables).first_seq:
                 raise Overtaken
             cursor = txn.cursor(self._tables.blocks)
             more = self._hole_before(cursor, seq, last_seq, rows) or cursor.set_range(seq_key(seq))
@@ -139,7 +139,7 @@ class Source:
         blocks, seq = 0, first_seq
         while seq <= last_seq:
             with self._reading() as txn:
-                if seq < self._meta(txn).first_seq:
+                if seq < read_meta(txn, self._tables).first_seq:
                     raise Overtaken
                 cursor = txn.cursor(self._tables.blocks)
                 more = seek(cursor, seq) or cursor.first()
@@ -168,12 +168,6 @@ class Source:
     def _reading(self) -> Iterator[Reading]:
         with lmdb_errors(f"cannot read the journal in {self.path}"), self._environment.begin(buffers=True) as txn:
             yield txn
-
-    def _meta(self, txn: Reading) -> Meta:
-        row = txn.get(META_KEY, db=self._tables.meta)
-        if row is None:
-            raise JournalDamaged(f"the journal in {self.path} does not say what it is", "restore a backup")
-        return decode_meta(row)
 
     def _event_ends(self, txn: Reading) -> tuple[int, int]:
         """Numbers of the first event and the last; (1, 0) when there are none."""

@@ -7,7 +7,7 @@ find something in it, and its seqs are listed as lost.
 from typing import Final, Protocol, TypeVar
 
 from fabric.event_block import EVENTS_MAX, columns, extent_of
-from fabric.journal.reader import check_block
+from fabric.journal.blocks import check_block
 from fabric.journal.tables.holes import hole_of, span_of
 from fabric.snapshot.manifest import TOPICS_MAX, EventShard, Shard, Span
 from fabric.snapshot.shards import BLOCKS, EVENTS

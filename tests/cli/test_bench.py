@@ -53,6 +53,14 @@ def test_the_part_about_ids_runs(fabric: Fabric, tmp_path: Path) -> None:
     assert all(figure["value"] > 0 for figure in figures)
 
 
+def test_the_part_about_start_runs(fabric: Fabric, tmp_path: Path) -> None:
+    figures = measured(fabric, tmp_path, "start")
+    assert [figure["unit"] for figure in figures] == ["s"] * 4
+    assert all(figure["value"] > 0 for figure in figures)
+    ready, back = (figure["runs"] for figure in figures[1:3])
+    assert all(first <= later for first, later in zip(ready, back, strict=True))
+
+
 def test_the_part_about_shares_runs(fabric: Fabric, tmp_path: Path) -> None:
     figures = measured(fabric, tmp_path, "shares", "--seconds", "300ms")
     assert [figure["unit"] for figure in figures] == ["ms", "ms", *["ms", "ms", "x"] * 2]

@@ -10,8 +10,8 @@ import pytest
 
 from fabric.errors import JournalDamaged, JournalError
 from fabric.journal import rows as records
+from fabric.journal.blocks import Damaged
 from fabric.journal.journal import Journal
-from fabric.journal.reader import Damaged
 from fabric.records import GroupSettings, SaveGroup
 from fabric_protocol.block import Block
 from tests.journal.sample import Pen, rows_in, start_python

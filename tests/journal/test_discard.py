@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
+from fabric.journal.blocks import Damaged
 from fabric.journal.journal import Journal, Limits
-from fabric.journal.reader import Damaged
 from fabric.journal.rows import SEQ_MAX, key_seq, seq_key
 from fabric.journal.tables.holes import Hole, hole_of
 from fabric.journal.tools import backup as backup_module

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from fabric.journal.blocks import Damaged, blocks_from
 from fabric.journal.journal import Journal, Limits
-from fabric.journal.reader import Damaged, Reader, blocks_from
+from fabric.journal.reader import Reader
 from fabric.journal.rows import seq_key
 from fabric.journal.tables.chunks import LISTED_MAX, NAMES_MAX, Chunk, OpenChunk, Wanted
 from fabric_protocol.block import Block

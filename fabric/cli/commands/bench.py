@@ -23,6 +23,7 @@ PARTS: Final = (
     "keys",
     "ids",
     "shares",
+    "start",
 )
 SHORT: Final = PARTS[:6]
 GROWTH: Final = PARTS[6:9]
@@ -82,21 +83,24 @@ def bench(
       keys     order by key, with 10,000 keys
       ids      an id on every message, at first and when --queued ids are known
       shares   one publish beside clients that flood the hub
+      start    from the start of the hub until it is ready, and until clients are back
       growth   topics, groups, journal       all      everything; without parts: the first six
 
     Producers and consumers are processes of their own with the Python client, an object for each message.
     """
+    import logging
     import tempfile
 
-    from fabric.bench import delayed, growth, ids, keys, machine, report, shares
+    from fabric.bench import delayed, growth, ids, keys, machine, report, shares, start
     from fabric.bench import parts as short
 
+    logging.getLogger("fabric_client").setLevel(logging.CRITICAL)  # a part that kills its hub expects lost connections
     settings = short.Settings(size=size, seconds=seconds, messages=count, repeats=repeats, queued=queued, folder=data)
     about = machine.describe(data or Path(tempfile.gettempdir()))
     if not as_json:
         click.echo("\n".join(report.heading(about)))
     homes = {**dict.fromkeys(SHORT, short), **dict.fromkeys(GROWTH, growth)}
-    homes |= {"delayed": delayed, "keys": keys, "ids": ids, "shares": shares}
+    homes |= {"delayed": delayed, "keys": keys, "ids": ids, "shares": shares, "start": start}
     figures = []
     for part in chosen(parts):
         measure = getattr(homes[part], f"part_{part}")

@@ -99,9 +99,9 @@ class HubProcess:
             self._reap()
 
     def cpu_s(self) -> float:
-        """CPU seconds used so far, by all its threads."""
+        """CPU seconds used so far, by all threads and by the children that have ended."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> Memory:
         sizes = {}

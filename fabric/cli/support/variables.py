@@ -6,7 +6,6 @@ have a shorter variable besides, for all commands that have the option: `FABRIC_
 goes first, and what is written on the command line before both.
 """
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -70,5 +69,9 @@ def unknown(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, s
     """Variables that look like ours and are not, each with the name that was probably meant, or nothing."""
     names = {*known, *OTHERS}
     strangers = sorted(name for name in environment if name.startswith(f"{PREFIX}_") and name not in names)
+    if not strangers:
+        return {}
+    import difflib  # late: only a wrong name needs it
+
     near = {name: difflib.get_close_matches(name, names, n=1, cutoff=0.8) for name in strangers}
     return {name: found[0] if found else "" for name, found in near.items()}

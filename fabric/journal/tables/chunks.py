@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 import msgpack
 
 from fabric.errors import JournalDamaged
+from fabric.journal.environment import Tables, Writing
 from fabric.journal.rows import key_seq, seal, seq_key, unseal
 
 Wanted = Callable[[str], bool]
@@ -210,6 +211,10 @@ class Chunk:
         damaged = bytes(place for place in range(len(self.ends)) if self.damaged >> place & 1)
         body = [self.names, self.offsets.tobytes(), self.ends.tobytes(), numbers.tobytes(), damaged]
         return key, seal(key, head + msgpack.packb(body))
+
+    def put(self, txn: Writing, tables: Tables) -> None:
+        key, row = self.encode()
+        txn.put(key, row, db=tables.chunks)
 
     @classmethod
     def decode(cls, key: bytes | memoryview, row: bytes | memoryview) -> "Chunk":

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fabric.errors import JournalDamaged
 from fabric.journal.environment import Reading, Tables, Writing
-from fabric.journal.page_release import Residence
 from fabric.journal.rows import SEQ_MAX, name_key, pack, pair_key, seal, seq_key, unpack, unseal
 from fabric.records import CountSchedules, DropSchedule, SaveSchedule
 
 if TYPE_CHECKING:
     import lmdb
+
+    from fabric.journal.page_release import Residence
 
 ID_MAX: Final = (1 << 56) - 1
 _PAGE_BYTES: Final = 4 << 10  # rows that are read together need not be neighbours
@@ -69,7 +70,7 @@ class ScheduleReader:
     """Finds schedules that are on disk. Used by one thread."""
 
     def __init__(
-        self, transaction: Callable[[], AbstractContextManager[Reading]], tables: Tables, residence: Residence
+        self, transaction: Callable[[], AbstractContextManager[Reading]], tables: Tables, residence: "Residence"
     ) -> None:
         self._transaction = transaction
         self._tables = tables

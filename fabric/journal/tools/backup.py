@@ -31,9 +31,11 @@ from fabric.journal.environment import (
     lmdb_errors,
     open_environment,
     open_tables,
+    put_meta,
+    read_meta,
     seek,
 )
-from fabric.journal.rows import META_KEY, Meta, decode_meta, encode_meta, key_seq, seq_key
+from fabric.journal.rows import Meta, key_seq, seq_key
 from fabric.journal.tables.holes import Hole, count_removed, hole_of, span_of
 from fabric.journal.tools.stats import collect
 from fabric.journal.tools.verify import Finding, Progress, Report, verify_in_child
@@ -94,13 +96,9 @@ def restore(
         with closing(open_environment(partial)) as environment:
             tables = open_tables(environment, upgrade=True)
             with environment.begin(write=True) as txn:
-                meta = _read_meta(txn, tables)
+                meta = read_meta(txn, tables)
                 epoch = max(meta.epoch, before.epoch if before else 0) + 1
-                txn.put(
-                    META_KEY,
-                    encode_meta(meta._replace(epoch=epoch, clean=True, last_seq=report.last_seq)),
-                    db=tables.meta,
-                )
+                put_meta(txn, tables, meta._replace(epoch=epoch, clean=True, last_seq=report.last_seq))
         _require_same(report, verify_in_child(partial))
         replaced = _keep_old(target)
         swap(partial, target)
@@ -195,10 +193,10 @@ class _Copy:
                     writing.put(key, row, db=getattr(self._target, name))
         copied = writing.cursor(self._target.blocks)
         if copied.first():  # the copy may reach further back than the original does by now, and have fewer holes
-            meta = _read_meta(writing, self._target)
+            meta = read_meta(writing, self._target)
             removed = count_removed(writing, self._target) if meta.removed else 0
             meta = meta._replace(first_seq=min(meta.first_seq, key_seq(copied.key())), removed=removed)
-            writing.put(META_KEY, encode_meta(meta), db=self._target.meta)
+            put_meta(writing, self._target, meta)
         return True
 
     def _copy_hole(self, cursor: Cursor, writing: Writing) -> int:
@@ -283,16 +281,9 @@ def _meta_in(path: Path) -> Meta | None:
         with closing(open_environment(path, readonly=True)) as environment:
             tables = open_tables(environment)
             with environment.begin() as txn:
-                return _read_meta(txn, tables)
+                return read_meta(txn, tables)
     except JournalError:
         return None
-
-
-def _read_meta(txn: Writing, tables: Tables) -> Meta:
-    row = txn.get(META_KEY, db=tables.meta)
-    if row is None:
-        raise JournalDamaged("the journal does not say what it is", "use another backup")
-    return decode_meta(row)
 
 
 @contextmanager

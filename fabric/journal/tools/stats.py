@@ -8,9 +8,9 @@ from typing import NamedTuple
 import lmdb
 
 from fabric.journal.directory import DATA_FILE
-from fabric.journal.environment import Reading, Tables, existing
+from fabric.journal.environment import Reading, Tables, existing, read_meta
 from fabric.journal.limits import used_bytes
-from fabric.journal.rows import META_KEY, decode_meta, key_seq
+from fabric.journal.rows import key_seq
 from fabric.journal.tables.holes import span_of
 from fabric_protocol.block import stamp_of
 from fabric_protocol.errors import BlockError
@@ -47,9 +47,7 @@ class Stats(NamedTuple):
 
 def collect(path: Path, environment: lmdb.Environment, tables: Tables) -> Stats:
     with environment.begin(buffers=True) as txn:
-        row = txn.get(META_KEY, db=tables.meta)
-        meta = decode_meta(row) if row is not None else None
-        removed = meta.removed if meta is not None else 0
+        meta = read_meta(txn, tables)
         first_seq, first_ts_us, last_seq, last_ts_us = _ends(txn, tables)
         entries = dict.fromkeys(Tables._fields, 0)  # an older format has not all of them
         entries.update({name: txn.stat(table)["entries"] for name, table in existing(tables).items()})
@@ -59,13 +57,13 @@ def collect(path: Path, environment: lmdb.Environment, tables: Tables) -> Stats:
     allocated = (info["last_pgno"] + 1) * page_bytes
     readers, oldest = _readers(environment.readers())
     return Stats(
-        uuid=meta.uuid.hex() if meta else "",
-        epoch=meta.epoch if meta else 0,
-        clean=meta.clean if meta else False,
+        uuid=meta.uuid.hex(),
+        epoch=meta.epoch,
+        clean=meta.clean,
         first_seq=first_seq,
         last_seq=last_seq,
-        messages=last_seq - first_seq + 1 - removed,
-        removed=removed,
+        messages=last_seq - first_seq + 1 - meta.removed,
+        removed=meta.removed,
         blocks=entries["blocks"],
         chunks=entries["chunks"],
         groups=entries["groups"],

@@ -15,10 +15,18 @@ from typing import Final, NamedTuple
 import lmdb
 
 from fabric.errors import JournalDamaged, JournalError
-from fabric.event_block import columns as check_events
 from fabric.journal import rows as records
-from fabric.journal.environment import Reading, Tables, existing, lmdb_errors, open_environment, open_tables, seek
-from fabric.journal.reader import Found, check_block
+from fabric.journal.blocks import Found, check_block
+from fabric.journal.environment import (
+    Reading,
+    Tables,
+    existing,
+    lmdb_errors,
+    open_environment,
+    open_tables,
+    read_meta,
+    seek,
+)
 from fabric.journal.rows import key_seq, seq_key, unseal
 from fabric.journal.tables.chunks import Chunk, OpenChunk
 from fabric.journal.tables.holes import Hole, hole_at, hole_of, span_of
@@ -145,6 +153,8 @@ class _Walk:
 
     def _events(self) -> int:
         """Blocks of delivery events: they may be very many, so they are walked in steps, and not when a hub starts."""
+        from fabric.event_block import columns as check_events  # late: the check at the start of a hub skips events
+
         count, number = 0, 0
         while True:
             with self._environment.begin(buffers=True) as txn:
@@ -182,9 +192,8 @@ class _Walk:
 
     def _floor(self, txn: Reading) -> int:
         """What lies below was removed by retention."""
-        row = txn.get(records.META_KEY, db=self._tables.meta)
         try:
-            return records.decode_meta(row).first_seq if row is not None else 0
+            return read_meta(txn, self._tables).first_seq
         except JournalDamaged:
             return 0
 

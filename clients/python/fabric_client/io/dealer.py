@@ -16,7 +16,8 @@ from fabric_protocol.wire import FRAME_BYTES_MAX
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _EVENTS: Final = int(zmq.EVENTS)
 _POLLIN: Final = int(zmq.POLLIN)
-RECONNECT_MS: Final = (50, 1000)  # first and longest pause between attempts to connect
+# First and longest pause between attempts to connect: a hub is back within half a second, and an attempt costs little.
+RECONNECT_MS: Final = (50, 250)
 
 
 PORT_MAX: Final = 65_535
