@@ -1,13 +1,19 @@
 """`fabric bench`: choose parts, run them on a hub in a temporary folder, print each figure as soon as it is there."""
 
 import json
+from collections.abc import Generator, Iterable
+from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from fabric.cli.support.connect import sigterm_interrupts
 from fabric.cli.support.values import Duration, Size
+
+if TYPE_CHECKING:
+    from fabric.bench.figures import Figure
+    from fabric.bench.parts import Settings
 
 PARTS: Final = (
     "e2e",
@@ -29,7 +35,33 @@ SHORT: Final = PARTS[:6]
 GROWTH: Final = PARTS[6:9]
 
 
-@click.command()
+HELP: Final = """Measure this machine, on a hub of its own in a temporary folder.
+
+\b
+Examples:
+  fabric bench                                  half a minute, the figures that matter
+  fabric bench e2e --seconds 5s --repeats 5
+  fabric bench growth --queued 20000000         many topics, many groups, a long journal
+  fabric bench --data /var/lib --json > bench.json
+
+\b
+Parts:
+  e2e      publish + deliver + ack, one producer and one consumer at the same time
+  publish  publish alone                 drain    deliver + ack alone, 1 and 2 consumers
+  kib      1 KiB next to LMDB alone      singles  single messages from 50 connections
+  latency  publish to handler at 2,000 msg/s, next to one synced commit
+  delayed  memory and lateness of delayed publishes
+  keys     order by key, with 10,000 keys
+  ids      an id on every message, at first and when --queued ids are known
+  shares   one publish beside clients that flood the hub
+  start    from the start of the hub until it is ready, and until clients are back
+  growth   topics, groups, journal       all      everything; without parts: the first six
+
+Producers and consumers are processes of their own with the Python client, an object for each message.
+"""
+
+
+@click.command(help=HELP)
 @click.argument("parts", nargs=-1, type=click.Choice([*PARTS, "growth", "all"]), metavar="[PART]...")
 @click.option(
     "--size", type=Size(), default=128, show_default=True, help="Bytes of a message, where a part leaves it open."
@@ -64,59 +96,41 @@ def bench(
     as_json: bool,
     save: Path | None,
 ) -> None:
-    """Measure this machine, on a hub of its own in a temporary folder.
-
-    \b
-    Examples:
-      fabric bench                                  half a minute, the figures that matter
-      fabric bench e2e --seconds 5s --repeats 5
-      fabric bench growth --queued 20000000         many topics, many groups, a long journal
-      fabric bench --data /var/lib --json > bench.json
-
-    \b
-    Parts:
-      e2e      publish + deliver + ack, one producer and one consumer at the same time
-      publish  publish alone                 drain    deliver + ack alone, 1 and 2 consumers
-      kib      1 KiB next to LMDB alone      singles  single messages from 50 connections
-      latency  publish to handler at 2,000 msg/s, next to one synced commit
-      delayed  memory and lateness of delayed publishes
-      keys     order by key, with 10,000 keys
-      ids      an id on every message, at first and when --queued ids are known
-      shares   one publish beside clients that flood the hub
-      start    from the start of the hub until it is ready, and until clients are back
-      growth   topics, groups, journal       all      everything; without parts: the first six
-
-    Producers and consumers are processes of their own with the Python client, an object for each message.
-    """
+    """Measure the parts, and print each figure as soon as it is measured."""
     import logging
     import tempfile
 
-    from fabric.bench import delayed, growth, ids, keys, machine, report, shares, start
-    from fabric.bench import parts as short
+    from fabric.bench import machine, report
+    from fabric.bench.parts import Settings
 
     logging.getLogger("fabric_client").setLevel(logging.CRITICAL)  # a part that kills its hub expects lost connections
-    settings = short.Settings(size=size, seconds=seconds, messages=count, repeats=repeats, queued=queued, folder=data)
+    settings = Settings(size=size, seconds=seconds, messages=count, repeats=repeats, queued=queued, folder=data)
     about = machine.describe(data or Path(tempfile.gettempdir()))
     if not as_json:
         click.echo("\n".join(report.heading(about)))
-    homes = {**dict.fromkeys(SHORT, short), **dict.fromkeys(GROWTH, growth)}
-    homes |= {"delayed": delayed, "keys": keys, "ids": ids, "shares": shares, "start": start}
     figures = []
-    for part in chosen(parts):
-        measure = getattr(homes[part], f"part_{part}")
-        with (
-            sigterm_interrupts(),
-            short.Bench(settings) as hub,
-        ):  # a fresh hub for each part, so that their order does not matter
-            for figure in measure(hub):
-                figures.append(figure)
-                if not as_json:
-                    click.echo(report.line(figure))
+    with closing(_measured(chosen(parts), settings)) as measured:
+        for figure in measured:
+            figures.append(figure)
+            if not as_json:
+                click.echo(report.line(figure))
     document = json.dumps(report.as_json(about, settings._replace(folder=None)._asdict(), figures), indent=1)
     if as_json:
         click.echo(document)
     if save is not None:
         save.write_text(document + "\n")
+
+
+def _measured(parts: Iterable[str], settings: "Settings") -> "Generator[Figure, None, None]":
+    """The figures of each part, on a new hub for each part: so their order does not matter."""
+    from fabric.bench import delayed, growth, ids, keys, shares, start
+    from fabric.bench import parts as short
+
+    homes = {**dict.fromkeys(SHORT, short), **dict.fromkeys(GROWTH, growth)}
+    homes |= {"delayed": delayed, "keys": keys, "ids": ids, "shares": shares, "start": start}
+    for part in parts:
+        with sigterm_interrupts(), short.Bench(settings) as hub:
+            yield from getattr(homes[part], f"part_{part}")(hub)
 
 
 def chosen(words: tuple[str, ...]) -> list[str]:

@@ -13,7 +13,7 @@ import click
 from fabric.cli import EXIT_NOTHING, EXIT_PARTLY
 from fabric.cli.support import completion
 from fabric.cli.support.connect import all_rows, asking_options, connect
-from fabric.cli.support.message_format import SHAPES, chosen_shape
+from fabric.cli.support.message_format import chosen_shape, shape_options
 from fabric.cli.support.noun import Noun
 from fabric.cli.support.tables import (
     Column,
@@ -154,9 +154,7 @@ def list_command(
 @click.argument("group", shell_complete=completion.letters)
 @click.argument("seqs", type=Seq(), nargs=-1)
 @click.option("-n", "--count", type=click.IntRange(min=1), default=1, show_default=True, help="Without SEQS: so many.")
-@click.option("-f", "--format", "template", help=r"Such as '%s %t %v\n', as in 'fabric sub'.")
-@click.option("-o", "--output", type=click.Choice(SHAPES), help="[default: text on a terminal, else ndjson]")
-@click.option("--json", "as_json", is_flag=True, help="Same as -o json.")
+@shape_options
 @asking_options
 def peek_command(
     group: str,

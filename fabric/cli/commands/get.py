@@ -9,7 +9,7 @@ import click
 
 from fabric.cli import EXIT_NOTHING
 from fabric.cli.support.connect import asking_options, connect
-from fabric.cli.support.message_format import SHAPES, Shape, chosen_shape
+from fabric.cli.support.message_format import Shape, chosen_shape, shape_options
 from fabric.cli.support.tables import usage
 from fabric.cli.support.values import Moment, Seq
 
@@ -30,9 +30,7 @@ ALL: Final = 1 << 62
 @click.option("-n", "--count", type=click.IntRange(min=1), help="At most so many.  [default: 10; with --by-key all]")
 @click.option("--all", "everything", is_flag=True, help="As many as there are.")
 @click.option("--headers", is_flag=True, help="Show headers, too; JSON always has them.")
-@click.option("-f", "--format", "template", help=r"Such as '%s %t %v\n', as in 'fabric sub'.")
-@click.option("-o", "--output", type=click.Choice(SHAPES), help="[default: text on a terminal, else ndjson]")
-@click.option("--json", "as_json", is_flag=True, help="Same as -o json.")
+@shape_options
 @asking_options
 def get(
     pattern: str | None,

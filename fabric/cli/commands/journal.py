@@ -4,7 +4,6 @@ Data goes to stdout, as a table for people and as JSON for programs; progress an
 modules are imported inside the commands, so that `fabric --help` does not wait for LMDB.
 """
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,20 +14,13 @@ import click
 from fabric.cli import EXIT_CONFLICT, EXIT_NOT_FOUND
 from fabric.cli.support.noun import Noun
 from fabric.cli.support.progress import no_progress_option, shown
+from fabric.cli.support.tables import Column, Failed, output_options, show_fields
 from fabric.errors import JournalDamaged
 
 if TYPE_CHECKING:
     from fabric.journal.tools.verify import Report
 
 _FINDINGS_SHOWN: Final = 20
-
-
-class _NotFound(click.ClickException):
-    exit_code = EXIT_NOT_FOUND
-
-
-class _Conflict(click.ClickException):
-    exit_code = EXIT_CONFLICT
 
 
 _data = click.option(
@@ -39,10 +31,6 @@ _data = click.option(
     envvar="FABRIC_DATA",
     help="Directory of the journal.",
 )
-_output = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), help="Default: a table on a terminal, else JSON."
-)
-_json = click.option("--json", "as_json", is_flag=True, help="Same as -o json.")
 
 
 @click.group("journal", cls=Noun, short_help="look at, check, copy and replace a journal")
@@ -60,9 +48,8 @@ def journal() -> None:
 
 @journal.command("stats")
 @_data
-@_output
-@_json
-def stats_command(data: Path, output: str | None, as_json: bool) -> None:
+@output_options
+def stats_command(data: Path, as_json: bool) -> None:
     """Show what a journal holds. Works while the hub runs.
 
     \b
@@ -78,15 +65,14 @@ def stats_command(data: Path, output: str | None, as_json: bool) -> None:
     _require_journal(data)
     with closing(open_environment(data, readonly=True)) as environment, lmdb_errors(f"cannot read {data}"):
         figures = collect(data, environment, open_tables(environment))
-    _show("fabric.journal.stats.v1", figures._asdict(), output, as_json)
+    _show("fabric.journal.stats.v1", figures._asdict(), as_json)
 
 
 @journal.command("verify")
 @_data
-@_output
-@_json
+@output_options
 @no_progress_option
-def verify_command(data: Path, output: str | None, as_json: bool, no_progress: bool) -> None:
+def verify_command(data: Path, as_json: bool, no_progress: bool) -> None:
     """Check every checksum and whether all rows fit together. Works while the hub runs.
 
     Exit code 9 when something is damaged.
@@ -101,17 +87,16 @@ def verify_command(data: Path, output: str | None, as_json: bool, no_progress: b
     _require_journal(data)
     with shown("checking", "messages", no_progress) as progress:
         report = verify_in_child(data, progress=progress)
-    _show("fabric.journal.verify.v1", _report_fields(report), output, as_json)
+    _show("fabric.journal.verify.v1", _report_fields(report), as_json)
     _require_no_findings(report, f"the journal in {data} is damaged")
 
 
 @journal.command("backup")
 @click.argument("target", type=click.Path(path_type=Path))
 @_data
-@_output
-@_json
+@output_options
 @no_progress_option
-def backup_command(target: Path, data: Path, output: str | None, as_json: bool, no_progress: bool) -> None:
+def backup_command(target: Path, data: Path, as_json: bool, no_progress: bool) -> None:
     """Copy a journal to the new directory TARGET and check the copy. Works while the hub runs.
 
     \b
@@ -125,15 +110,14 @@ def backup_command(target: Path, data: Path, output: str | None, as_json: bool, 
     _require_absent(target, "choose a new directory for each backup")
     with shown("copying", "messages", no_progress) as progress:
         report = backup(data, target, progress)
-    _show("fabric.journal.backup.v1", {"target": str(target), **_report_fields(report)}, output, as_json)
+    _show("fabric.journal.backup.v1", {"target": str(target), **_report_fields(report)}, as_json)
     _require_no_findings(report, f"the journal in {data} is damaged, and so is its backup")
 
 
 @journal.command("restore")
 @click.argument("source", type=click.Path(path_type=Path))
 @_data
-@_output
-@_json
+@output_options
 @no_progress_option
 @click.option("--yes", is_flag=True, help="Replace the journal that is there, without asking.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
@@ -141,7 +125,6 @@ def backup_command(target: Path, data: Path, output: str | None, as_json: bool, 
 def restore_command(
     source: Path,
     data: Path,
-    output: str | None,
     as_json: bool,
     no_progress: bool,
     yes: bool,
@@ -167,20 +150,19 @@ def restore_command(
         return
     if has_data(data) and not yes:
         if not sys.stdin.isatty():
-            raise _Conflict(f"there is a journal in {data} already\nhint: confirm with --yes")
+            raise Failed(f"there is a journal in {data} already", "confirm with --yes", EXIT_CONFLICT)
         click.confirm(f"{plan}?", abort=True, err=True)
     with shown("checking", "messages", no_progress) as progress:
         done = restore(source, data, replace=True, accept_damage=accept_damage, progress=progress)
     fields = {"epoch": done.epoch, "replaced": str(done.replaced) if done.replaced else None}
-    _show("fabric.journal.restore.v1", {**fields, **_report_fields(done.report)}, output, as_json)
+    _show("fabric.journal.restore.v1", {**fields, **_report_fields(done.report)}, as_json)
 
 
 @journal.command("compact")
 @_data
-@_output
-@_json
+@output_options
 @no_progress_option
-def compact_command(data: Path, output: str | None, as_json: bool, no_progress: bool) -> None:
+def compact_command(data: Path, as_json: bool, no_progress: bool) -> None:
     """Give the free space in a stopped journal's file back to the disk.
 
     \b
@@ -194,7 +176,7 @@ def compact_command(data: Path, output: str | None, as_json: bool, no_progress: 
     with shown("checking", "messages", no_progress) as progress:
         done = compact(data, progress)
     fields = {"before_bytes": done.before_bytes, "after_bytes": done.after_bytes}
-    _show("fabric.journal.compact.v1", {**fields, **_report_fields(done.report)}, output, as_json)
+    _show("fabric.journal.compact.v1", {**fields, **_report_fields(done.report)}, as_json)
 
 
 # Asking and telling.
@@ -204,14 +186,14 @@ def _require_journal(path: Path, hint: str = "name its directory, as --data or F
     from fabric.journal.directory import has_data
 
     if not has_data(path):
-        raise _NotFound(f"there is no journal in {path}\nhint: {hint}")
+        raise Failed(f"there is no journal in {path}", hint, EXIT_NOT_FOUND)
 
 
 def _require_absent(path: Path, hint: str) -> None:
     from fabric.journal.directory import has_data
 
     if has_data(path):
-        raise _Conflict(f"there is a journal in {path} already\nhint: {hint}")
+        raise Failed(f"there is a journal in {path} already", hint, EXIT_CONFLICT)
 
 
 def _require_no_findings(report: "Report", text: str) -> None:
@@ -227,24 +209,14 @@ def _report_fields(report: "Report") -> dict[str, Any]:
     return {**report._asdict(), "findings": [finding._asdict() for finding in report.findings]}
 
 
-def _show(schema: str, fields: Mapping[str, Any], output: str | None, as_json: bool) -> None:
-    if as_json or output == "json" or (output is None and not sys.stdout.isatty()):
-        click.echo(json.dumps({"schema": schema, **fields}))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    table = Table(show_header=False, box=None)
-    table.add_column(style="dim")
-    table.add_column(justify="right")
-    for name, value in fields.items():
-        if not isinstance(value, list):
-            table.add_row(name, f"{value:,}" if type(value) is int else str(value))
-    console.print(table)
+def _show(schema: str, fields: Mapping[str, Any], as_json: bool) -> None:
+    figures = {name: value for name, value in fields.items() if not isinstance(value, list)}
+    show_fields(schema, fields if as_json else figures, [Column(name, name) for name in figures], as_json)
     findings = fields.get("findings", [])
+    if as_json or not findings:
+        return
     for finding in findings[:_FINDINGS_SHOWN]:
         place = f" {finding['first_seq']}..{finding['last_seq']}" if finding["last_seq"] else ""
-        console.print(f"{finding['table']}{place}: {finding['why']}", markup=False, highlight=False)
+        click.echo(f"{finding['table']}{place}: {finding['why']}")
     if len(findings) > _FINDINGS_SHOWN:
-        console.print(f"and {len(findings) - _FINDINGS_SHOWN} more; see all with --json")
+        click.echo(f"and {len(findings) - _FINDINGS_SHOWN} more; see all with --json")

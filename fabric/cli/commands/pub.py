@@ -1,6 +1,7 @@
 """`fabric pub`: one message, one message for each line of standard input, or the same message many times; now, or when
 it is due."""
 
+import itertools
 import json
 import os
 import sys
@@ -12,6 +13,8 @@ import click
 
 from fabric.cli import EXIT_NO_HUB, EXIT_PARTLY
 from fabric.cli.support.connect import connect, hub_options, sigterm_interrupts
+from fabric.cli.support.progress import RateLine
+from fabric.cli.support.settings_options import F, Option, gathered
 from fabric.cli.support.tables import Failed, usage
 from fabric.cli.support.values import Duration, Header, Moment, shown_ago, shown_bytes, shown_seconds, shown_time
 
@@ -19,8 +22,6 @@ if TYPE_CHECKING:
     from fabric_client import Client, Receipt
 
 JSON_TYPE: Final = "application/json"
-PROGRESS_EVERY_S: Final = 0.2  # on a terminal; otherwise a plain line every PROGRESS_PLAIN_S
-PROGRESS_PLAIN_S: Final = 5.0
 EVERY_S_MIN: Final = 0.1  # as the hub has it
 CONFIRMS_S: Final = 2.0  # how long an interrupted command waits for confirms that are on their way
 UNCONFIRMED_MAX: Final = 200_000  # messages of a stream; less than the client's buffer holds
@@ -29,22 +30,37 @@ ROOM_POLL_S: Final = 0.002
 PROGRESS_CHECK: Final = 1000  # messages between looks at the clock
 
 
+# Names of parameters are the client's names of the options.
+OPTIONS: Final[dict[str, Option]] = {
+    "id": click.option("--id", metavar="ID", help="Stored once: of several with the same id, the first counts."),
+    "priority": click.option(
+        "--priority", type=click.IntRange(min=0, max=9), help="0..9; 9 is delivered first.  [default: 4]"
+    ),
+    "ttl": click.option("--ttl", type=Duration(), help="Expires when it is not delivered by then."),
+    "delay": click.option("--delay", type=Duration(), help="Publish it so much later."),
+    "at": click.option(
+        "--at", type=Moment("after"), help="Publish it at this time: 2026-11-16T18:00Z, or 2h (from now)."
+    ),
+    "every": click.option("--every", type=Duration(), help="Publish it again and again, so far apart."),
+    "cron": click.option(
+        "--cron", help="Publish it by the calendar: minute hour day month weekday, UTC, such as '0 6 * * mon-fri'."
+    ),
+    "name": click.option("--name", help="Name of the schedule; a new one takes the place of the one that has it."),
+}
+LATER: Final = ("delay", "at", "every", "cron", "name")  # options that make a schedule
+
+
+def _publish_options(command: F) -> F:
+    return gathered(command, "options", OPTIONS)
+
+
 @click.command()
 @click.argument("topic")
 @click.argument("data", required=False)
 @click.option("--lines", is_flag=True, help="Publish each line of standard input as a message.")
 @click.option("-H", "--header", "headers", type=Header(), multiple=True, help="Header of each message; repeatable.")
 @click.option("--key", help="Key of each message: groups of order 'key' keep the order of a key's messages.")
-@click.option("--id", "number", metavar="ID", help="Stored once: of several with the same id, the first counts.")
-@click.option("--priority", type=click.IntRange(min=0, max=9), help="0..9; 9 is delivered first.  [default: 4]")
-@click.option("--ttl", type=Duration(), help="Expires when it is not delivered by then.")
-@click.option("--delay", type=Duration(), help="Publish it so much later.")
-@click.option("--at", type=Moment("after"), help="Publish it at this time: 2026-11-16T18:00Z, or 2h (from now).")
-@click.option("--every", type=Duration(), help="Publish it again and again, so far apart.")
-@click.option(
-    "--cron", help="Publish it by the calendar: minute hour day month weekday, UTC, such as '0 6 * * mon-fri'."
-)
-@click.option("--name", help="Name of the schedule; a new one takes the place of the one that has it.")
+@_publish_options
 @click.option("--count", type=click.IntRange(min=1), default=1, help="Publish DATA so many times.")
 @click.option(
     "--json/--no-json",
@@ -73,14 +89,7 @@ def pub(
     lines: bool,
     headers: tuple[tuple[str, str], ...],
     key: str | None,
-    number: str | None,
-    priority: int | None,
-    ttl: float | None,
-    delay: float | None,
-    at: float | None,
-    every: float | None,
-    cron: str | None,
-    name: str | None,
+    options: dict[str, Any],
     count: int,
     as_json: bool | None,
     level: str,
@@ -105,35 +114,30 @@ def pub(
     It returns when the hub has everything on disk. What is for later has no seq yet but the id of a schedule: see
     'fabric schedule'. Ctrl-C and SIGTERM end --lines and --count with exit code 130, and say how many are stored.
     """
-    later = {"delay": delay, "at": at, "every": every, "cron": cron, "name": name}
-    later = {option: value for option, value in later.items() if value is not None}
-    if lines and (data not in (None, "-") or count != 1 or output == "seq" or number is not None):
+    if lines and (data not in (None, "-") or count != 1 or output == "seq" or "id" in options):
         usage("--lines reads the messages from standard input; DATA, --count, --id and -o seq do not go with it")
-    _check_schedule(later, alone=not lines and count == 1, output=output)
-    timing = {**later, "ttl": ttl, "priority": priority, "level": None if level == "journaled" else level, "id": number}
-    timing = {option: value for option, value in timing.items() if value is not None}
+    _check_schedule(options, alone=not lines and count == 1, output=output)
+    if level != "journaled":
+        options["level"] = level
     style = output or ("text" if sys.stdout.isatty() else "json")
-    begun = time.monotonic()
+    end = time.monotonic() + timeout
     with sigterm_interrupts(), connect(url, min(connect_timeout, timeout)) as fab:
-        left = max(round(timeout - (time.monotonic() - begun), 1), 0.0)
-        if lines:
-            options = message_options(headers, key, b"", as_json=as_json or False)
-            _publish_stream(fab, topic, _lines(), {**options, **timing}, timeout, style, show=not no_progress)
-            return
-        body = body_of(data)
-        options = {**message_options(headers, key, body, as_json=as_json), **timing}
-        if count > 1:
-            _publish_stream(fab, topic, (body for _ in range(count)), options, timeout, style, show=not no_progress)
+        left = max(round(end - time.monotonic(), 1), 0.0)
+        body = b"" if lines else body_of(data)
+        options |= message_options(headers, key, body, as_json=bool(as_json) if lines else as_json)
+        if lines or count > 1:
+            bodies = _lines() if lines else itertools.repeat(body, count)
+            _publish_stream(fab, topic, bodies, options, timeout, style, show=not no_progress)
             return
         begun = time.monotonic()
         receipt = fab.publish(topic, body, timeout=left, **options)
         took_s = time.monotonic() - begun
-    word = "stored" if level == "journaled" else "received"
-    click.echo(_told(style, topic, len(body), level, receipt, f"{word} in {shown_seconds(took_s)}"))
+    click.echo(_told(style, topic, len(body), level, receipt, took_s))
 
 
-def _check_schedule(later: Mapping[str, Any], *, alone: bool, output: str | None) -> None:
-    """Raise when options of time do not go together."""
+def _check_schedule(options: Mapping[str, Any], *, alone: bool, output: str | None) -> None:
+    """Raise when options of a schedule exclude each other."""
+    later = {name: options[name] for name in LATER if name in options}
     for one, other in (("delay", "at"), ("every", "cron")):
         if one in later and other in later:
             usage(f"--{one} and --{other} exclude each other")
@@ -147,7 +151,7 @@ def _check_schedule(later: Mapping[str, Any], *, alone: bool, output: str | None
         usage("--every is 100ms or more: more often is a stream, not a schedule")
 
 
-def _told(style: str, topic: str, size: int, level: str, receipt: "Receipt", how: str) -> str:
+def _told(style: str, topic: str, size: int, level: str, receipt: "Receipt", took_s: float) -> str:
     """What became of one message."""
     if style == "seq":
         return str(receipt.seq)
@@ -160,7 +164,8 @@ def _told(style: str, topic: str, size: int, level: str, receipt: "Receipt", how
     if style == "json":
         fields = {"topic": topic, "seq": receipt.seq, "bytes": size, "level": level, "duplicate": receipt.duplicate}
         return json.dumps(fields)
-    how = "a duplicate: stored before, not again" if receipt.duplicate else how
+    word = "stored" if level == "journaled" else "received"
+    how = "a duplicate: stored before, not again" if receipt.duplicate else f"{word} in {shown_seconds(took_s)}"
     return f"{topic} #{receipt.seq}  {shown_bytes(size)}  {how}"
 
 
@@ -213,7 +218,7 @@ def _publish_stream(
 ) -> None:
     from fabric_client import ConnectionLost, Timeout
 
-    progress = _Progress(show)
+    progress = RateLine(is_silent=not show)
     count = size = look_at = 0
     try:
         for body in bodies:
@@ -279,28 +284,3 @@ def _tell_interrupted(fab: "Client", count: int) -> None:
     if unconfirmed > sent:
         words.append(f"{unconfirmed - sent:,} never sent, and withdrawn")
     click.echo(", ".join(words), err=True)
-
-
-class _Progress:
-    """A line on standard error that is written over on a terminal, and is a new line now and then elsewhere."""
-
-    def __init__(self, show: bool) -> None:
-        self._show = show
-        self._terminal = sys.stderr.isatty()
-        self._begun = time.monotonic()
-        self._every_s = PROGRESS_EVERY_S if self._terminal else PROGRESS_PLAIN_S
-        self._next = self._begun + self._every_s
-
-    def at(self, count: int) -> None:
-        now = time.monotonic()
-        if not self._show or now < self._next:
-            return
-        self._next = now + self._every_s
-        line = f"sent {count:,}  {count / (now - self._begun):,.0f} msg/s"
-        click.echo(f"\r{line}\x1b[K" if self._terminal else line, nl=not self._terminal, err=True)
-
-    def done(self) -> float:
-        """Remove the line; seconds since the beginning."""
-        if self._show and self._terminal:
-            click.echo("\r\x1b[K", nl=False, err=True)
-        return time.monotonic() - self._begun

@@ -90,11 +90,8 @@ def request(
         except TimedOut:
             if not count:
                 raise
-            raise Failed(
-                f"{count} of {replies} replies came in time",
-                "give it a longer --timeout, or ask for fewer",
-                EXIT_PARTLY,
-            ) from None
+            hint = "give it a longer --timeout, or ask for fewer"
+            raise Failed(f"{count} of {replies} replies came in time", hint, EXIT_PARTLY) from None
 
 
 @click.command("respond")

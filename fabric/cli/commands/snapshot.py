@@ -103,20 +103,10 @@ def create_command(
       fabric snapshot create /snapshots --data /var/lib/fabric --keep 7
       fabric snapshot create /snapshots --url tcp://127.0.0.1:7171 --rate 50MB
     """
-    from fabric.journal.directory import has_data
     from fabric.snapshot import Pace, create_in
     from fabric.snapshot.folder import claim, remove, superseded
 
-    source = click.get_current_context().get_parameter_source
-    if source("data") is ParameterSource.COMMANDLINE and url is not None:
-        if source("url") is ParameterSource.COMMANDLINE:
-            usage("give --data or --url, not both")
-        url = None  # from the environment, and the command line goes first
-    journal = (data or Path("fabric-data")) if url is None else _ask_hub(url, connect_timeout)
-    if not has_data(journal):
-        raise Failed(
-            f"there is no journal in {journal}", "name its directory, as --data or FABRIC_DATA", EXIT_NOT_FOUND
-        )
+    journal = _journal_of(data, url, connect_timeout)
     begun_s = time.monotonic()
     with _expected(), shown("copying", "messages", no_progress) as progress:
         made = create_in(journal, folder, pace=Pace(shard_size, rate), full=full, progress=progress)
@@ -290,6 +280,23 @@ _FOUND: Final = [
     Column("LAST SEQ", "last_seq"),
     Column("WHY", "why", folds=True, rank=0),
 ]
+
+
+def _journal_of(data: Path | None, url: str | None, timeout_s: float) -> Path:
+    """The directory that --data names, or that the hub of --url tells."""
+    from fabric.journal.directory import has_data
+
+    source = click.get_current_context().get_parameter_source
+    if source("data") is ParameterSource.COMMANDLINE and url is not None:
+        if source("url") is ParameterSource.COMMANDLINE:
+            usage("give --data or --url, not both")
+        url = None  # it is from the environment, and the command line goes first
+    journal = (data or Path("fabric-data")) if url is None else _ask_hub(url, timeout_s)
+    if not has_data(journal):
+        raise Failed(
+            f"there is no journal in {journal}", "name its directory, as --data or FABRIC_DATA", EXIT_NOT_FOUND
+        )
+    return journal
 
 
 def _ask_hub(url: str, timeout_s: float) -> Path:

@@ -32,7 +32,34 @@ ACKS_S: Final = 30.0  # how long the end waits until the hub has the acks; with 
 ACKS_S_MIN: Final = 2.0
 
 
-@click.command()
+HELP: Final = """Receive the messages whose topic matches one of PATTERNS; with --group, without PATTERNS, those of
+the group.
+
+\b
+Examples:
+  fabric sub 'orders.#'                                  everything from now on
+  fabric sub 'orders.#' --start first --timeout 1s       all that is stored
+  fabric sub 'orders.*' --group billing --count 10       take ten from a group
+  fabric sub 'orders.*' --group billing --exec ./charge --on-error retry --attempts 8
+  fabric sub '#' --start 1h -f '%T %t %v\\n' | grep error
+  fabric sub billing.DLQ --start first --headers --timeout 1s
+
+\b
+Patterns: * is one word, # any number of words, > as the last word one or more.
+Format:   %t topic  %s seq  %v value  %k key  %h headers as JSON  %a attempt
+          %T time   %S size in bytes  %g group  %% percent  \\n \\t \\\\ as usual
+COMMAND:  gets the value on its standard input, and FABRIC_TOPIC, FABRIC_SEQ,
+          FABRIC_KEY, FABRIC_ATTEMPT, FABRIC_HEADERS; exit code 0 acks
+
+The settings of a group, --lease to --level, are for a group that does not exist yet. To change those of one that
+exists, use 'fabric group update'.
+
+Ctrl-C and SIGTERM end it, and its commands, with a summary and exit code 0. Exit code 7: nothing came before
+--timeout; 3: the hub was lost meanwhile; 8: less than --count, or a command failed.
+"""
+
+
+@click.command(help=HELP)
 @click.argument("patterns", nargs=-1)
 @click.option(
     "--group",
@@ -76,43 +103,11 @@ def sub(
     url: str,
     connect_timeout: float,
 ) -> int:
-    """Receive the messages whose topic matches one of PATTERNS; with --group, without PATTERNS, those of the group.
-
-    \b
-    Examples:
-      fabric sub 'orders.#'                                  everything from now on
-      fabric sub 'orders.#' --start first --timeout 1s       all that is stored
-      fabric sub 'orders.*' --group billing --count 10       take ten from a group
-      fabric sub 'orders.*' --group billing --exec ./charge --on-error retry --attempts 8
-      fabric sub '#' --start 1h -f '%T %t %v\\n' | grep error
-      fabric sub billing.DLQ --start first --headers --timeout 1s
-
-    \b
-    Patterns: * is one word, # any number of words, > as the last word one or more.
-    Format:   %t topic  %s seq  %v value  %k key  %h headers as JSON  %a attempt
-              %T time   %S size in bytes  %g group  %% percent  \\n \\t \\\\ as usual
-    COMMAND:  gets the value on its standard input, and FABRIC_TOPIC, FABRIC_SEQ,
-              FABRIC_KEY, FABRIC_ATTEMPT, FABRIC_HEADERS; exit code 0 acks
-
-    The settings of a group, --lease to --level, are for a group that does not exist yet. To change those of one that
-    exists, use 'fabric group update'.
-
-    Ctrl-C and SIGTERM end it, and its commands, with a summary and exit code 0. Exit code 7: nothing came before
-    --timeout; 3: the hub was lost meanwhile; 8: less than --count, or a command failed.
-    """
-    if not patterns and group is None:
-        usage("name PATTERNS, or the --group to work for")
-    if settings and group is None:
-        usage(f"{_written(settings)} is a setting of a group; it needs --group")
-    if command is None and (on_error is not None or concurrency is not None):
-        usage("--on-error and --concurrency need --exec: they are about its command")
-    shows = prevailing(command=command, template=template, output=output, headers=headers, no_ack=no_ack)
-    command = shows.pop("command")
-    if command is not None and any(shows.values()):
-        usage("-f, -o, --headers and --no-ack do not go with --exec: the command gets the messages")
+    """Receive messages, and write or execute each."""
+    _check_group(patterns, group, settings, no_ack=no_ack)
+    shows = {"template": template, "output": output, "headers": headers, "no_ack": no_ack}
+    command = _chosen_command(command, on_error, concurrency, shows)
     shape = chosen_shape(headers=headers, template=template, output=output)
-    if no_ack and group is None:
-        usage("--no-ack needs --group; without a group nothing is acked anyway")
     from fabric_client import HubError
 
     tally = _Tally()
@@ -134,8 +129,7 @@ def sub(
             _settle(fab, tally)
             return 0
         except BrokenPipeError:
-            # Whoever read our output has seen enough. Nothing more can be written, not even when Python closes it.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _close_output()
             return 0
         if not (tally.count or fab.connected):
             raise Failed(f"nothing came, and the hub at {url} is gone", "start it again, and ask again", EXIT_NO_HUB)
@@ -144,6 +138,29 @@ def sub(
     if timeout is not None and not tally.count:
         return EXIT_NOTHING
     return EXIT_PARTLY if tally.failed or (count is not None and tally.count < count) else 0
+
+
+def _check_group(patterns: Sequence[str], group: str | None, settings: Mapping[str, Any], *, no_ack: bool) -> None:
+    """Raise when what a group needs is missing."""
+    if not patterns and group is None:
+        usage("name PATTERNS, or the --group to work for")
+    if settings and group is None:
+        usage(f"{_written(settings)} is a setting of a group; it needs --group")
+    if no_ack and group is None:
+        usage("--no-ack needs --group; without a group nothing is acked anyway")
+
+
+def _chosen_command(
+    command: str | None, on_error: str | None, concurrency: int | None, shows: Mapping[str, Any]
+) -> str | None:
+    """The command of --exec, if it counts. Raise when it does not go with other options."""
+    if command is None and (on_error is not None or concurrency is not None):
+        usage("--on-error and --concurrency need --exec: they are about its command")
+    chosen = prevailing(command=command, **shows)
+    found: str | None = chosen.pop("command")
+    if found is not None and any(chosen.values()):
+        usage("-f, -o, --headers and --no-ack do not go with --exec: the command gets the messages")
+    return found
 
 
 class _Tally:
@@ -229,3 +246,8 @@ def _settle(fab: "Client", tally: _Tally) -> None:
     """The user wants to leave: say what was received, and let the acks reach the hub."""
     click.echo(f"{chr(13)}{tally.summary()}" if sys.stderr.isatty() else tally.summary(), err=True)
     fab.flush(ACKS_S_MIN)
+
+
+def _close_output() -> None:
+    """The reader of our output is gone: what Python still writes when it closes the output goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -16,9 +16,21 @@ from fabric.cli.support.variables import prevailing
 if TYPE_CHECKING:
     from fabric_client import Batch, Message
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 SHAPES: Final = ("text", "json", "ndjson", "raw")
 _ESCAPES: Final = {"\\n": b"\n", "\\t": b"\t", "\\r": b"\r", "\\0": b"\0", "\\\\": b"\\"}
 _TOKEN: Final = re.compile(r"%.|%$|\\.|[^%\\]+|\\$", re.DOTALL)
+
+
+def shape_options(command: F) -> F:
+    """`-f`, `-o` and `--json`: the parameters `template`, `output` and `as_json` of `chosen_shape`."""
+    template = click.option("-f", "--format", "template", help=r"Such as '%s %t %v\n', as in 'fabric sub'.")
+    output = click.option(
+        "-o", "--output", type=click.Choice(SHAPES), help="[default: text on a terminal, else ndjson]"
+    )
+    as_json = click.option("--json", "as_json", is_flag=True, help="Same as -o json.")
+    return template(output(as_json(command)))
 
 
 class Shape(NamedTuple):

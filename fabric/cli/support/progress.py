@@ -1,4 +1,4 @@
-"""Progress of long work on journals and snapshots, on stderr: a bar on a terminal, else a line every few seconds."""
+"""Progress of long work, on stderr: on a terminal it is written over, elsewhere it is a new line every few seconds."""
 
 import sys
 import time
@@ -8,7 +8,8 @@ from typing import Final
 
 import click
 
-PLAIN_EVERY_S: Final = 5.0  # a line of progress this often when stderr is not a terminal
+TERMINAL_EVERY_S: Final = 0.2  # how often a line of progress is written over on a terminal
+PLAIN_EVERY_S: Final = 5.0  # how often a new line of progress is written when stderr is not a terminal
 Progress = Callable[[int, int], None]
 
 no_progress_option = click.option("--no-progress", is_flag=True, help="Say nothing while at work.")
@@ -41,3 +42,29 @@ def _plain_progress(doing: str, unit: str) -> Progress:
             click.echo(f"{doing}: {done:,} of {total:,} {unit}", err=True)
 
     return progress
+
+
+class RateLine:
+    """A count that grows, and its rate: one line that is written over on a terminal, a new line now and then
+    elsewhere; on stderr."""
+
+    def __init__(self, *, is_silent: bool) -> None:
+        self._is_silent = is_silent
+        self._terminal = sys.stderr.isatty()
+        self._begun = time.monotonic()
+        self._every_s = TERMINAL_EVERY_S if self._terminal else PLAIN_EVERY_S
+        self._next = self._begun + self._every_s
+
+    def at(self, count: int) -> None:
+        now = time.monotonic()
+        if self._is_silent or now < self._next:
+            return
+        self._next = now + self._every_s
+        line = f"sent {count:,}  {count / (now - self._begun):,.0f} msg/s"
+        click.echo(f"\r{line}\x1b[K" if self._terminal else line, nl=not self._terminal, err=True)
+
+    def done(self) -> float:
+        """Remove the line; seconds since the beginning."""
+        if self._terminal and not self._is_silent:
+            click.echo("\r\x1b[K", nl=False, err=True)
+        return time.monotonic() - self._begun

@@ -1,7 +1,7 @@
 """Settings of groups and topics as options. A command that takes them gets one map, with the client's own words."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import click
@@ -32,6 +32,7 @@ GROUP: Final[dict[str, Option]] = {
     "jitter": click.option(
         "--jitter",
         type=click.IntRange(min=0, max=100),
+        callback=lambda ctx, param, value: None if value is None else value / 100,
         help="Percent by which a wait is longer or shorter, so that not all come at once.  [10]",
     ),
     "order": click.option(
@@ -77,35 +78,32 @@ TOPIC: Final[dict[str, Option]] = {
     "dedupe_window": click.option("--dedupe-window", type=Duration(), help="That time.  [10m]"),
 }
 # A queue keeps what is not acked, so how long it is kept is no question.
-QUEUE_TOPIC: Final = tuple(name for name in TOPIC if name != "keep")
+QUEUE_TOPIC: Final = {name: option for name, option in TOPIC.items() if name != "keep"}
 
 
 def group_settings(command: F) -> F:
     """The command gets `settings`: those of a group that were given."""
-    return _gathered(command, [(GROUP, tuple(GROUP))])
+    return gathered(command, "settings", GROUP)
 
 
 def topic_settings(command: F) -> F:
-    return _gathered(command, [(TOPIC, tuple(TOPIC))])
+    return gathered(command, "settings", TOPIC)
 
 
 def queue_settings(command: F) -> F:
     """Those of a topic and those of a group."""
-    return _gathered(command, [(TOPIC, QUEUE_TOPIC), (GROUP, tuple(GROUP))])
+    return gathered(command, "settings", {**QUEUE_TOPIC, **GROUP})
 
 
-def _gathered(command: F, choices: Sequence[tuple[dict[str, Option], Sequence[str]]]) -> F:
-    names = [name for _, chosen in choices for name in chosen]
+def gathered(command: F, parameter: str, options: Mapping[str, Option]) -> F:
+    """Add options to a command, which gets the values that were given as one map."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **rest: Any) -> Any:
-        given = {name: rest.pop(name) for name in names}
-        settings = {name: value for name, value in given.items() if value is not None}
-        if "jitter" in settings:
-            settings["jitter"] /= 100
-        return command(*args, settings=settings, **rest)
+        values = {name: rest.pop(name) for name in options}
+        given = {name: value for name, value in values.items() if value is not None}
+        return command(*args, **{parameter: given}, **rest)
 
-    for options, chosen in reversed(choices):
-        for name in reversed(chosen):
-            wrapped = options[name](wrapped)
+    for name in reversed(list(options)):
+        wrapped = options[name](wrapped)
     return wrapped  # type: ignore[return-value]
