@@ -1,4 +1,4 @@
-"""Blocks as they are on disk: found by their key, checked in full, with the holes and the damage between them."""
+"""Blocks on disk: found by their key and checked in full, with the holes and the damage between them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from fabric_protocol.errors import BlockError
 
 
 class Damaged(NamedTuple):
-    """Messages that cannot be read any more."""
+    """Messages that cannot be read: their block is damaged or missing."""
 
     first_seq: int
     last_seq: int
@@ -20,18 +20,18 @@ class Damaged(NamedTuple):
 
 
 def check_block(raw: bytes | memoryview, base_seq: int) -> Block | str:
-    """The block from its row, checked against its checksums and its key; or what is wrong with it."""
+    """The block from its row, checked against its checksums and its key; or a text about the damage."""
     try:
         block = Block(bytes(raw))
         block.verify_stamp()
         block.verify_body()
     except BlockError as error:
         return str(error)
-    return block if block.base_seq == base_seq else f"the block of seq {block.base_seq} is in its place"
+    return block if block.base_seq == base_seq else f"the row of seq {base_seq} holds the block of seq {block.base_seq}"
 
 
 def load_block(txn: Reading, tables: Tables, base_seq: int, last_seq: int) -> Block | Damaged | Hole:
-    """The block that is known to hold base_seq..last_seq, or the hole that took its place."""
+    """The block that holds base_seq..last_seq, or the hole that has replaced it."""
     raw = txn.get(seq_key(base_seq), db=tables.blocks)
     if (raw is None or len(raw) < HEAD_BYTES) and (hole := hole_at(txn.cursor(tables.blocks), base_seq)) is not None:
         return hole
@@ -44,17 +44,17 @@ def load_block(txn: Reading, tables: Tables, base_seq: int, last_seq: int) -> Bl
 
 
 class Found(NamedTuple):
-    """A block as it was found on disk, or the place of one that is missing."""
+    """A block or a hole on disk, or the seqs of a missing block."""
 
     base_seq: int
     last_seq: int
     ts_us: int
     size: int
-    topics: list[bytes] | None  # None: it is damaged, or missing; empty: it is a hole, and nothing is missing
+    topics: list[bytes] | None  # None: damaged or missing; empty: a hole
 
 
 def blocks_from(txn: Reading, tables: Tables, seq: int, stop: int, limit: int = BLOCKS_MAX) -> Iterator[Found]:
-    """The blocks and holes that hold seq..stop-1, checked in full; they leave no gap."""
+    """The blocks and holes that hold seq..stop-1, checked in full, without a gap between them."""
     cursor = txn.cursor(tables.blocks)
     more = seek(cursor, seq)
     if not more:  # the first blocks are missing
@@ -77,7 +77,7 @@ def blocks_from(txn: Reading, tables: Tables, seq: int, stop: int, limit: int = 
             yield Found(base, end, 0, len(raw), None)
         else:
             yield Found(base, block.last_seq, block.ts_us, len(raw), glance(raw)[1])
-            if block.last_seq < end:  # a block is missing after this one
+            if block.last_seq < end:  # the next block is missing
                 yield Found(block.last_seq + 1, end, 0, 0, None)
                 limit -= 1
         limit -= 1

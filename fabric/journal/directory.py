@@ -1,4 +1,4 @@
-"""The journal's directory: where it may be, who may use it, and how a file takes its place in it."""
+"""The journal's directory: its file system, its locks, and the replacement of its data file."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ LOCK_FILE: Final = "hub.lock"
 DIR_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 
-# File systems on which two machines may see one file: LMDB's locks and its shared map do not hold there.
+# Two machines may open one file there: LMDB's locks and its shared map do not work between machines.
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone"}
     | {"fuse.s3fs", "fuse.sshfs", "fuse.vmhgfs-fuse", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4"}
@@ -28,7 +28,7 @@ def has_data(path: Path) -> bool:
 
 
 def make_directory(path: Path) -> None:
-    """Create the journal's directory so that it survives a power cut: a new name is durable once its parent is."""
+    """Create the journal's directory, durably: a new name is on disk after its parent directory was synced."""
     if not path.is_dir():
         try:
             path.mkdir(mode=DIR_MODE, parents=True, exist_ok=True)
@@ -48,10 +48,10 @@ def sync_directory(path: Path) -> None:
 
 
 class LockFile:
-    """An exclusive claim on a journal directory, for as long as the process lives or until `release`.
+    """An exclusive lock on a journal directory, until `release` or the end of the process.
 
-    Two files are locked: `hub.lock`, because it is there before the first journal is made, and the data file itself,
-    because a lock on a file that someone has removed by hand keeps nobody out.
+    Two files are locked: `hub.lock`, which exists before the journal is made, and the data file, because a lock on
+    `hub.lock` excludes no other hub after that file was removed by hand.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -68,12 +68,12 @@ class LockFile:
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def claim_data(self) -> None:
-        """Lock the data file, which exists by now."""
+        """Lock the data file, which must exist."""
         if self._data_fd < 0:
             self._data_fd = self._locked(DATA_FILE, os.O_RDONLY)
 
     def holds_data(self) -> bool:
-        """Whether the data file that was locked is still the one in the directory."""
+        """Whether the locked data file is still in the directory, under its name."""
         held = os.fstat(self._data_fd)
         try:
             there = os.stat(self._directory / DATA_FILE)
@@ -82,7 +82,7 @@ class LockFile:
         return (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino)
 
     def release(self) -> None:
-        # The files stay: removing one would let two processes hold a lock on two files of one name.
+        # The files stay: after a removal, two processes could lock two files of the same name.
         if self._fd >= 0:
             os.ftruncate(self._fd, 0)
             for fd in (self._data_fd, self._fd):
@@ -112,23 +112,26 @@ class LockFile:
 
 
 def require_local(path: Path, mountinfo: str | None = None) -> None:
-    """Refuse a directory on a network file system. Where the kernel does not tell, it is taken as local."""
+    """Refuse a directory on a network file system. A file system of unknown type counts as local."""
+    kind = file_system(path, mountinfo)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise JournalError(
+            f"{path} is on a network file system ({kind}), where a journal can be damaged",
+            "use a local disk; if only one machine ever opens the journal, --allow-network-fs accepts it",
+        )
+
+
+def file_system(path: Path, mountinfo: str | None = None) -> str:
+    """The type of the file system of a path, empty if the kernel does not tell it.
+
+    The last mount at the longest prefix counts.
+    """
+    path, best, kind = path.resolve(), -1, ""
     if mountinfo is None:
         try:
             mountinfo = Path("/proc/self/mountinfo").read_text()
         except OSError:
-            return
-    kind = _file_system(path.resolve(), mountinfo)
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise JournalError(
-            f"{path} is on a network file system ({kind}), where a journal can be damaged",
-            "use a local disk, or force it if only one machine ever opens it",
-        )
-
-
-def _file_system(path: Path, mountinfo: str) -> str:
-    """The type of the file system that holds a path: the last mount at the longest prefix wins."""
-    best, kind = -1, ""
+            return kind
     for line in mountinfo.splitlines():
         fields = line.split(" ")
         mount_point = fields[4].encode().decode("unicode_escape")  # the kernel writes a space as \040
@@ -139,8 +142,8 @@ def _file_system(path: Path, mountinfo: str) -> str:
 
 @contextmanager
 def scratch(path: Path) -> Iterator[Path]:
-    """An empty directory that does not outlive the work, nor the next attempt when this one is killed."""
-    import shutil  # late: it imports all compressors, and a hub with a journal needs none of it
+    """An empty directory, removed after the work; if the process is killed, removed by the next attempt."""
+    import shutil  # late: it imports all compressors, and only a new journal needs it
 
     shutil.rmtree(path, ignore_errors=True)
     make_directory(path)
@@ -151,9 +154,9 @@ def scratch(path: Path) -> Iterator[Path]:
 
 
 def swap(partial: Path, target: Path) -> None:
-    """Let a finished copy take its place: durable first, then one rename, then that durable as well."""
+    """Replace the data file by a finished copy: sync the copy, rename it, sync the directory."""
     with (partial / DATA_FILE).open("rb") as data:
         os.fsync(data.fileno())
     os.replace(partial / DATA_FILE, target / DATA_FILE)
-    (target / "lock.mdb").unlink(missing_ok=True)  # it speaks of readers of the old file
+    (target / "lock.mdb").unlink(missing_ok=True)  # it lists readers of the old file
     sync_directory(target)

@@ -1,4 +1,4 @@
-"""Where a journal ends: its last seq and time, and the chunk that is not summed up yet."""
+"""The end of a journal: its last seq and time, and the open chunk, which has no summary yet."""
 
 from contextlib import suppress
 from typing import NamedTuple
@@ -14,12 +14,12 @@ from fabric_protocol.errors import BlockError
 
 class End(NamedTuple):
     open_chunk: OpenChunk
-    filled: list[OpenChunk]  # chunks that turned out to be full: their summary was lost
+    filled: list[OpenChunk]  # full chunks without a summary: it was lost
     last_ts_us: int
 
 
 def find_end(txn: Reading, tables: Tables) -> End:
-    """The last time, and the open chunk, rebuilt from its blocks."""
+    """The time of the last block, and the open chunk, rebuilt from its blocks."""
     blocks = txn.cursor(tables.blocks)
     if not blocks.last():
         return End(OpenChunk(1), [], 0)
@@ -28,7 +28,7 @@ def find_end(txn: Reading, tables: Tables) -> End:
     except BlockError as error:
         raise JournalDamaged(f"the last block of the journal is damaged: {error}", RESTORE_HINT) from error
     if base_seq != key_seq(blocks.key()):
-        raise JournalDamaged("the last block of the journal is not in its place", RESTORE_HINT)
+        raise JournalDamaged("the last row of the journal holds the block of another seq", RESTORE_HINT)
     filled, chunk = [], OpenChunk(_open_seq(txn, tables))
     for found in blocks_from(txn, tables, chunk.first_seq, last_seq + 1, limit=SEQ_MAX):
         if found.topics == [] and not chunk.entries:  # a hole needs no summary
@@ -43,7 +43,7 @@ def find_end(txn: Reading, tables: Tables) -> End:
 
 
 def _open_seq(txn: Reading, tables: Tables) -> int:
-    """The seq after the last good summary: from there on, blocks are not summed up."""
+    """The seq after the last good summary: the blocks from there on belong to no closed chunk."""
     for key, row in txn.cursor(tables.chunks).iterprev():
         with suppress(JournalDamaged):
             return Chunk.decode(key, row).last_seq + 1

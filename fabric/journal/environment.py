@@ -1,7 +1,7 @@
-"""The LMDB environment: how it is opened, who may open it, and what its errors mean.
+"""The LMDB environment: opens it, opens its tables, and turns LMDB's errors into errors of the journal.
 
-The settings that decide about durability are written here, once, and are not options: every commit is synced, and
-the map is never written to directly. (Without sync a power cut does not only lose the tail, it corrupts the file.)
+The settings for durability are constants, not options: every commit is synced, and the map is never written to
+directly. Without sync, a power cut loses more than the tail: it corrupts the file.
 """
 
 from collections.abc import Iterator
@@ -23,15 +23,17 @@ from fabric.journal.rows import (
     encode_format,
     encode_meta,
     key_seq,
+    pack,
+    seal,
     seq_key,
 )
 
-MAP_BYTES: Final = 1 << 40  # set once and huge: address space is free, and the disk must fill before the map does
-READERS_MAX: Final = 1024  # slots in lock.mdb; the hub needs two, the rest is for copies and the command line
+MAP_BYTES: Final = 1 << 40  # address space is free, and the disk fills before the map does
+READERS_MAX: Final = 1024  # slots in lock.mdb: two for the hub, the others for backups, snapshots and commands
 RESTORE_HINT: Final = "restore a backup with 'fabric journal restore'"
-_SPARE_READERS: Final = 4  # read transactions kept for reuse, so that beginning one costs a microsecond
+_SPARE_READERS: Final = 4  # read transactions kept for reuse: to begin one then costs a microsecond
 
-# A reading transaction lends its bytes; a writing one is asked for little and copies them.
+# A read transaction returns views of its pages; a write transaction reads little, and returns copies.
 Reading: TypeAlias = "lmdb.Transaction[memoryview]"
 Writing: TypeAlias = "lmdb.Transaction[bytes]"
 Cursor: TypeAlias = "lmdb.Cursor[memoryview] | lmdb.Cursor[bytes]"
@@ -56,29 +58,29 @@ _FORMAT_1: Final = (b"meta", b"blocks", b"chunks", b"groups", b"producers")
 
 
 def open_environment(path: Path, *, map_bytes: int = MAP_BYTES, readonly: bool = False) -> lmdb.Environment:
-    """Open the environment. The caller holds the lock file, or opens it read-only."""
+    """Open the environment. The caller holds the lock file, or opens the environment read-only."""
     with lmdb_errors(f"cannot open the journal in {path}"):
         return lmdb.open(
             str(path),
             map_size=map_bytes,
             sync=True,  # every commit is on disk when it returns
-            metasync=True,  # and so is the page that makes it count
-            writemap=False,  # with it a full disk is SIGBUS, and a stray pointer reaches the file
+            metasync=True,  # and so is the page that makes the commit valid
+            writemap=False,  # with a writable map, a full disk is SIGBUS and a stray pointer damages the file
             map_async=False,
-            meminit=True,  # or what lies around in this process's memory, keys too, ends up in the file's gaps
-            readahead=True,  # a cold reader who catches up is several times faster; single blocks cost the same
+            meminit=True,  # otherwise bytes of this process's memory, keys too, get into the gaps of the file
+            readahead=True,  # catching up from a cold disk is several times faster; single blocks cost the same
             readonly=readonly,
             create=False,
             mode=FILE_MODE,
             max_readers=READERS_MAX,
             max_spare_txns=_SPARE_READERS,
             max_dbs=len(Tables._fields),
-            lib_version=0,  # LMDB 0.9's file format; 1.0's is another one and the two do not read each other
+            lib_version=0,  # the file format of LMDB 0.9; that of 1.0 is another
         )
 
 
 def create_environment(path: Path, meta: Meta) -> None:
-    """Make a new journal. It comes to be whole or not at all, whenever the power goes."""
+    """Make a new journal. After a power cut there is a whole journal or none."""
     with scratch(path / "creating") as partial, lmdb_errors(f"cannot create a journal in {path}"):
         with closing(open_environment(partial)) as environment:
             tables = open_tables(environment, create=True)
@@ -91,8 +93,8 @@ def create_environment(path: Path, meta: Meta) -> None:
 def open_tables(environment: lmdb.Environment, *, create: bool = False, upgrade: bool = False) -> Tables:
     """Open the tables of a journal whose format this program knows.
 
-    With `create`, they are made first; with `upgrade`, those that an older format did not have, and the journal is of
-    this format from then on. Without either, tables that are not there are None: use `existing`.
+    `create` makes the tables first. `upgrade` makes the tables that an older format does not have, and sets the
+    journal's format to this one. Without either, a missing table is None: use `existing`.
     """
     names = [name.encode() for name in Tables._fields]
     with lmdb_errors("cannot open the journal's tables"):
@@ -104,6 +106,11 @@ def open_tables(environment: lmdb.Environment, *, create: bool = False, upgrade:
         if upgrade or version >= FORMAT:
             return Tables(*(environment.open_db(name, create=False) for name in names))
         return Tables(*(_open_if_there(environment, name) for name in names))
+
+
+def put_row(txn: Writing, table: "lmdb._Database", key: bytes, values: list[object]) -> None:
+    """Write a row of packed values, with its checksum."""
+    txn.put(key, seal(key, pack(values)), db=table)
 
 
 def put_meta(txn: "Reading | Writing", tables: Tables, meta: Meta) -> None:
@@ -119,12 +126,12 @@ def read_meta(txn: "Reading | Writing", tables: Tables) -> Meta:
 
 
 def existing(tables: Tables) -> "dict[str, lmdb._Database]":
-    """The tables that a journal has, by name; one of an older format that was opened to be read lacks some."""
+    """The tables that a journal has, by name. A journal of an older format that is only read lacks some."""
     return {name: table for name, table in zip(Tables._fields, tables, strict=True) if table is not None}
 
 
 def _make_tables(environment: lmdb.Environment, names: list[bytes], *, upgrade: bool = False) -> None:
-    with environment.begin(write=True) as txn:  # one transaction: all tables come to be, or none
+    with environment.begin(write=True) as txn:  # one transaction: all tables are made, or none
         tables = [environment.open_db(name, txn) for name in names]
         if upgrade:
             txn.put(FORMAT_KEY, encode_format(), db=tables[Tables._fields.index("meta")])
@@ -136,7 +143,7 @@ def _open_if_there(environment: lmdb.Environment, name: bytes) -> "lmdb._Databas
     except lmdb.NotFoundError:
         if name in _FORMAT_1:
             raise
-        return None  # type: ignore[return-value]  # or every use would have to ask what only old journals need
+        return None  # type: ignore[return-value]  # otherwise every use would check for None, for old journals only
 
 
 def _known_format(environment: lmdb.Environment) -> int:
@@ -153,29 +160,29 @@ def _known_format(environment: lmdb.Environment) -> int:
 
 
 def seek(cursor: Cursor, seq: int) -> bool:
-    """Move to the last row whose key is not above seq; false when there is none."""
+    """Move to the last row whose key is not above seq; False when there is no such row."""
     if not cursor.set_range(seq_key(seq)):
         return cursor.last()
     return key_seq(cursor.key()) == seq or cursor.prev()
 
 
 def append_row(txn: Writing, key: bytes | memoryview, row: bytes | memoryview, table: "lmdb._Database") -> None:
-    """Write a row behind all others of its table. LMDB does not raise when there is one at or above the key."""
+    """Write a row at the end of its table. LMDB returns False, and does not raise, if a row is at or above the key."""
     if not txn.put(key, row, append=True, db=table):
-        raise foreign_writer(f"row {bytes(key).hex()} does not follow the last one")
+        raise foreign_writer(f"row {bytes(key).hex()} does not follow the last row")
 
 
 def foreign_writer(finding: str) -> JournalError:
-    """The journal is not as its only writer has left it."""
+    """The error for a journal that has changed since its only writer wrote last."""
     return JournalError(
         f"another process has written to this journal ({finding})",
-        "make sure that one hub alone uses the directory, then check it with 'fabric journal verify'",
+        "make sure that only one hub uses the directory, then check it with 'fabric journal verify'",
     )
 
 
 @contextmanager
 def lmdb_errors(doing: str) -> Iterator[None]:
-    """Turn whatever LMDB raises into the journal's own errors."""
+    """Turn errors of LMDB into errors of the journal."""
     try:
         yield
     except lmdb.Error as error:

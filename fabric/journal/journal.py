@@ -1,8 +1,8 @@
 """The journal: a turn's records become one synced transaction, and a restart begins by reading them back.
 
-One thread, the journal thread, calls `commit` and `trim_step`; `pressure`, `stats` and any number of Readers may be
-used from others. The journal fails once: after an error of commit nothing is accepted any more, because nobody knows
-what the disk has kept. The hub exits, and the next start reads what is really there.
+The journal thread calls `commit` and `trim_step`; other threads may call `pressure` and `stats`, and each may have a
+Reader. After an error of `commit` the journal accepts nothing more, because what the disk has kept is not known. The
+hub exits, and the next start reads what is there.
 """
 
 import os
@@ -32,14 +32,14 @@ from fabric.journal.environment import (
     read_meta,
 )
 from fabric.journal.limits import Gauge, Limits
-from fabric.journal.page_release import Residence
+from fabric.journal.page_release import PageRelease
 from fabric.journal.pins import Pins
 from fabric.journal.reader import Reader
 from fabric.journal.retention import Retention
 from fabric.journal.rows import SEQ_MAX, Meta, seq_key
 from fabric.journal.tables import state
 from fabric.journal.tables.chunks import Chunk, OpenChunk
-from fabric.journal.tables.holes import dig
+from fabric.journal.tables.holes import make_holes
 from fabric.journal.tables.state import put_state
 from fabric.journal.tools.stats import Stats, collect
 from fabric.journal.tools.verify import Finding, verify_in_child
@@ -60,14 +60,13 @@ from fabric_protocol.block import glance
 
 __all__ = ["Journal", "Limits", "Restored"]
 
-# What a row maps in two tables that grow everywhere, not at the end: the kernel maps the neighbours of a page with it.
+# Counted for a row of the two tables that grow at any place: the kernel maps the neighbours of a page with it.
 SCATTERED_BYTES: Final = 32 << 10
-_READER_CHECK_S: Final = 10.0
 _NO_LIMITS: Final = Limits()
 
 
 class Restored(NamedTuple):
-    """What a restart begins with."""
+    """The state in the journal, with which a hub starts."""
 
     first_seq: int
     last_seq: int
@@ -78,11 +77,11 @@ class Restored(NamedTuple):
     topics: tuple[SaveTopic, ...]
     settings: tuple[SaveSetting, ...]
     was_clean: bool
-    findings: tuple[Finding, ...]  # damage in the tail; worth a line in the log
+    findings: tuple[Finding, ...]  # damage in the tail, for the log
 
 
 class Journal:
-    """An open journal. `environment`, `tables`, `mapping`, `open_chunk` and `writing` are for this room only."""
+    """An open journal. `environment`, `tables`, `mapping`, `open_chunk` and `writing` are for this package only."""
 
     def __init__(
         self, path: Path, limits: Limits, map_bytes: int, lock: LockFile, findings: tuple[Finding, ...]
@@ -93,7 +92,7 @@ class Journal:
         self._pid = os.getpid()
         self._failed = ""
         self._is_open = True
-        self.mapping = threading.Lock()  # held while a reader reads, and while the map grows under it
+        self.mapping = threading.Lock()  # held while a reader reads, and while the map grows
         self.environment = open_environment(path, map_bytes=map_bytes)
         try:
             self.tables = open_tables(self.environment, upgrade=True)
@@ -102,16 +101,15 @@ class Journal:
             raise
         self._retention = Retention(self.tables, limits)
         self.may_trim_more = False  # the latest step of retention has removed blocks
-        self.hold_seq = SEQ_MAX  # retention of the whole journal stops here; set by whoever counts what it removes
+        self.hold_seq = SEQ_MAX  # retention of the whole journal stops below this seq; set by the hub
         self._pins = Pins(path)
-        self.residence = Residence(path / DATA_FILE)
+        self.page_release = PageRelease(path / DATA_FILE)
         self._gauge = Gauge(path, self.environment, self.tables, limits, self.mapping)
-        self._checked_readers_s = 0.0
         self.open_chunk = OpenChunk(1)
         self._last_ts_us = 0
         self._writer = Writer(self.environment, self.mapping)
         self.writing = self._writer.transaction
-        self._meta: Meta  # this and the next are set when it begins
+        self._meta: Meta  # this and the next are set by `_begin`
         self._was_clean: bool
 
     @classmethod
@@ -124,7 +122,7 @@ class Journal:
         allow_network_fs: bool = False,
         _map_bytes: int = MAP_BYTES,
     ) -> "Journal":
-        """Open the journal in a directory, alone: a second opener, here or elsewhere, is refused."""
+        """Open the journal in a directory. A second hub on the same directory is refused."""
         path = Path(path)
         if not create and not has_data(path):
             raise JournalError(f"there is no journal in {path}", "check the path")
@@ -134,7 +132,7 @@ class Journal:
         lock = LockFile(path)
         try:
             findings: tuple[Finding, ...] = ()
-            if has_data(path):  # asked under the lock: a journal that was made meanwhile must not be replaced
+            if has_data(path):  # under the lock: a journal that another hub has just made must not be replaced
                 findings = verify_in_child(path, tail_only=True).findings
             else:
                 create_environment(path, Meta(uuid.uuid4().bytes, 1, time.time_ns() // 1000, True, 1, 0))
@@ -160,7 +158,7 @@ class Journal:
         return self._meta.epoch
 
     def load(self) -> Restored:
-        """What a hub needs to go on where the last one stopped."""
+        """The state with which a hub goes on where the last hub stopped."""
         self.require_usable()
         with lmdb_errors("cannot load the journal"), self.environment.begin(buffers=True) as txn:
             groups = tuple(records.decode_group(key, row) for key, row in txn.cursor(self.tables.groups))
@@ -183,12 +181,12 @@ class Journal:
 
     @property
     def first_seq(self) -> int:
-        """What lies below was removed by retention."""
+        """Messages below this seq were removed by retention."""
         return max(self._meta.first_seq, self._meta.floor)
 
     @property
     def first_block_seq(self) -> int:
-        """Where the first block begins that is on disk; some of its messages may lie below `first_seq`."""
+        """The first seq of the first block on disk; some messages of this block may lie below `first_seq`."""
         return self._meta.first_seq
 
     @property
@@ -198,37 +196,37 @@ class Journal:
     def commit(self, turn: Sequence[Record]) -> None:
         """Write a turn's records in one transaction; when this returns they are on disk.
 
-        A JournalError is final: nothing may be confirmed after it, and the process should end. Any other exception is a
-        fault of the program: records that cannot be encoded, for instance. Nothing of the turn is on disk then, and the
-        journal is as it was.
+        After a JournalError nothing may be confirmed, and the process should end. Any other exception is a fault of
+        the program, such as a record that cannot be encoded. Nothing of the turn is on disk then, and the journal is
+        unchanged.
         """
         self.require_usable()
         try:
             try:
                 filled, chunk = self._write(turn)
             except lmdb.MapFullError:
-                # Not an error of the disk: the transaction was given up whole, and with a larger map it is written
-                # like any other. Waiting for deletes would be a dead end, because they need room as well.
+                # No error of the disk: LMDB has dropped the transaction, and a larger map holds it. Deleting rows
+                # instead would need room in the map as well.
                 self._writer.grow(sum(len(r.block) for r in turn if isinstance(r, Append | SaveSchedule)))
                 filled, chunk = self._write(turn)
         except (lmdb.Error, JournalError) as error:
             raise self._fail("cannot write to the journal", error) from error
-        self._require_in_place()  # before anything is confirmed: what is in a removed file is on no disk
+        self._require_in_place()  # before anything is confirmed: a removed file is lost
         for full in filled:
             full.publish()
         chunk.publish()
         self.open_chunk = chunk
 
     def trim_step(self, now_us: int) -> int | None:
-        """One small transaction of retention, when it is due; the new first seq when messages were removed."""
+        """Remove messages in one small transaction, if retention is due; returns the new first seq, or None."""
         self.require_usable()
-        self._check_readers()
+        self._writer.check_readers()
         self._require_in_place()
         chunk = self.open_chunk
         try:
             used = self._gauge.used_bytes()
             meta, hold_seq = self._meta, min(self.hold_seq, self._pins.lowest(now_us))
-            last_seq = chunk.last_seq - meta.removed  # as if there were no holes
+            last_seq = chunk.last_seq - meta.removed  # counted without the holes
             self.may_trim_more = self._retention.is_due(
                 self.environment, now_us, last_seq, chunk.last_seq, used, hold_seq
             )
@@ -248,7 +246,7 @@ class Journal:
         return self.first_seq if step.blocks else None
 
     def _raise_floor(self, floor: int, hold_seq: int) -> int | None:
-        """Leave out the part of the first block that is beyond the limits; its bytes go with the rest of the block."""
+        """Hide the messages of the first block that are beyond the limits; their bytes go with the block."""
         if floor > hold_seq:
             self._retention.wanted = max(self._retention.wanted, floor)
         floor = min(floor, hold_seq)
@@ -262,18 +260,18 @@ class Journal:
 
     @property
     def trim_wanted(self) -> int:
-        """Up to where retention would remove messages if `hold_seq` let it; 0 when it is not held back by that."""
+        """The seq below which retention would remove messages but for `hold_seq`; 0: it holds nothing back."""
         wanted = min(self._retention.wanted, self._pins.seq)
         return wanted if wanted > self.first_seq else 0
 
     def rest(self) -> None:
-        """To be called by the journal thread when it has had nothing to do for a while."""
+        """Release memory. Called by the journal thread when it was idle for a while."""
         self.require_usable()
         self._require_in_place()
-        self.residence.rest()
+        self.page_release.rest()
 
     def pressure(self) -> str | None:
-        """Why publishes must be refused for now, or None. Acks need not be."""
+        """The reason to refuse publishes now, or None. Acks are accepted all the same."""
         self.require_usable()
         with lmdb_errors("cannot read the journal"):
             return self._gauge.pressure()
@@ -288,7 +286,7 @@ class Journal:
             return collect(self.path, self.environment, self.tables)
 
     def close(self) -> None:
-        """Mark the journal as closed in good order and let it go. Readers must have stopped."""
+        """Mark the journal as closed cleanly, and release it. Readers must have stopped."""
         self.require_same_process()
         if not self._is_open:
             return
@@ -311,16 +309,16 @@ class Journal:
         if self._failed:
             raise JournalError(f"the journal has failed before: {self._failed}", "restart the hub")
         if not self._is_open:
-            raise JournalError("the journal is closed")
+            raise JournalError("the journal is closed", "open it again")
 
     # Writing.
 
     def _write(self, turn: Sequence[Record]) -> tuple[list[OpenChunk], OpenChunk]:
-        """One transaction. Returns the chunks it filled and the one now open, none of it published yet."""
+        """Write a turn. Returns the chunks that are full now and the open chunk, none of them published yet."""
         chunk, filled = self.open_chunk, []
         last_seq, last_ts_us, written = chunk.last_seq, self._last_ts_us, 0
         blocks, meta, removed, scattered = self.tables.blocks, self._meta, 0, 0
-        chunk.roll_back()  # what an earlier attempt has left
+        chunk.roll_back()  # entries of an attempt that failed
         with self.writing() as txn:
             for record in turn:
                 if type(record) is Append:
@@ -336,7 +334,7 @@ class Journal:
                         filled.append(chunk)
                         chunk = OpenChunk(last_seq + 1)
                 elif type(record) is Discard:
-                    removed += dig(txn, self.tables, record.bases)
+                    removed += make_holes(txn, self.tables, record.bases)
                 else:
                     put_state(txn, self.tables, record)
                     if type(record) is SaveProducer:
@@ -351,10 +349,10 @@ class Journal:
                 put_meta(txn, self.tables, meta)
         if removed:
             self._meta = meta
-            self._retention.dug()
+            self._retention.holes_made()
         self._last_ts_us = last_ts_us
         self._gauge.wrote(written)
-        self.residence.touched(written + scattered)
+        self.page_release.touched(written + scattered)
         return filled, chunk
 
     def _fail(self, doing: str, error: lmdb.Error | JournalError) -> JournalError:
@@ -372,17 +370,10 @@ class Journal:
                 ),
             )
 
-    def _check_readers(self) -> None:
-        """Free the slots of readers that were killed; each would keep old pages from being used again."""
-        now_s = time.monotonic()
-        if now_s - self._checked_readers_s >= _READER_CHECK_S:
-            self._checked_readers_s = now_s
-            self.environment.reader_check()
-
     # Opening.
 
     def _begin(self) -> None:
-        """Find out who this journal is and where it ends, and mark it as open."""
+        """Read the meta row, find the end of the journal, and mark the journal as open."""
         self.environment.reader_check()
         with self.environment.begin(buffers=True) as txn:
             meta = read_meta(txn, self.tables)

@@ -1,7 +1,7 @@
-"""How much the journal may hold, and whether there is room for more.
+"""Limits of the journal, and whether there is room for more.
 
-Publishes are refused long before the disk or the map is full, because then even deleting fails: LMDB writes new pages
-to free old ones. Acks go on until the end; they are small and they are what makes room.
+Publishes are refused long before the disk or the map is full: on a full disk even deleting fails, because LMDB writes
+new pages to free old ones. Acks are always accepted: they are small, and they let retention make room.
 """
 
 import os
@@ -18,7 +18,7 @@ from fabric.journal.environment import Reading, Tables, existing
 DISK_FLOOR_SHARE: Final = 0.05  # refuse publishes when less than this share of the volume is free,
 DISK_FLOOR_BYTES: Final = 1 << 30  # or less than this, whichever is more
 MAP_SHARE: Final = 0.8  # or when the data fills this share of the map
-_POLL_S: Final = 1.0  # statvfs is a system call; in between, what was written is counted
+_POLL_S: Final = 1.0  # between two polls the written bytes are counted: statvfs is a system call
 
 
 class Limits(NamedTuple):
@@ -28,17 +28,17 @@ class Limits(NamedTuple):
     max_age_s: float = 0  # retention: older messages are removed,
     max_bytes: int = 0  # or the oldest, while there is more data than this,
     max_messages: int = 0  # or while there are more messages than this
-    disk_floor_bytes: int | None = None  # None: as the constants above say
+    disk_floor_bytes: int | None = None  # None: by the constants above
 
 
 class Gauge:
-    """Measures what is used and what is free, rarely, and estimates in between."""
+    """Measures used and free bytes once a second, and estimates them in between."""
 
     def __init__(
         self, path: Path, environment: lmdb.Environment, tables: Tables, limits: Limits, mapping: threading.Lock
     ) -> None:
         self._path = path
-        self._mapping = mapping  # held so that the map does not grow meanwhile
+        self._mapping = mapping  # held so that the map does not grow while it is read
         self._environment = environment
         self._tables = tables
         self._limits = limits
@@ -50,7 +50,7 @@ class Gauge:
         self._written += size
 
     def used_bytes(self) -> int:
-        """Bytes of all pages that hold data, by the last poll and what was written since."""
+        """Bytes of all pages that hold data: those of the last poll, and the bytes written since."""
         self._poll()
         return self._used + self._written
 
@@ -70,16 +70,16 @@ class Gauge:
         if self._limits.disk_floor_bytes is not None:
             self._disk_floor = self._limits.disk_floor_bytes
         self._map = self._environment.info()["map_size"]
-        self._polled_s = time.monotonic()  # last: another thread that finds it fresh uses all of the above
+        self._polled_s = time.monotonic()  # last: another thread that finds a fresh time uses the values above
 
     def pressure(self) -> str | None:
-        """Why publishes must be refused, or None."""
+        """The reason to refuse publishes, or None."""
         used, quota = self.used_bytes(), self._limits.quota_bytes
         if quota and used > quota:
             return f"the journal holds {used} bytes and its quota is {quota}"
         free = self._disk_free - self._written
         if free < self._disk_floor:
-            return f"the disk has {free} bytes free and the journal leaves {self._disk_floor} untouched"
+            return f"the disk has {free} bytes free, and the journal keeps {self._disk_floor} bytes free"
         if used > MAP_SHARE * self._map:
             return f"the journal fills {used} bytes of a map of {self._map}"
         return None
@@ -91,9 +91,9 @@ class Gauge:
 
 def used_bytes(txn: Reading, tables: Tables) -> int:
     """Bytes of the pages that hold data; free pages, which LMDB uses again, are not counted."""
-    pages, page_bytes = 0, 0
-    for table in existing(tables).values():
-        stat = txn.stat(table)
-        pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-        page_bytes = stat["psize"]
-    return pages * page_bytes
+    return sum(table_bytes(txn, table) for table in existing(tables).values())
+
+
+def table_bytes(txn: Reading, table: "lmdb._Database") -> int:
+    stat = txn.stat(table)
+    return int((stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"])

@@ -1,8 +1,8 @@
-"""Keeps the hub small: gives back the pages of the data file that reading and writing have mapped.
+"""Releases the mapped pages of the data file, so that the hub's resident memory stays small.
 
-LMDB reads through a memory map, and every page that was ever looked at stays in the process's resident size although
-it is only the system's file cache, seen from here. A hub with a long backlog would look like a hub that leaks, and a
-memory limit would kill it. Letting go of the pages costs nothing but a soft fault for those that are read again.
+LMDB reads through a memory map. Each page that was read counts as resident memory of the process, although it is file
+cache that the kernel can take back. A hub with a long backlog would look like a leak, and a memory limit would kill
+it. A released page that is read again costs a soft page fault.
 """
 
 import ctypes
@@ -15,19 +15,19 @@ _MADV_DONTNEED: Final = 4
 _MAPS: Final = Path("/proc/self/maps")
 
 
-class Residence:
+class PageRelease:
     def __init__(self, data_file: Path) -> None:
         self._name = os.fsencode(data_file.resolve())
         self._touched = 0
         self._rested = True
         libc = ctypes.CDLL(None, use_errno=True)
-        self._malloc_trim = getattr(libc, "malloc_trim", None)  # glibc has it, others may not
+        self._malloc_trim = getattr(libc, "malloc_trim", None)  # in glibc; other C libraries may lack it
         self._madvise = getattr(libc, "madvise", None) if _MAPS.exists() else None
         if self._madvise is not None:
             self._madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
     def touched(self, size: int) -> None:
-        """So many bytes of the file were read or written. Called by two threads; a lost count does no harm."""
+        """Count bytes of the file that were read or written. Called by two threads; a lost count does no harm."""
         self._touched += size
         self._rested = False
         if self._touched >= RELEASE_EVERY_BYTES:
@@ -35,7 +35,7 @@ class Residence:
             self.release()
 
     def rest(self) -> None:
-        """Nothing was asked for a while: give back also what the allocator keeps of past transactions and blocks."""
+        """Release the pages, and memory that the allocator keeps. Called when the journal was idle for a while."""
         if not self._rested:
             self._rested = True
             self.release()
@@ -43,12 +43,12 @@ class Residence:
                 self._malloc_trim(0)
 
     def release(self) -> None:
-        """Unmap what is resident. The map is read-only and shared, so nothing is lost and readers go on unharmed."""
+        """Release all resident pages. The map is read-only and shared: nothing is lost, and readers go on."""
         if self._madvise is None:
             return
         try:
             maps = _MAPS.read_bytes()
-        except OSError:  # no descriptor is free; the pages are given back the next time
+        except OSError:  # no descriptor is free; the pages are released the next time
             return
         for line in maps.splitlines():
             if line.endswith(self._name):

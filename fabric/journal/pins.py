@@ -1,11 +1,10 @@
-"""Pins: readers from outside, such as a Spark query, keep the journal from removing what they have not read yet.
+"""Pins: an outside reader, such as a Spark query, keeps the journal from removing messages that it has not read yet.
 
-A pin is a file `pins/<name>.json` in the journal's directory, {"seq": n, "until_us": t}: what lies at or above that seq
-stays until that time. It ends by itself, so that a reader that never comes back does not fill the disk. Retention of
-the whole journal honours pins; limits of single topics do not, because they say what a topic is.
+A pin is a file `pins/<name>.json` in the journal's directory, {"seq": n, "until_us": t}: messages at or above that seq
+stay until that time. A pin ends at its time, so that a reader that never comes back does not fill the disk. Retention
+of the whole journal obeys pins; limits of single topics do not.
 
-Whoever may write to the directory may pin, and the hub only reads: a file that it cannot make sense of counts for
-nothing.
+Any program that may write to the directory may pin. The hub only reads the files, and ignores a file that is no pin.
 """
 
 import errno
@@ -20,14 +19,14 @@ from fabric.journal.directory import DIR_MODE, FILE_MODE
 from fabric.journal.rows import SEQ_MAX
 
 PINS_DIR: Final = "pins"
-PINS_MAX: Final = 1000  # more are not looked at
-LOOK_US: Final = 1_000_000  # how long the hub believes what it saw last
+PINS_MAX: Final = 1000  # more are ignored
+LOOK_US: Final = 1_000_000  # how long a look at the files counts
 NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 _FILE_BYTES_MAX: Final = 4096
 
 
 def set_pin(journal: str | os.PathLike[str], name: str, seq: int, until_us: int) -> None:
-    """Pin all from `seq` on until a time, in place of what the pin said before."""
+    """Pin all messages from `seq` on until a time. Replaces the pin of the same name."""
     folder = Path(journal) / PINS_DIR
     target = folder / f"{name}.json"
     fresh = folder / f".{name}.{os.getpid()}"
@@ -48,7 +47,7 @@ def drop_pin(journal: str | os.PathLike[str], name: str) -> None:
 
 
 def pinned(journal: str | os.PathLike[str], now_us: int) -> int:
-    """The lowest seq that is pinned; SEQ_MAX when none is. Raises OSError when the process has no descriptor left."""
+    """The lowest pinned seq; SEQ_MAX without a pin. Raises OSError when the process has no free descriptor."""
     lowest = SEQ_MAX
     try:
         with os.scandir(Path(journal) / PINS_DIR) as entries:
@@ -88,6 +87,6 @@ class Pins:
     def lowest(self, now_us: int) -> int:
         if not 0 <= now_us - self._looked_us < LOOK_US:
             self._looked_us = now_us
-            with suppress(OSError):  # no descriptor is free: what was pinned before still is
+            with suppress(OSError):  # no descriptor is free: the last known pins count
                 self.seq = pinned(self._journal, now_us)
         return self.seq

@@ -1,10 +1,10 @@
-"""Reading the journal while it is being written: one Reader for each thread that reads.
+"""Reads the journal while it is written. Each thread that reads has a Reader of its own.
 
-Every call is one short read transaction, ended before it returns; bytes are copied out. How far the open chunk goes is
-noted before the transaction begins: blocks are committed first and published in memory second, so whatever the memory
-spoke of then, the transaction can see. Where the journal begins is asked within the transaction: that is published
-before blocks are removed, so whatever lies above it must be there. Blocks are given whole, also one that begins before
-the journal's first seq does; positions are never below that seq.
+Every call is one short read transaction that ends before the call returns; bytes are copied out. The end of the open
+chunk is read before the transaction begins: blocks are committed first and published in memory second, so the
+transaction sees every published block. The first seq is read within the transaction: it is published before blocks are
+removed, so every block above it is there. Blocks are returned whole, also a block that begins below the journal's first
+seq; positions are never below that seq.
 """
 
 from collections import OrderedDict
@@ -29,14 +29,14 @@ from fabric_protocol.errors import BlockError
 if TYPE_CHECKING:
     from fabric.journal.journal import Journal
 
-# What one call of next_block may look at, so that the router thread is back within a millisecond or two.
+# Bounds for one call of next_block, so that it takes the router thread a millisecond or two.
 _TOPICS_PER_CALL: Final = 4096
 _CHUNKS_PER_CALL: Final = 64
 _OPEN_BLOCKS_PER_CALL: Final = 64
-# What a reader remembers between calls.
+# Bounds for what a reader caches between calls.
 _CACHED_TOPICS: Final = 50_000
 _CACHED_MASKS: Final = 1024
-LATEST_KEYS_MAX: Final = 100_000  # what latest_per_key remembers at most, some 20 MB
+LATEST_KEYS_MAX: Final = 100_000  # keys that latest_per_key remembers, some 20 MB
 
 
 class Reader:
@@ -49,20 +49,20 @@ class Reader:
         self._cached_topics = 0
         self._masks: OrderedDict[tuple[int, int, Wanted, int], int] = OrderedDict()
         self.events = EventReader(self._transaction, journal.tables)
-        self.schedules = ScheduleReader(self._transaction, journal.tables, journal.residence)
+        self.schedules = ScheduleReader(self._transaction, journal.tables, journal.page_release)
 
     @property
     def begins_at(self) -> int:
-        """Where the first block begins that is on disk. The journal thread moves it."""
+        """The first seq of the first block on disk. The journal thread moves it."""
         return self._journal.first_block_seq
 
     def next_ids(self, number: int) -> tuple[int, bytes] | None:
-        """The first row of the index of idempotency keys at or after a number; an empty one when it is damaged."""
+        """The first row of the index of idempotency keys at or after a number; empty bytes when the row is damaged."""
         with self._transaction() as txn:
             return next_ids(txn, self._tables, number)
 
     def next_event(self) -> int:
-        """The number that the next delivery event gets."""
+        """The number of the next delivery event."""
         return self.events.next_number()
 
     def block_at(self, seq: int) -> Block | Damaged | None:
@@ -93,8 +93,8 @@ class Reader:
     def next_block(self, seq: int, wanted: Wanted) -> tuple[Block | Damaged | None, int]:
         """The first block at or after seq that holds a wanted topic, and the seq at which to go on.
 
-        None with a seq means: nothing up to there, whether because there is no more or because this call has done
-        its share. `wanted` must always answer the same for the same topic, because the answer is remembered.
+        None with a seq: no wanted block below that seq. The journal ends there, or the call has reached its bounds.
+        `wanted` must always answer the same for the same topic, because the answer is cached.
         """
         open_chunk = self._journal.open_chunk
         committed = open_chunk.committed
@@ -121,7 +121,7 @@ class Reader:
     def seek_time(self, ts_us: int) -> int:
         """The first seq that was accepted at or after a time; last_seq + 1 when there is none.
 
-        Times never decrease, so this is a binary search over blocks: low..high-1 are the seqs still in question.
+        Times never decrease, so this is a binary search over blocks; low..high-1 are the seqs not decided yet.
         """
         high = self._journal.open_chunk.last_seq + 1
         with self._transaction() as txn:
@@ -130,7 +130,7 @@ class Reader:
             while low < high:
                 middle = (low + high) // 2
                 found = self._readable(cursor, middle, low)
-                if found is None:  # all from low to the middle is damaged: go on above it
+                if found is None:  # all blocks from low to the middle are damaged
                     low = middle + 1
                 elif found.ts_us < ts_us:
                     low = found.last_seq + 1
@@ -139,7 +139,7 @@ class Reader:
         return low
 
     def last_match(self, wanted: Wanted, before: int | None = None) -> int | None:
-        """The seq of the last message with a wanted topic; of those whose block begins before a seq, when given."""
+        """The seq of the last message with a wanted topic, in blocks that begin before a seq if one is given."""
         for block in self.backwards(wanted, SEQ_MAX if before is None else before):
             if (seq := _last_in(block, wanted)) is not None:
                 return seq if seq >= self._journal.first_seq else None
@@ -148,7 +148,7 @@ class Reader:
     def previous_block(self, before: int, wanted: Wanted) -> tuple[Block | None, int]:
         """The last block that begins before a seq and holds a wanted topic, and the seq before which to go on.
 
-        None with a seq means: nothing down to there; at or below the journal's first seq there is no more.
+        None with a seq: no wanted block from that seq on. At or below the journal's first seq the search is over.
         """
         open_chunk = self._journal.open_chunk
         if before > open_chunk.first_seq and open_chunk.committed:
@@ -172,9 +172,9 @@ class Reader:
     def latest_per_key(self, wanted: Wanted, limit: int = LATEST_KEYS_MAX) -> Iterator[list[int]]:
         """The seqs of the latest message of each topic and key, newest first, a list for each step of the search.
 
-        A message without a key counts as one with an empty key. Lists may be empty: a step is a chunk or a block, and
-        the caller may do something else in between. The search ends when `limit` keys were found, since all of them
-        are remembered.
+        A message without a key counts as a message with an empty key. Lists may be empty: a step is a chunk or a
+        block, and the caller may do other work between two steps. The search ends after `limit` keys, because all of
+        them are held in memory.
         """
         seen: set[tuple[str, bytes]] = set()
         for block in self.backwards(wanted):
@@ -192,7 +192,7 @@ class Reader:
             yield found
 
     def topic_names(self, limit: int, chunks_max: int = _CHUNKS_PER_CALL) -> tuple[list[str], bool]:
-        """Topics of the latest messages, at most `limit`, from so many summaries; and whether that is all of them."""
+        """Topics of the latest messages, at most `limit`, from `chunks_max` chunks; and whether these are all."""
         open_chunk = self._journal.open_chunk
         numbers = {n for entry in open_chunk.entries[: open_chunk.committed] for n in entry.topics or ()}
         names = dict.fromkeys(open_chunk.names[number] for number in sorted(numbers))
@@ -207,10 +207,10 @@ class Reader:
         return list(names)[:limit], stop <= self._journal.first_seq and len(names) <= limit
 
     def backwards(self, wanted: Wanted, before: int = SEQ_MAX) -> Iterator[Block | None]:
-        """Blocks with a wanted topic, from the newest to the oldest; None where a stretch has none, or it is damaged.
+        """Blocks with a wanted topic that begin before a seq, the newest first.
 
-        Only those that begin before a seq, when it is given. Between two of them no transaction is open, so the caller
-        may take its time.
+        None stands for a chunk without such a block, or for a damaged block. No transaction is open between two blocks,
+        so the caller may be slow.
         """
         while before > self._journal.first_seq:
             block, before = self.previous_block(before, wanted)
@@ -222,11 +222,11 @@ class Reader:
         return block if isinstance(block, Block) else None
 
     def forget(self, wanted: Wanted) -> None:
-        """`wanted` has changed its mind: what is remembered of its answers no longer holds."""
+        """Drop the cached answers of `wanted`, which answers differently from now on."""
         for key in [key for key in self._masks if key[2] == wanted]:
             del self._masks[key]
 
-    # Parts of the above.
+    # Parts of the methods above.
 
     def _next_in_open(
         self, txn: Reading, chunk: OpenChunk, committed: int, seq: int, wanted: Wanted
@@ -236,7 +236,7 @@ class Reader:
         start = chunk.place_of(seq)
         known: dict[int, bool] = {}
         for entry in chunk.entries[start : min(committed, start + _OPEN_BLOCKS_PER_CALL)]:
-            if entry.last_seq < seq:  # in the hole that was met just now
+            if entry.last_seq < seq:  # within the hole that was found just now
                 continue
             hit = entry.topics is None
             for number in entry.topics or ():
@@ -254,16 +254,16 @@ class Reader:
         return None, seq
 
     def _load(self, txn: Reading, base_seq: int, last_seq: int) -> tuple[Block | Damaged | None, int]:
-        """A block and the seq after it; None and the seq after the hole when it is in one."""
+        """A block and the seq after it; None and the seq after the hole if the block is in a hole."""
         block = load_block(txn, self._tables, base_seq, last_seq)
         if isinstance(block, Hole):
             return None, block.last_seq + 1
         if isinstance(block, Block):
-            self._journal.residence.touched(len(block.raw))
+            self._journal.page_release.touched(len(block.raw))
         return block, last_seq + 1
 
     def _readable(self, cursor: Cursor, seq: int, low: int) -> Stamp | None:
-        """The stamp of the block or hole that holds seq, or the nearest good one before, if it reaches low."""
+        """The stamp of the block or hole that holds seq, or else of the nearest good one before it that reaches low."""
         found = seek(cursor, seq)
         while found:
             base = key_seq(cursor.key())
@@ -275,7 +275,7 @@ class Reader:
         return None
 
     def _chunk(self, txn: Reading, seq: int, stop: int) -> Chunk:
-        """The summary of the closed chunk that holds seq; made again from its blocks when it is damaged."""
+        """The summary of the closed chunk that holds seq; rebuilt from the blocks when it is damaged."""
         cursor = txn.cursor(self._tables.chunks)
         if seek(cursor, seq):
             first_seq = key_seq(cursor.key())
@@ -294,7 +294,7 @@ class Reader:
         rebuilt = OpenChunk(seq)
         for found in blocks_from(txn, self._tables, seq, stop):
             rebuilt.add(*found)
-            if found.topics == []:  # a hole is a chunk of its own; it may be longer than a summary can say
+            if found.topics == []:  # a hole is a chunk of its own: it may be longer than a summary can hold
                 break
         return self._remember(Chunk.of(rebuilt))
 
@@ -302,14 +302,14 @@ class Reader:
         if (replaced := self._chunks.pop(chunk.first_seq, None)) is not None:
             self._cached_topics -= len(replaced.names) + 1
         self._chunks[chunk.first_seq] = chunk
-        self._cached_topics += len(chunk.names) + 1  # a chunk that is a hole has none, and is one all the same
+        self._cached_topics += len(chunk.names) + 1  # 1: a chunk that is a hole has no topics, and takes room
         while self._cached_topics > _CACHED_TOPICS and len(self._chunks) > 1:
             _, dropped = self._chunks.popitem(last=False)
             self._cached_topics -= len(dropped.names) + 1
         return chunk
 
     def _mask(self, chunk: Chunk, wanted: Wanted) -> int:
-        if not chunk.names:  # a hole may be as long as the chunk that was there before
+        if not chunk.names:  # a hole may have the seqs of the chunk that it replaces
             return chunk.damaged
         key = chunk.first_seq, chunk.last_seq, wanted, len(chunk.offsets)
         bits = self._masks.get(key)

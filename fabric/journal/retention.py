@@ -1,12 +1,11 @@
-"""Removing what is too old or too much, in small steps.
+"""Retention of the whole journal: removes messages beyond the limits, in small steps.
 
-Whole blocks go, oldest first, and only when no message of theirs is within the limits; of the first block that stays,
-`floor` tells where the limits begin, and the hub delivers nothing below it. The last block always stays: it remembers
-the last sequence number and time, also when all of its messages are beyond the limits.
-A step is one short transaction, because pages that a transaction frees can be used again only some commits later; a
-single large delete would need as much new room as it frees.
+Whole blocks are removed, the oldest first, when none of their messages is within the limits. In the first block that
+stays, `floor` is the first seq within the limits, and the hub delivers nothing below it. The last block always stays,
+because it holds the last sequence number and time.
 
-Holes that retention of single topics has left at the journal's front go as well, whatever the limits are.
+A step is one short transaction: LMDB uses freed pages again only some commits later, so a single large delete would
+need as much new room as it frees. Holes at the front of the journal are removed as well, whatever the limits are.
 """
 
 from contextlib import suppress
@@ -24,21 +23,21 @@ from fabric_protocol.block import stamp_of
 from fabric_protocol.errors import BlockError
 
 STEP_ROWS: Final = 500
-LOOK_AHEAD_ROWS: Final = 2000  # how many blocks others are asked to let go of at once
-PRODUCER_IDLE_US: Final = 7 * 24 * 3600 * 1_000_000  # a producer silent for longer cannot resume its numbering
-_LOOK_AHEAD: Final = 16  # damaged blocks whose time is taken from the next good one
+LOOK_AHEAD_ROWS: Final = 2000  # blocks that topics are asked to release at once
+PRODUCER_IDLE_US: Final = 7 * 24 * 3600 * 1_000_000  # a producer that is silent for longer cannot resume its numbers
+_LOOK_AHEAD: Final = 16  # damaged blocks that get the time of the next good block
 
 
 class Step(NamedTuple):
-    """What one step has removed."""
+    """The blocks and holes that a step has removed."""
 
-    first_seq: int  # where the journal begins now; 0: as before
+    first_seq: int  # first seq of the journal now; 0: unchanged
     blocks: int
-    holes: int  # messages that were removed before, and of which only the hole was left
+    holes: int  # messages in removed holes
 
 
 class _Front(NamedTuple):
-    """What the journal begins with."""
+    """The first block or hole of the journal."""
 
     base_seq: int
     last_seq: int
@@ -48,30 +47,30 @@ class _Front(NamedTuple):
 
 
 class Retention:
-    """What is oldest, kept in memory so that a step with nothing to do costs nothing."""
+    """Finds and removes messages beyond the limits. The oldest block is cached, so that an idle step costs little."""
 
     def __init__(self, tables: Tables, limits: Limits) -> None:
         self._tables = tables
         self._limits = limits
         self._events = EventRetention(tables, limits)
-        self._front: _Front | None = None  # None: not known
-        self._seen: dict[str, int] = {}  # producer -> when it was last seen, in that order
-        self.wanted = 0  # below this, messages would go if they were not held; 0: none is held
+        self._front: _Front | None = None  # None: unknown
+        self._seen: dict[str, int] = {}  # producer -> time of its last publish, in the order of these times
+        self.wanted = 0  # retention would remove messages below this seq, but they are held; 0: none is held
 
     def saw(self, producer: SaveProducer) -> None:
         self._seen.pop(producer.name, None)
         self._seen[producer.name] = producer.seen_us
 
-    def dug(self) -> None:
-        """There are new holes, and the first block may be in one."""
+    def holes_made(self) -> None:
+        """New holes were made, and the first block may be in one of them."""
         self._front = None
 
     def is_due(
         self, environment: lmdb.Environment, now_us: int, last_seq: int, end_seq: int, used: int, hold_seq: int
     ) -> bool:
-        """Whether a step would find something to remove.
+        """Whether a step would remove something.
 
-        `last_seq` is counted as if there were no holes, `end_seq` is the real one.
+        `last_seq` is counted without the holes, `end_seq` is the last seq itself.
         """
         self.wanted = 0
         if self._idle_producers(now_us, 1):
@@ -96,9 +95,9 @@ class Retention:
         return True
 
     def floor(self, now_us: int, last_seq: int, end_seq: int) -> int:
-        """The first seq of the first block that is within the limits; 0 when there is no block.
+        """The first seq within the limits in the first block; 0 when there is no block.
 
-        Of the last block, bytes are counted by the block alone, and one message stays whatever its size.
+        If that is also the last block, only its own bytes count, and its last message stays whatever its size.
         """
         front, limits = self._front, self._limits
         if front is None or front.is_hole:
@@ -114,7 +113,7 @@ class Retention:
         return front.last_seq + 1 - max(kept, 0)
 
     def step(self, txn: Reading, now_us: int, last_seq: int, open_seq: int, hold_seq: int) -> Step:
-        """Remove at most STEP_ROWS rows, none that holds hold_seq or what lies above."""
+        """Remove at most STEP_ROWS rows, all of them below hold_seq."""
         rows = blocks = holes = 0
         for name in self._idle_producers(now_us, STEP_ROWS):
             txn.delete(name_key(name), db=self._tables.producers)
@@ -147,7 +146,7 @@ class Retention:
         return Step(front.base_seq, blocks, holes)
 
     def _ahead(self, environment: lmdb.Environment, now_us: int, last_seq: int, used: int) -> int:
-        """How far the next steps would go, if nothing held them."""
+        """The seq below which the next steps would remove messages, if nothing held them."""
         wanted = 0
         with environment.begin(buffers=True) as txn:
             cursor = txn.cursor(self._tables.blocks)
@@ -186,7 +185,7 @@ class Retention:
         return idle
 
     def _drop_chunks(self, txn: Reading, first_seq: int, open_seq: int) -> None:
-        """Remove the summaries whose last block is gone: those whose successor begins at or below first_seq."""
+        """Remove the summaries of chunks without blocks: the next chunk begins at or below first_seq."""
         cursor = txn.cursor(self._tables.chunks)
         found = cursor.first()
         while found:
@@ -209,7 +208,7 @@ def _front_at(cursor: Cursor) -> _Front:
 
 
 def _time_at(cursor: Cursor) -> int:
-    """The time of the block under the cursor; a damaged one counts as old as the next good one."""
+    """The time of the block under the cursor; a damaged block has the time of the next good block."""
     key = bytes(cursor.key())
     try:
         for _ in range(_LOOK_AHEAD):

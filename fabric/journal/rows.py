@@ -1,12 +1,11 @@
-"""What the journal's rows look like: keys, values, checksums, the format version.
+"""The journal's rows: keys, values, checksums, the format version.
 
-`blocks` and `chunks` are keyed by sequence number and only ever grow at the end; `groups`, `producers` and `meta` hold
-a few rows that are written again and again; what the other tables hold is in `state`. LMDB keeps no checksum, so every
-row brings its own: a block has two in its head, all others are sealed here, together with their key, so that a row
-cannot pass for another.
+`blocks` and `chunks` are keyed by sequence number and grow only at the end; `groups`, `producers` and `meta` hold a few
+rows that are written again and again; `state` has the other tables. LMDB keeps no checksums, so each row has its own: a
+block has two in its head, all other rows have one over key and value, so that no row can pass for another.
 
-To change the format: raise FORMAT, teach `open_tables` and the decoders to read the old one, and keep a journal of the
-old format as a test fixture. A program never opens a format newer than its own.
+To change the format: raise FORMAT, let `open_tables` and the decoders read the old format too, and keep a journal of
+the old format as a test fixture. A program never opens a format newer than its own.
 
     format 1    blocks, chunks, groups, producers, meta
     format 2    the tables of `state`, holes among the blocks, more settings in a group's row
@@ -45,7 +44,7 @@ def key_seq(key: bytes | memoryview) -> int:
 
 
 def name_key(name: str) -> bytes:
-    """Names may be longer than LMDB's keys (511 bytes), so rows are found by a hash; the value has the name."""
+    """The key of a named row: a hash, because names may be longer than LMDB's keys (511 bytes)."""
     return blake2b(name.encode(), digest_size=16).digest()
 
 
@@ -64,19 +63,19 @@ def unseal(key: bytes | memoryview, row: bytes | memoryview) -> memoryview:
 
 
 class Meta(NamedTuple):
-    """Who this journal is. (uuid, epoch, seq) names a message for good: a restored copy counts on in a new epoch."""
+    """Identity and extent of a journal. (uuid, epoch, seq) names a message: a restored copy has a new epoch."""
 
     uuid: bytes
     epoch: int
     created_us: int
-    clean: bool  # closed in good order; false while it is open
-    first_seq: int  # what lies below was removed by retention; what is missing above was lost
-    last_seq: int  # where it ended when it was closed in good order
-    removed: int = 0  # messages in holes, at or above first_seq; format 1 had none
-    floor: int = 0  # what lies below is out of reach, though the block that holds it is not removed yet
+    clean: bool  # closed cleanly; False while it is open
+    first_seq: int  # seqs below were removed by retention; missing seqs above are lost
+    last_seq: int  # the last seq when the journal was closed cleanly
+    removed: int = 0  # messages in holes, at or above first_seq; format 1 has no holes
+    floor: int = 0  # messages below are not delivered, although their block is not removed yet
 
 
-FORMAT_KEY: Final = b"format"  # kept apart and plain, so that every future program can read it
+FORMAT_KEY: Final = b"format"  # a row of its own, in plain text, so that every later program can read it
 META_KEY: Final = b"journal"
 
 
@@ -107,7 +106,7 @@ def encode_group(group: SaveGroup) -> tuple[bytes, bytes]:
 
 def decode_group(key: bytes | memoryview, raw: bytes | memoryview) -> SaveGroup:
     row = unpack(unseal(key, raw))
-    if isinstance(row[0], str):  # format 1 had no number in front
+    if isinstance(row[0], str):  # format 1 has no number in front
         name, patterns, lease_ms, attempts_max, level, cursor, ranges = row
         return SaveGroup(name, GroupSettings(tuple(patterns), lease_ms, attempts_max, level), cursor, _pairs(ranges))
     _, name, settings, cursor, ranges, lanes, paused, refresh, *later = row
@@ -134,7 +133,7 @@ def _pairs(raw: bytes) -> tuple[tuple[int, int], ...]:
     return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-# Ranges may be many, and a group's row is written with every commit: plain 64-bit numbers are the fastest to write.
+# A group may have many ranges, and its row is written with every commit: 64-bit numbers are the fastest to write.
 
 
 def _flat(tuples: Iterable[tuple[int, ...]]) -> bytes:
@@ -153,7 +152,7 @@ def pack(value: list[Any]) -> bytes:
 
 
 def unpack(raw: memoryview) -> Any:
-    """Decode a value whose checksum was right, so whatever fails here was written by a program that is not this one."""
+    """Decode a value whose checksum matches. If that fails, another program has written the row."""
     try:
         return msgpack.unpackb(raw, strict_map_key=False)
     except (ValueError, msgpack.UnpackException) as error:

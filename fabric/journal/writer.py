@@ -1,6 +1,7 @@
 """Transactions of the journal's only writer, and the growth of the map when one of them does not fit."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -11,6 +12,8 @@ from fabric.journal.environment import foreign_writer
 
 _GROWTH_MIN_BYTES: Final = 1 << 20  # a full map grows by 1 %, but at least so that the next commit fits
 
+_READER_CHECK_S: Final = 10.0
+
 
 class Writer:
     """Begins transactions. The numbers that LMDB gives them tell when another process has written as well."""
@@ -19,6 +22,7 @@ class Writer:
         self._environment = environment
         self._mapping = mapping
         self._txn_id = environment.info()["last_txnid"]  # of the last transaction that changed something
+        self._checked_readers_s = 0.0
 
     @contextmanager
     def transaction(self, *, buffers: bool = False) -> "Iterator[lmdb.Transaction[Any]]":
@@ -31,6 +35,13 @@ class Writer:
             yield txn
         # A transaction that changed nothing has no number of its own.
         self._txn_id = min(self._environment.info()["last_txnid"], number)
+
+    def check_readers(self) -> None:
+        """Free the slots of readers that were killed, now and then: each keeps LMDB from using old pages again."""
+        now_s = time.monotonic()
+        if now_s - self._checked_readers_s >= _READER_CHECK_S:
+            self._checked_readers_s = now_s
+            self._environment.reader_check()
 
     def grow(self, needed: int) -> None:
         """Enlarge the map, so that a transaction that writes so many bytes fits into it."""

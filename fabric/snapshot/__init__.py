@@ -1,9 +1,9 @@
 """Snapshots: consistent copies of a journal for other readers, as immutable shards and a manifest.
 
-create(journal, target, previous=…)    take one; shards of an earlier one are linked
-load(path), find(path)                 the manifest of a snapshot, or of the newest in a folder
-verify(path)                           hold the shards against the manifest and their own checksums
-open_shard(file), iterate_blocks(…)    read one
+create(journal, target, previous=…)    take a snapshot; shards of the previous snapshot are linked
+load(path), find(path)                 the manifest of a snapshot, or of the newest snapshot in a folder
+verify(path)                           compare the shards with the manifest and with their checksums
+open_shard(file), iterate_blocks(…)    read a shard
 """
 
 from fabric.snapshot.builder import Pace

@@ -1,11 +1,11 @@
-"""The builder of a snapshot: closed shards of the one before are linked, the rest is copied.
+"""Builds a snapshot: links the closed shards of the previous snapshot, and copies the other messages.
 
-Shards are cut where they are full, so those of successive snapshots are the same files up to the last one, which grows.
-A closed shard is written anew when retention has been there since; it keeps its last seq, so that those after it stay
-as they are.
+A shard is closed when it is full, so successive snapshots have the same files but for the last shard, which grows. A
+closed shard is written again if retention has removed messages of it since; it keeps its last seq, so that the next
+shards need not change.
 
-The journal is read in short transactions of some megabytes. When retention overtakes the copy, the work begins again
-at the journal's new first seq, with the shards that are still good.
+The journal is read in short transactions of some megabytes. When retention removes messages before they are copied, the
+work begins again at the journal's new first seq, with the shards that are still valid.
 """
 
 import os
@@ -19,27 +19,28 @@ from fabric import __version__
 from fabric.errors import SnapshotError
 from fabric.journal.directory import FILE_MODE
 from fabric.journal.limits import DISK_FLOOR_BYTES, DISK_FLOOR_SHARE
+from fabric.journal.tables.holes import last_seq_of
 from fabric.snapshot.folder import Snapshot
 from fabric.snapshot.journal_view import STEP_BYTES, Moment, Overtaken, Rows, Source
 from fabric.snapshot.manifest import FORMAT, SHARDS_DIR, EventShard, Manifest, Shard, problem_with
-from fabric.snapshot.shard_summary import BlockSummary, EventSummary, Summary, block_end, event_end
+from fabric.snapshot.shard_summary import BlockSummary, EventSummary, Summary, event_end
 from fabric.snapshot.shards import SHARD_BYTES, ShardWriter, end_heads, open_shard
 from fabric_protocol.errors import FabricError
 
-RESTARTS_MAX: Final = 10  # times that retention may overtake a snapshot
+RESTARTS_MAX: Final = 10  # how often retention may overtake a snapshot
 
 Entry = TypeVar("Entry", Shard, EventShard)
 
 
 class Pace(NamedTuple):
-    """How large shards are, and how fast the journal may be read."""
+    """The size of shards, and the rate at which the journal is read."""
 
     shard_bytes: int = SHARD_BYTES
-    rate_bytes: int = 0  # a second; 0: as fast as it goes
+    rate_bytes: int = 0  # per second; 0: no limit
 
 
 class Builder:
-    """Fills the folder of one snapshot. `reused` and `reused_bytes` say how much was linked."""
+    """Fills the folder of a snapshot. `reused` and `reused_bytes` count the linked shards."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Builder:
         self._earlier = earlier
         self._pace = pace
         self._progress = progress
-        # Shards that exist, with the folder they are in: those of the snapshot before, and those made by now.
+        # Existing shards with their folders: of the previous snapshot, and of this one so far.
         self._known: list[tuple[Shard, Path]] = []
         self._known_events: list[tuple[EventShard, Path]] = []
         self._linked: dict[str, int] = {}
@@ -75,11 +76,11 @@ class Builder:
                 continue
         raise SnapshotError(
             "retention removes messages faster than they can be copied",
-            "write to a faster disk, do not limit the rate, or stop the hub meanwhile",
+            "write to a faster disk, do not limit the rate, or stop the hub first",
         )
 
     def _take_over(self, moment: Moment) -> None:
-        """Choose the snapshot before: the newest of the same journal. One that knows more is of another future."""
+        """Choose the newest earlier snapshot of the same journal that does not reach beyond the journal."""
         for path, manifest in reversed(self._earlier):
             same = (manifest.journal, manifest.epoch) == (moment.meta.uuid.hex(), moment.meta.epoch)
             if same and manifest.last_seq <= moment.last_seq:
@@ -91,7 +92,7 @@ class Builder:
         shards, events = self._shards(moment), self._event_shards(moment)
         files: list[Shard | EventShard] = [*shards, *events]
         kept = {Path(shard.file).name for shard in files}
-        for path in (self._folder / SHARDS_DIR).iterdir():  # what an attempt before this one has left
+        for path in (self._folder / SHARDS_DIR).iterdir():  # files of an attempt that was overtaken
             if path.name not in kept:
                 path.unlink()
         reused = [shard for shard in files if shard.file in self._linked]
@@ -128,29 +129,29 @@ class Builder:
                     self._link(shard, folder)
                     made.append(shard)
                 elif shard.closed:
-                    made += self._copy(self._source.blocks, block_end, BlockSummary, seq, shard.last_seq, whole=True)
+                    made += self._copy(self._source.blocks, last_seq_of, BlockSummary, seq, shard.last_seq, whole=True)
                 else:
                     break
                 seq = shard.last_seq + 1
                 self._tell(seq)
-            for shard in self._copy(self._source.blocks, block_end, BlockSummary, seq, last_seq):
+            for shard in self._copy(self._source.blocks, last_seq_of, BlockSummary, seq, last_seq):
                 made.append(shard)
         finally:
             self._known = self._remembered(made, self._known)
         return made
 
     def _remembered(self, made: list[Shard], known: list[tuple[Shard, Path]]) -> list[tuple[Shard, Path]]:
-        """What another attempt can begin with."""
+        """The shards with which another attempt can begin."""
         after = made[-1].last_seq if made else 0
         return [(shard, self._folder) for shard in made] + [pair for pair in known if pair[0].first_seq > after]
 
     def _is_current(self, shard: Shard, folder: Path, last_seq: int) -> bool:
-        """Whether a shard holds what the journal holds, and is there. An open one only if nothing came after it."""
+        """Whether a shard exists and holds the present blocks of the journal. An open shard must reach the last seq."""
         if not (shard.closed or shard.last_seq == last_seq) or problem_with(folder, shard):
             return False
         if self._source.outline(shard.first_seq, shard.last_seq) != (shard.blocks, shard.holes):
             return False
-        try:  # a journal that was put back by hand has other blocks under the same seqs
+        try:  # a journal whose file was replaced by hand may have other blocks with the same seqs
             environment = open_shard(folder / shard.file)
             try:
                 heads = end_heads(environment)
@@ -182,7 +183,7 @@ class Builder:
         made += self._copy(self._source.events, event_end, EventSummary, number, last)
         return made
 
-    # Both.
+    # Messages and events.
 
     def _copy(
         self,
@@ -194,7 +195,7 @@ class Builder:
         *,
         whole: bool = False,
     ) -> Iterator[Entry]:
-        """Shards of all rows from first to last: a single one, or cut where they are full."""
+        """Shards of all rows from first to last; with `whole`, a single shard of any size."""
         rows = self._rows(read, end_of, first, last)
         while first <= last:
             held = summary(first)
@@ -215,7 +216,7 @@ class Builder:
     def _rows(
         self, read: Callable[[int, int], Rows], end_of: Callable[[int, bytes], int], first: int, last: int
     ) -> Iterator[tuple[int, bytes]]:
-        """All rows, a step at a time, and not faster than they may be read."""
+        """All rows, read in steps, at the allowed rate."""
         while first <= last:
             self._require_room()
             rows = read(first, last)
@@ -231,19 +232,19 @@ class Builder:
                 self._tell(first)
 
     def _require_room(self) -> None:
-        """On the journal's own disk, stop before its hub has to refuse publishes."""
+        """On the disk of the journal, stop before the hub has to refuse publishes."""
         if os.stat(self._folder).st_dev != os.stat(self._source.path).st_dev:
             return
         disk = os.statvfs(self._folder)
         free, floor = disk.f_bavail * disk.f_frsize, int(DISK_FLOOR_SHARE * disk.f_blocks * disk.f_frsize)
         if free < 2 * STEP_BYTES + max(floor, DISK_FLOOR_BYTES):
             raise SnapshotError(
-                f"the disk of the journal has {free:,} bytes left, and its hub needs them",
-                "write snapshots to another disk, or keep fewer of them",
+                f"the disk of the journal has {free:,} bytes left, and the hub needs them",
+                "write snapshots to another disk, or keep fewer snapshots",
             )
 
     def _link(self, shard: Shard | EventShard, folder: Path) -> None:
-        """Give a file of another snapshot a name in this one; where that cannot be, copy it."""
+        """Link a file of another snapshot into this snapshot; copy it if it cannot be linked."""
         if folder == self._folder:
             return
         source, target = folder / shard.file, self._folder / shard.file

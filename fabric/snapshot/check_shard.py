@@ -1,7 +1,7 @@
-"""Walking one shard: is the file what the manifest says, and do its rows fit together?
+"""Checks a shard: the file against the manifest, and the rows against each other.
 
-The quick walk looks at the heads of blocks: their CRC, their order, their seqs and times. The full one reads all bytes,
-for the file's sha256 and for the CRC of each body.
+The quick check reads the heads of blocks: their CRC, order, seqs and times. The full check reads all bytes: also the
+file's sha256 and the CRC of each body.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ from fabric.snapshot.shards import BLOCKS, EVENTS, open_shard
 from fabric_protocol.block import Stamp, stamp_of
 from fabric_protocol.errors import BlockError, FabricError
 
-TELL_BLOCKS: Final = 4096  # between two signs of life
+TELL_BLOCKS: Final = 4096  # blocks between two reports of progress
 KNOWN: Final = "damaged or missing in the journal when the snapshot was taken"
 
 
 class Finding(NamedTuple):
-    """Something is wrong. The seqs (of events, their numbers) are 0 where it is not about single messages."""
+    """A defect of a shard. The seqs, or numbers of events, are 0 when no single messages are affected."""
 
     file: str
     first_seq: int
@@ -33,11 +33,11 @@ class Finding(NamedTuple):
     why: str
 
 
-Tell = Callable[[int], None]  # the seq, or number of an event, that was reached
+Tell = Callable[[int], None]  # called with the seq, or the number of an event, that was checked last
 
 
 def walk(folder: Path, shard: Shard | EventShard, quick: bool, tell: Tell) -> list[Finding]:
-    """All that is wrong with a shard. A damaged file may kill the process: see `verify`."""
+    """The findings in a shard. A damaged file may kill the process: see `verify`."""
     problem = problem_with(folder, shard)
     first, last = (shard.first_seq, shard.last_seq) if isinstance(shard, Shard) else (shard.first, shard.last)
     if problem:
@@ -68,14 +68,14 @@ Rows = Iterator[tuple[int, memoryview]]
 
 
 class _Blocks:
-    """Follows the rows of a shard of messages."""
+    """Checks the rows of a shard of messages."""
 
     def __init__(self, shard: Shard, quick: bool) -> None:
         self._shard = shard
         self._quick = quick
         self._next = shard.first_seq
         self._last_ts_us = 0
-        self._bad: tuple[int, str] | None = None  # the damaged block before: it ends where the next one begins
+        self._bad: tuple[int, str] | None = None  # the damaged block before: it ends where the next block begins
         self._blocks = self._messages = 0
         self._holes: list[Span] = []
         self._found: list[Problem] = []
@@ -95,7 +95,7 @@ class _Blocks:
     def _row(self, base: int, raw: memoryview) -> None:
         self._reach(base)
         if base < self._next:
-            self._found.append((base, self._next - 1, "a block runs into the next one"))
+            self._found.append((base, self._next - 1, "the block overlaps the next block"))
         hole = hole_of(base, raw)
         if hole is not None:
             self._holes.append((base, hole.last_seq))
@@ -120,10 +120,10 @@ class _Blocks:
             stamp = stamp_of(raw)
         except BlockError as error:
             return str(error)
-        return stamp if stamp.base_seq == base else f"the block of seq {stamp.base_seq} is in its place"
+        return stamp if stamp.base_seq == base else f"the row of seq {base} holds the block of seq {stamp.base_seq}"
 
     def _reach(self, base: int) -> None:
-        """The next row begins at `base`: what should have come before?"""
+        """Check that the rows before `base` leave no gap."""
         if self._bad is not None:
             first, why = self._bad
             self._found.append((first, max(base - 1, first), why))
@@ -133,13 +133,17 @@ class _Blocks:
             self._next = base
 
     def _sums(self) -> list[Problem]:
-        """Whether the manifest says the same of the shard as a whole."""
+        """Compare the sums over all rows with the manifest."""
         shard = self._shard
         said = (shard.blocks, shard.holes) if self._quick and shard.lost else (shard.blocks, shard.holes, shard.rows)
         seen = (self._blocks, tuple(self._holes), self._messages)
         if seen[: len(said)] != said:
             return [
-                (0, 0, f"it has {seen[0]} blocks, {seen[2]} messages and {len(seen[1])} holes; the manifest says else")
+                (
+                    0,
+                    0,
+                    f"it has {seen[0]} blocks, {seen[2]} messages and {len(seen[1])} holes, other than in the manifest",
+                )
             ]
         return []
 
@@ -159,7 +163,7 @@ def _events(shard: EventShard, quick: bool, rows: Rows, tell: Tell) -> list[Prob
             found.append((first, first, str(error)))
             continue
         if extent.first != first or first < number:
-            found.append((first, extent.last, f"the block of event {extent.first} is in its place"))
+            found.append((first, extent.last, f"the row of event {first} holds the block of event {extent.first}"))
         number, count = extent.last + 1, count + extent.last - extent.first + 1
         if not blocks % TELL_BLOCKS:
             tell(first)

@@ -1,4 +1,4 @@
-"""Making a snapshot: the manifest comes last, and the name only when all of it is on disk."""
+"""Creates a snapshot: the manifest is written last, and the folder gets its name when all is on disk."""
 
 import os
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from fabric.snapshot.journal_view import Source
 from fabric.snapshot.manifest import MANIFEST_FILE, Manifest, encode, load
 from fabric.snapshot.shards import SHARD_BYTES, SHARD_BYTES_MAX, SHARD_BYTES_MIN
 
-Progress = Callable[[int, int], None]  # (seqs done, seqs in all)
+Progress = Callable[[int, int], None]  # (copied seqs, all seqs)
 
 
 class Made(NamedTuple):
     path: Path
     manifest: Manifest
-    reused: int  # shards that are files of an earlier snapshot
+    reused: int  # shards linked from an earlier snapshot
     written_bytes: int
 
 
@@ -32,7 +32,7 @@ def create(
     progress: Progress | None = None,
     rate_bytes: int = 0,
 ) -> Manifest:
-    """Take a snapshot of a journal, running or stopped, into the new folder `target`.
+    """Take a snapshot of a journal into the new folder `target`; the hub may run.
 
     Shards of `previous`, an earlier snapshot of the same journal, are linked instead of copied.
     """
@@ -51,9 +51,9 @@ def create_in(
     full: bool = False,
     progress: Progress | None = None,
 ) -> Made:
-    """Add a snapshot to a folder of them, under a name of time and last seq. The newest there gives its shards.
+    """Add a snapshot to a folder of snapshots. Shards of the newest snapshot there are linked.
 
-    With `full`, nothing is taken over.
+    With `full`, all is copied.
     """
     place = Path(folder).absolute()
     with claim(place):
@@ -66,8 +66,8 @@ def _make(
 ) -> Made:
     if not SHARD_BYTES_MIN <= pace.shard_bytes <= SHARD_BYTES_MAX:
         raise SnapshotError(
-            f"a shard cannot have {pace.shard_bytes:,} bytes",
-            f"choose something from {SHARD_BYTES_MIN:,} to {SHARD_BYTES_MAX:,}",
+            f"the size of a shard is {pace.shard_bytes:,} bytes",
+            f"choose {SHARD_BYTES_MIN:,} to {SHARD_BYTES_MAX:,} bytes",
         )
     with closing(Source(journal)) as source, making(folder) as partial:
         builder = Builder(source, partial, earlier, pace, progress)
@@ -80,7 +80,7 @@ def _make(
 
 
 def _write_durably(path: Path, data: bytes) -> None:
-    """Under a temporary name first, so that whoever finds the name finds it whole."""
+    """Write a file under a temporary name, then rename it: a file with its name is whole."""
     temporary = path.with_suffix(".partial")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
     with os.fdopen(fd, "wb") as file:

@@ -1,8 +1,8 @@
-"""A folder of snapshots: which there are, who may add one, and how one goes.
+"""A folder of snapshots: lists them, locks the folder, names and removes snapshots.
 
-A snapshot comes and goes by one rename, so that no half of one is ever taken for it: while it is made or removed, its
-name begins with a dot. Whoever makes one holds the claim on the folder; what has such a name then was left behind by a
-process that died, and is cleared away.
+A snapshot appears and disappears by one rename, so that a part of a snapshot is never read as a snapshot: while it is
+made or removed, its name begins with a dot. The process that makes or removes a snapshot locks the folder. It removes
+files with such names first: a process that died has left them.
 """
 
 import errno
@@ -25,7 +25,7 @@ _REMOVING: Final = ".removing-"
 
 
 class Busy(SnapshotError):
-    """Someone else is making a snapshot here, or there is something in its place."""
+    """Another process makes a snapshot in the folder, or the name of the snapshot is taken."""
 
 
 class Snapshot(NamedTuple):
@@ -34,13 +34,13 @@ class Snapshot(NamedTuple):
 
 
 def name_for(created_us: int, last_seq: int) -> str:
-    """What a snapshot is called: names sort as they were made."""
+    """The name of a snapshot; names sort by time."""
     seconds, micros = divmod(created_us, 1_000_000)
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{micros // 1000:03d}Z-{last_seq}"
 
 
 def scan(folder: Path) -> list[Path]:
-    """The snapshots in a folder, whatever state they are in, by name."""
+    """All snapshots in a folder, also damaged ones, by name."""
     try:
         return sorted(
             path for path in folder.iterdir() if not path.name.startswith(".") and (path / MANIFEST_FILE).is_file()
@@ -52,7 +52,7 @@ def scan(folder: Path) -> list[Path]:
 
 
 def snapshots(folder: Path, *, check_files: bool = True) -> list[Snapshot]:
-    """The usable snapshots in a folder, the oldest first."""
+    """The undamaged snapshots in a folder, the oldest first."""
     found = []
     for path in scan(folder):
         try:
@@ -63,20 +63,20 @@ def snapshots(folder: Path, *, check_files: bool = True) -> list[Snapshot]:
 
 
 def find(path: str | os.PathLike[str]) -> Snapshot:
-    """The snapshot at a path: itself, or the newest in the folder of snapshots that it is."""
+    """The snapshot at a path, or the newest snapshot in the folder at the path."""
     folder = Path(path)
     if not (folder / MANIFEST_FILE).exists():
         paths = scan(folder)
         for newest in reversed(snapshots(folder, check_files=False)):
             return Snapshot(newest.path, load(newest.path))
         if paths:
-            load(paths[-1])  # says what is wrong with it
+            load(paths[-1])  # raises an error that names the defect
     return Snapshot(folder, load(folder))
 
 
 @contextmanager
 def claim(folder: Path) -> Iterator[None]:
-    """Be the only one who adds to a folder or removes from it. What dead processes left behind is cleared away."""
+    """Lock a folder, to add or remove snapshots. Removes what processes that died have left."""
     with os_errors(f"cannot write to {folder}"):
         if not folder.is_dir():
             folder.mkdir(mode=DIR_MODE, parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def claim(folder: Path) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise Busy(
-                f"a snapshot in {folder} is being made or removed already", "wait for it, or choose another folder"
+                f"another process makes or removes a snapshot in {folder}", "wait for it, or choose another folder"
             ) from error
         for path in folder.iterdir():
             if path.name.startswith((_MAKING, _REMOVING)):
@@ -99,7 +99,7 @@ def claim(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def making(folder: Path) -> Iterator[Path]:
-    """A folder for a snapshot on its way. It is gone afterwards, unless it was given its name."""
+    """A temporary folder for an unfinished snapshot. It is removed afterwards, unless it was renamed."""
     path = folder / f"{_MAKING}{os.getpid()}"
     with os_errors(f"cannot write to {folder}"):
         (path / SHARDS_DIR).mkdir(mode=DIR_MODE, parents=True)
@@ -113,11 +113,11 @@ def require_free(target: Path) -> None:
     if target.is_dir() and not any(target.iterdir()):
         return
     if target.exists():
-        raise Busy(f"there is something in {target} already", "choose a new folder for each snapshot")
+        raise Busy(f"{target} already exists", "choose a new folder for each snapshot")
 
 
 def settle(partial: Path, target: Path) -> None:
-    """Let a finished snapshot take its place."""
+    """Give a finished snapshot its name."""
     require_free(target)
     with os_errors(f"cannot write {target}"):
         sync_directory(partial / SHARDS_DIR)
@@ -127,7 +127,7 @@ def settle(partial: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a snapshot, in whatever state it is; shards that others share stay with them. The folder is claimed."""
+    """Remove a snapshot, also a damaged one. Other snapshots keep shared shards. The caller holds the lock."""
     path = path.absolute()
     require_removable(path)
     doomed = path.with_name(f"{_REMOVING}{path.name}")
@@ -138,7 +138,7 @@ def remove(path: Path) -> None:
 
 
 def require_removable(path: Path) -> None:
-    """Refuse what is no snapshot, or has more in it."""
+    """Refuse a folder that is no snapshot, or that has other files too."""
     if path.is_symlink() or not (path / MANIFEST_FILE).is_file():
         raise NotASnapshot(f"{path} is not a snapshot: it has no {MANIFEST_FILE}", "'fabric snapshot list' shows them")
     shards = path / SHARDS_DIR
@@ -147,13 +147,13 @@ def require_removable(path: Path) -> None:
         strangers += [f"{SHARDS_DIR}/{entry.name}" for entry in shards.iterdir() if entry.suffix != ".mdb"]
     if strangers:
         raise NotASnapshot(
-            f"{path} has more in it than a snapshot: {', '.join(sorted(strangers)[:5])}",
+            f"{path} has files that do not belong to a snapshot: {', '.join(sorted(strangers)[:5])}",
             "move that elsewhere, or remove the folder by hand",
         )
 
 
 def superseded(folder: Path, keep: int, journal: str) -> list[Path]:
-    """The snapshots of a journal in a folder but for the newest few."""
+    """The snapshots of a journal in a folder, without the newest `keep`."""
     assert keep >= 1
     mine = [s.path for s in snapshots(folder, check_files=False) if s.manifest.journal == journal]
     return mine[:-keep]
@@ -161,7 +161,7 @@ def superseded(folder: Path, keep: int, journal: str) -> list[Path]:
 
 @contextmanager
 def os_errors(doing: str) -> Iterator[None]:
-    """Turn what the operating system says into an error with a hint."""
+    """Turn an error of the operating system into an error with a hint."""
     try:
         yield
     except OSError as error:

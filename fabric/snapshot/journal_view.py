@@ -1,8 +1,8 @@
-"""The journal as a snapshot sees it: opened to be read, in short transactions, while its hub may run.
+"""The journal as a snapshot reads it: read-only, in short transactions, while the hub may run.
 
-Blocks never change once they are written, they only go. So what a snapshot needs from one moment is little: where the
-journal ends, and how its groups and topics are then. That is read first, in one transaction. The blocks up to that end
-can be copied afterwards, as slowly as need be; when retention has removed some of them by then, `Overtaken` says so.
+Blocks never change, they are only removed. So a snapshot needs only the end of the journal and the state of groups and
+topics from the same moment; one transaction reads these first. The blocks up to that end are copied afterwards, at any
+speed. `Overtaken` is raised when retention has removed some of them before they were copied.
 """
 
 import time
@@ -20,37 +20,37 @@ from fabric.journal.directory import has_data
 from fabric.journal.environment import Reading, existing, lmdb_errors, open_environment, open_tables, read_meta, seek
 from fabric.journal.rows import Meta, decode_group, key_seq, seq_key
 from fabric.journal.tables import state
-from fabric.journal.tables.holes import Hole, hole_of, span_of
+from fabric.journal.tables.holes import Hole, hole_of, last_seq_of
 from fabric.records import SaveFailure, SaveGroup, SaveTopic
 from fabric.snapshot.manifest import Failure, GroupState, Span, TopicState
 from fabric_protocol.block import HEAD_BYTES
 from fabric_protocol.errors import BlockError
 
 STEP_BYTES: Final = 16 << 20  # copied within one read transaction
-STEP_ROWS: Final = 20_000  # looked at within one read transaction
+STEP_ROWS: Final = 20_000  # read within one read transaction
 
 Rows = list[tuple[int, bytes]]
 
 
 class Moment(NamedTuple):
-    """A journal at one moment."""
+    """End and state of a journal at one moment."""
 
-    taken_us: int  # by the clock on the wall
+    taken_us: int  # wall clock
     meta: Meta
     first_seq: int
     last_seq: int
     first_event: int
-    last_event: int  # first_event - 1 when there are none
+    last_event: int  # first_event - 1 when there are no events
     groups: tuple[GroupState, ...]
     topics: tuple[TopicState, ...]
 
 
 class Overtaken(Exception):
-    """Retention has removed what was to be copied."""
+    """Retention has removed blocks that were to be copied."""
 
 
 class Source:
-    """A journal, running or stopped, that is only read."""
+    """A journal that is only read; its hub may run."""
 
     def __init__(self, path: Path) -> None:
         if not has_data(path):
@@ -69,15 +69,15 @@ class Source:
         self._environment.close()
 
     def moment(self) -> Moment:
-        """Where the journal ends now, and its groups and topics as they are now."""
+        """The present end of the journal, and the present state of its groups and topics."""
         with self._reading() as txn:
             meta = read_meta(txn, self._tables)
             blocks = txn.cursor(self._tables.blocks)
             first_seq, last_seq = meta.first_seq, meta.first_seq - 1
             if blocks.last():
-                last_seq = _end_of(key_seq(blocks.key()), blocks.value())
+                last_seq = last_seq_of(key_seq(blocks.key()), blocks.value())
             first_event, last_event = self._event_ends(txn)
-            old = existing(self._tables)  # a journal of format 1 has no failures and topics
+            old = existing(self._tables)  # a journal of format 1 has no tables of failures and topics
             failures = tuple(state.failures(txn, self._tables)) if "failures" in old else ()
             topics = tuple(state.topics(txn, self._tables)) if "topics" in old else ()
             groups = [decode_group(key, row) for key, row in txn.cursor(self._tables.groups)]
@@ -93,12 +93,12 @@ class Source:
         )
 
     def meta(self) -> Meta:
-        """Who the journal is."""
+        """The meta row of the journal."""
         with self._reading() as txn:
             return read_meta(txn, self._tables)
 
     def blocks(self, seq: int, last_seq: int, budget: int = STEP_BYTES) -> Rows:
-        """Rows of the blocks table from `seq` on, up to last_seq, as many as the budget allows; at least one.
+        """Rows of table `blocks` from `seq` up to last_seq: at least one, at most STEP_BYTES.
 
         Holes are cut to that range. A block that begins before `seq` is not given: `seq` is where one begins.
         """
@@ -119,7 +119,7 @@ class Source:
         return rows
 
     def events(self, number: int, last: int, budget: int = STEP_BYTES) -> Rows:
-        """Blocks of events from `number` on, without their seals, as many as the budget allows."""
+        """Blocks of events from `number` on, without their checksums, at most STEP_BYTES."""
         rows: Rows = []
         with self._reading() as txn:
             cursor = txn.cursor(self._tables.events)
@@ -134,7 +134,7 @@ class Source:
         return rows
 
     def outline(self, first_seq: int, last_seq: int) -> tuple[int, tuple[Span, ...]]:
-        """How many blocks begin in a range, and the holes in it. Looks at keys and lengths, not at the blocks."""
+        """The number of blocks that begin in a range, and the holes in it. Reads keys and lengths only."""
         holes: list[Span] = []
         blocks, seq = 0, first_seq
         while seq <= last_seq:
@@ -157,12 +157,12 @@ class Source:
         return blocks, tuple(holes)
 
     def head(self, base_seq: int) -> bytes:
-        """The head of the block that begins at a seq: with its CRCs, it stands for the whole."""
+        """The head of the block that begins at a seq. Its CRCs identify the whole block."""
         with self._reading() as txn:
             raw = txn.get(seq_key(base_seq), db=self._tables.blocks)
             return b"" if raw is None else bytes(raw[:HEAD_BYTES])
 
-    # Parts of the above.
+    # Parts of the methods above.
 
     @contextmanager
     def _reading(self) -> Iterator[Reading]:
@@ -170,7 +170,7 @@ class Source:
             yield txn
 
     def _event_ends(self, txn: Reading) -> tuple[int, int]:
-        """Numbers of the first event and the last; (1, 0) when there are none."""
+        """The numbers of the first and the last event; (1, 0) without events."""
         cursor = txn.cursor(self._tables.events) if self._has_events else None
         if cursor is None or not cursor.last():
             return 1, 0
@@ -183,7 +183,7 @@ class Source:
         return key_seq(cursor.key()), last
 
     def _hole_before(self, cursor: "lmdb.Cursor[memoryview]", seq: int, last_seq: int, rows: Rows) -> bool:
-        """When `seq` lies within a hole that begins before it, take the rest of the hole; the cursor is on it then."""
+        """The rest of the hole, if `seq` lies within a hole that begins before it; the cursor is on the hole then."""
         if not seek(cursor, seq) or key_seq(cursor.key()) == seq:
             return False
         hole = hole_of(key_seq(cursor.key()), cursor.value())
@@ -194,17 +194,9 @@ class Source:
 
 
 def _cut(hole: Hole, first_seq: int, last_seq: int) -> tuple[int, bytes]:
-    """The row of the part of a hole that lies in a range."""
+    """A row for the part of a hole within a range."""
     part = Hole(max(hole.first_seq, first_seq), min(hole.last_seq, last_seq), hole.ts_us)
     return part.first_seq, part.encode()[1]
-
-
-def _end_of(base: int, raw: memoryview) -> int:
-    """The last seq of the journal's last row; of a damaged one only the first is sure."""
-    try:
-        return span_of(base, raw).last_seq
-    except BlockError:
-        return base
 
 
 def _groups(groups: list[SaveGroup], failures: tuple[SaveFailure, ...]) -> tuple[GroupState, ...]:

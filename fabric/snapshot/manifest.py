@@ -1,13 +1,13 @@
-"""The manifest: what a snapshot holds, and the proof that it is one. A folder without it is nothing.
+"""The manifest: the contents of a snapshot. A folder without a manifest is no snapshot.
 
     <snapshot>/manifest.json                                            written last
     <snapshot>/shards/<first_seq>-<last_seq>-<sha256, 16 digits>.mdb    rows of the journal's table `blocks`
     <snapshot>/shards/events-<first>-<last>-<sha256, 16 digits>.mdb     blocks of delivery events
 
-Shards follow one another without a gap: seqs that are not in a block are in `holes` (removed by retention of single
-topics) or in `lost` (damaged, or missing, in the journal already). Groups and topics are as they were when `last_seq`
-was the journal's last. Programs of the same format may add fields, so fields that are not known are passed over; a
-manifest of a newer format is refused.
+Shards are consecutive: seqs that are in no block are in `holes` (removed by retention of single topics) or in `lost`
+(damaged or missing in the journal). Groups and topics are in their state when `last_seq` was the last seq of the
+journal. Programs of the same format may add fields, so unknown fields are ignored; a manifest of a newer format is
+refused.
 """
 
 import json
@@ -23,9 +23,9 @@ from fabric.records import GroupSettings, TopicSettings
 FORMAT: Final = 1
 MANIFEST_FILE: Final = "manifest.json"
 SHARDS_DIR: Final = "shards"
-MANIFEST_BYTES_MAX: Final = 1 << 30  # more is no manifest; a shard of 128 MiB takes some kilobytes of it
-TOPICS_MAX: Final = 10_000  # names listed for a shard
-_AGAIN: Final = "take a new snapshot with 'fabric snapshot create', or copy this one again"
+MANIFEST_BYTES_MAX: Final = 1 << 30  # a larger file is no manifest; a shard of 128 MiB takes some kilobytes
+TOPICS_MAX: Final = 10_000  # topics listed for a shard
+_AGAIN: Final = "take a new snapshot with 'fabric snapshot create', or copy this snapshot again"
 _NAME: Final = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z._-]*\.mdb")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -33,25 +33,25 @@ Span = tuple[int, int]  # first and last
 
 
 class NotASnapshot(SnapshotError):
-    """There is no manifest."""
+    """The folder has no manifest."""
 
 
 class Shard(NamedTuple):
-    """A file with blocks of messages. All seqs from first to last are in it, in `holes` or in `lost`."""
+    """A file with blocks of messages. Each seq from first to last is in a block, in `holes` or in `lost`."""
 
     file: str  # within the snapshot, as shards/….mdb
     first_seq: int
     last_seq: int
-    first_ts_us: int  # of the first block and the last one
+    first_ts_us: int  # of the first block; the next field: of the last block
     last_ts_us: int
-    rows: int  # messages that can be read
+    rows: int  # readable messages
     blocks: int
     bytes: int  # of the file
     sha256: str
     topics: tuple[str, ...] | None  # None: more than TOPICS_MAX
     holes: tuple[Span, ...]
     lost: tuple[Span, ...] = ()  # damaged or missing when the snapshot was taken
-    closed: bool = False  # full: later snapshots of the journal have the same file
+    closed: bool = False  # full: later snapshots of the journal link the same file
 
 
 class EventShard(NamedTuple):
@@ -70,7 +70,7 @@ class EventShard(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Messages that have failed in a group, and are not dead yet."""
+    """Messages that have failed in a group and are no dead letters yet."""
 
     first: int
     last: int
@@ -80,12 +80,12 @@ class Failure(NamedTuple):
 
 
 class GroupState(NamedTuple):
-    """A group at last_seq. All below `cursor` is settled but the `open` seqs; a priority may have a lane of its own."""
+    """A group at last_seq. Messages below `cursor` are settled but for the `open` seqs; a priority may have a lane."""
 
     group: str
     settings: GroupSettings
     cursor: int
-    floor: int  # all up to here is settled, whatever the priority
+    floor: int  # messages up to here are settled, in all priorities
     open: tuple[Span, ...]
     lanes: tuple[Span, ...]  # (priority, cursor)
     paused: bool
@@ -94,24 +94,24 @@ class GroupState(NamedTuple):
 
 
 class TopicState(NamedTuple):
-    """A topic that has settings, or a floor: what lies below it was removed, though its block may still be there."""
+    """A topic with settings or with a floor. Messages below the floor were removed, although their block may exist."""
 
     topic: str
     settings: TopicSettings
     floor: int
-    msgs: int  # at or above the floor; -1: they were being counted
+    msgs: int  # at or above the floor; -1: the hub was counting them
     bytes: int
     deleted: bool
 
 
 class Manifest(NamedTuple):
     format: int
-    fabric: str  # the version that made it
+    fabric: str  # the version of the program that made the snapshot
     journal: str  # uuid, as 32 hexadecimal digits
     epoch: int
     created_us: int
     first_seq: int
-    last_seq: int  # first_seq - 1 when there are no messages
+    last_seq: int  # first_seq - 1 without messages
     messages: int
     bytes: int  # of all shards
     shards: tuple[Shard, ...]
@@ -127,7 +127,7 @@ class Manifest(NamedTuple):
 
     @property
     def floors(self) -> dict[str, int]:
-        """Where topics begin that were purged or trimmed: what a reader must leave out of the blocks."""
+        """The floors of topics that were purged or trimmed: a reader skips messages below them."""
         return {state.topic: state.floor for state in self.topics if state.floor > self.first_seq}
 
     @property
@@ -136,7 +136,7 @@ class Manifest(NamedTuple):
 
 
 def load(path: str | os.PathLike[str], *, check_files: bool = True) -> Manifest:
-    """The manifest of a snapshot, whole and of a known format; with all its shards there, in their sizes."""
+    """The manifest of a snapshot, checked; with `check_files`, all shards must exist with their sizes."""
     folder = Path(path)
     file = folder / MANIFEST_FILE
     try:
@@ -160,7 +160,7 @@ def load(path: str | os.PathLike[str], *, check_files: bool = True) -> Manifest:
 
 
 def problem_with(folder: Path, shard: Shard | EventShard) -> str:
-    """What a look at a shard's file finds wrong; empty when it is there in its size."""
+    """The defect of a shard's file: missing or of another size; empty without a defect."""
     try:
         size = (folder / shard.file).stat().st_size
     except OSError as error:
@@ -168,7 +168,7 @@ def problem_with(folder: Path, shard: Shard | EventShard) -> str:
     return "" if size == shard.bytes else f"{shard.file} has {size} bytes, not {shard.bytes}"
 
 
-# To JSON and back.
+# Encoding and decoding.
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -192,7 +192,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(text: bytes, where: str) -> Manifest:
-    """A manifest from its JSON; `where` is for error messages."""
+    """A manifest from its JSON; `where` names it in errors."""
     try:
         fields = json.loads(text)
     except ValueError as error:
@@ -215,7 +215,7 @@ class _Wrong(Exception):
 
 
 class _Decoder:
-    """Takes JSON apart; what is missing or of another kind is named by its path."""
+    """Decodes JSON; an error names the field by its path."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -273,7 +273,7 @@ _KINDS: Final = {int: "a number", str: "text", bool: "true or false", list: "a l
 
 
 def _plain(kind: Any, row: Mapping[str, Any], at: str, others: Sequence[str] = ()) -> dict[str, Any]:
-    """The fields of a NamedTuple that are numbers, text or yes and no."""
+    """The fields of a NamedTuple that are numbers, texts or booleans."""
     defaults = kind._field_defaults
     values = {}
     for name in kind._fields:
@@ -285,7 +285,7 @@ def _plain(kind: Any, row: Mapping[str, Any], at: str, others: Sequence[str] = (
         if name == "file":
             path = PurePosixPath(value)
             if path.parent != PurePosixPath(SHARDS_DIR) or not _NAME.fullmatch(path.name):
-                raise _Wrong(f"{at}.file is {value!r}, which is no file of {SHARDS_DIR}/")
+                raise _Wrong(f"{at}.file is {value!r}, which is not a file in {SHARDS_DIR}/")
         elif name == "sha256" and not _SHA256.fullmatch(value):
             raise _Wrong(f"{at}.sha256 is {value!r}")
     return values
@@ -321,7 +321,7 @@ def _spans(row: Mapping[str, Any], name: str, at: str) -> tuple[Span, ...]:
 
 
 def _require_whole(manifest: Manifest) -> None:
-    """Shards must follow one another, from the first seq to the last, and the sums must be right."""
+    """Check that shards are consecutive from the first seq to the last, and that the sums are right."""
     seq = manifest.first_seq
     for i, shard in enumerate(manifest.shards):
         if shard.first_seq != seq or shard.last_seq < shard.first_seq:

@@ -1,8 +1,8 @@
-"""Sending a snapshot elsewhere: another folder, or whatever fsspec can write to when it is installed.
+"""Copies a snapshot to another folder, or to a URL that fsspec can write to.
 
-Shards go first and the manifest last, so that the other side has a snapshot when it has all of it. A file's name bears
-its checksum: what is there with that name and size is not sent again, be it in this snapshot or in an earlier one next
-to it. A push that was interrupted is simply run again.
+Shards are sent first and the manifest last, so that the destination has a manifest only when it has the whole snapshot.
+The name of a file contains its checksum: a file with the same name and size in any snapshot at the destination is not
+sent again. After an interruption, run the push again.
 """
 
 import hashlib
@@ -20,39 +20,39 @@ from fabric.journal.directory import DIR_MODE, FILE_MODE, sync_directory
 from fabric.snapshot.folder import Busy, find, os_errors
 from fabric.snapshot.manifest import MANIFEST_FILE, SHARDS_DIR
 
-Progress = Callable[[int, int], None]  # (bytes done, bytes in all)
+Progress = Callable[[int, int], None]  # (copied bytes, all bytes)
 
 _COPY_BYTES: Final = 1 << 20
 
 
 class Pushed(NamedTuple):
     target: str
-    files: int  # shards in all
-    sent: int  # over the line
-    copied: int  # from an earlier snapshot on the other side
-    skipped: int  # there already
+    files: int  # all shards
+    sent: int  # from this machine
+    copied: int  # from an earlier snapshot at the destination
+    skipped: int  # already at the destination
     sent_bytes: int
 
 
 class _Store(Protocol):
-    """The other side. Paths are relative to it."""
+    """The destination. Paths are relative to it."""
 
     def size(self, path: str) -> int | None: ...
     def read(self, path: str) -> bytes | None: ...
-    def shards(self) -> dict[str, tuple[str, int]]: ...  # of all snapshots there: name -> (path, size)
+    def shards(self) -> dict[str, tuple[str, int]]: ...  # of all snapshots at the destination: name -> (path, size)
     def send(self, source: Path, path: str) -> None: ...
     def copy(self, there: str, path: str) -> None: ...
     def write(self, path: str, data: bytes) -> None: ...
 
 
 def push(path: str | os.PathLike[str], destination: str, progress: Progress | None = None) -> Pushed:
-    """Copy a snapshot (of a folder of them, the newest) into a folder of snapshots or to a URL of fsspec."""
+    """Copy a snapshot, or the newest of a folder, into a folder of snapshots or to a URL of fsspec."""
     snapshot, manifest = find(path)
     store, name = _store(destination), snapshot.absolute().name
     text = (snapshot / MANIFEST_FILE).read_bytes()
     present = store.read(f"{name}/{MANIFEST_FILE}")
     if present is not None and present != text:
-        raise Busy(f"{destination} has another snapshot that is called {name}", "remove or rename one of them")
+        raise Busy(f"{destination} has another snapshot with the name {name}", "remove or rename one of the two")
     elsewhere = store.shards()
     sent = copied = skipped = sent_bytes = done = 0
     for shard in manifest.files:
@@ -68,7 +68,9 @@ def push(path: str | os.PathLike[str], destination: str, progress: Progress | No
             store.send(snapshot / shard.file, target)
             sent, sent_bytes = sent + 1, sent_bytes + shard.bytes
         if store.size(target) != shard.bytes:
-            raise SnapshotError(f"{destination}: {target} did not arrive whole", "push again: the rest is skipped")
+            raise SnapshotError(
+                f"{destination}: {target} is not whole after the copy", "push again: whole files are skipped"
+            )
         done += shard.bytes
         if progress is not None:
             progress(done, manifest.bytes)
@@ -78,10 +80,11 @@ def push(path: str | os.PathLike[str], destination: str, progress: Progress | No
 
 
 def _require_sound(file: Path, sha256: str) -> None:
-    """Do not let damage spread."""
+    """Refuse to send a damaged file."""
     with os_errors(f"cannot read {file}"), file.open("rb") as data:
         if hashlib.file_digest(data, "sha256").hexdigest() != sha256:
-            raise SnapshotDamaged(f"{file} does not match its sha256", "push an older snapshot, and take a new one")
+            hint = "push an older snapshot, or take a new snapshot"
+            raise SnapshotDamaged(f"{file} does not match its sha256", hint)
 
 
 def _store(destination: str) -> _Store:
@@ -153,7 +156,7 @@ class _Folder:
 
 
 class _Remote:
-    """What fsspec knows: object stores, SFTP, HDFS and so on. Its errors are of any kind, so all are caught."""
+    """A URL of fsspec: object stores, SFTP, HDFS and others. Their errors have no common class, so all are caught."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -168,7 +171,7 @@ class _Remote:
             self._fs, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
             raise SnapshotError(
-                f"fsspec cannot open {url}: {error}", "install what it asks for, or check it"
+                f"fsspec cannot open {url}: {error}", "install the package that it names, or check the URL"
             ) from error
         self._root: str = root.rstrip("/")
 
@@ -199,7 +202,7 @@ class _Remote:
         self._try(self._fs.pipe_file, f"{self._root}/{path}", data)
 
     def _make_parent(self, path: str) -> None:
-        with suppress(Exception):  # object stores have no folders, and some do not let one make a bucket
+        with suppress(Exception):  # object stores have no folders, and some refuse to create a bucket
             self._fs.makedirs(f"{self._root}/{path}".rpartition("/")[0], exist_ok=True)
 
     def _try(self, action: Callable[..., Any], *args: Any, **options: Any) -> Any:

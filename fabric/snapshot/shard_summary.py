@@ -1,14 +1,14 @@
-"""What a shard holds, found out row by row while it is written.
+"""Collects the manifest's entry about a shard, row by row, while the shard is written.
 
-Every block is checked against its checksums here. One that does not match is copied as it is, since someone may still
-find something in it, and its seqs are listed as lost.
+Every block is checked against its checksums. A damaged block is copied unchanged, because parts of it may be readable,
+and its seqs are listed as lost.
 """
 
 from typing import Final, Protocol, TypeVar
 
 from fabric.event_block import EVENTS_MAX, columns, extent_of
 from fabric.journal.blocks import check_block
-from fabric.journal.tables.holes import hole_of, span_of
+from fabric.journal.tables.holes import hole_of
 from fabric.snapshot.manifest import TOPICS_MAX, EventShard, Shard, Span
 from fabric.snapshot.shards import BLOCKS, EVENTS
 from fabric_protocol.errors import BlockError
@@ -17,10 +17,10 @@ Entry_co = TypeVar("Entry_co", covariant=True)
 
 
 class Summary(Protocol[Entry_co]):
-    """What both kinds of shards have in common."""
+    """The interface of both kinds of summaries."""
 
     first: int
-    next: int  # where the next row should begin
+    next: int  # the first seq or number of the next row
 
     @property
     def table(self) -> bytes: ...
@@ -32,7 +32,7 @@ class Summary(Protocol[Entry_co]):
 
 
 class BlockSummary:
-    """Of blocks of messages."""
+    """The summary of a shard of messages."""
 
     table: Final = BLOCKS
     prefix: Final = ""
@@ -46,7 +46,7 @@ class BlockSummary:
         self._lost: list[Span] = []
 
     def add(self, number: int, raw: bytes) -> None:
-        """One more row. A gap before it was left by a damaged block, or by one that is missing."""
+        """Add a row. A gap before it comes from a damaged or missing block."""
         self._lose(self.next, number - 1)
         hole = hole_of(number, raw)
         if hole is not None:
@@ -56,7 +56,7 @@ class BlockSummary:
             return
         self._blocks += 1
         block = check_block(raw, number)
-        if isinstance(block, str):  # how far it went is known when the next one comes
+        if isinstance(block, str):  # its last seq is known when the next row comes
             self._lose(number, number)
             self.next = number + 1
             return
@@ -67,7 +67,7 @@ class BlockSummary:
             self._topics.update(block.topics)
 
     def close(self, last: int) -> None:
-        """There are no more rows up to `last`."""
+        """End the shard at `last`."""
         self._lose(self.next, last)
         self.next = max(self.next, last + 1)
 
@@ -101,7 +101,7 @@ class BlockSummary:
 
 
 class EventSummary:
-    """Of blocks of delivery events."""
+    """The summary of a shard of delivery events."""
 
     table: Final = EVENTS
     prefix: Final = "events-"
@@ -140,16 +140,8 @@ class EventSummary:
         )
 
 
-def block_end(number: int, raw: bytes) -> int:
-    """The last seq of a row of blocks; of a damaged one only the first is sure."""
-    try:
-        return span_of(number, raw).last_seq
-    except BlockError:
-        return number
-
-
 def event_end(number: int, raw: bytes) -> int:
-    """The last number of a block of events; a damaged one may have had as many as fit."""
+    """The last number of a block of events; a damaged block counts as full."""
     try:
         return extent_of(raw).last
     except BlockError:

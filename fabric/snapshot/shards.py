@@ -1,8 +1,8 @@
 """Shards: single LMDB files that are written once and never change.
 
-A shard of messages has the rows of the journal's table `blocks` as they are, holes included; a shard of events has
-blocks of events without the seal that the journal puts on its rows, since they have a CRC of their own. Nothing is
-ever written to a shard that has its name, so readers need no lock, and several snapshots may share the file.
+A shard of messages has unchanged rows of the journal's table `blocks`, with the holes; a shard of events has blocks of
+events without the checksums of their rows, because blocks have a CRC of their own. A shard is never written to after
+it got its name, so readers need no lock, and several snapshots may share the file.
 """
 
 import hashlib
@@ -24,25 +24,25 @@ from fabric_protocol.errors import BlockError
 
 BLOCKS: Final = b"blocks"
 EVENTS: Final = b"events"
-SHARD_BYTES: Final = 128 << 20  # enough for a Spark task or two, little enough to be written again for the last one
+SHARD_BYTES: Final = 128 << 20  # enough for a Spark task or two; the last shard is small enough to write again
 SHARD_BYTES_MIN: Final = 1 << 16
 SHARD_BYTES_MAX: Final = 4 << 30
 _PAGE_BYTES: Final = 4096
 _INLINE_MAX: Final = 2000  # larger values have pages of their own
-_ROW_BYTES: Final = 32  # what a row takes besides its value
+_ROW_BYTES: Final = 32  # bytes of a row besides its value
 _WRITE_BYTES: Final = 16 << 20  # written in one transaction, which holds them in memory
-_MAP_SPARE: Final = 256 << 20  # address space is free, a map that is full is not
+_MAP_SPARE: Final = 256 << 20  # address space is free, and a full map would cost a second attempt
 
 
 def cost_of(size: int) -> int:
-    """What a value takes in the file, about."""
+    """The approximate size of a value in the file."""
     if size <= _INLINE_MAX:
         return size + _ROW_BYTES
     return -(-(size + 16) // _PAGE_BYTES) * _PAGE_BYTES + _ROW_BYTES
 
 
 def open_shard(file: str | os.PathLike[str]) -> lmdb.Environment:
-    """Open a shard to read it. One process can open it once at a time; close it before the process forks."""
+    """Open a shard for reading. A process may have it open once; close it before a fork."""
     path = Path(file)
     try:
         size = path.stat().st_size
@@ -50,7 +50,7 @@ def open_shard(file: str | os.PathLike[str]) -> lmdb.Environment:
             str(path),
             subdir=False,
             readonly=True,
-            lock=False,  # it never changes
+            lock=False,  # the file never changes
             create=False,
             readahead=True,
             map_size=max(size, _PAGE_BYTES),
@@ -80,7 +80,7 @@ def iterate_blocks(shard: lmdb.Environment, first_seq: int = 0, last_seq: int = 
 def iterate_rows(
     shard: lmdb.Environment, table: bytes = BLOCKS, first: int = 0, last: int = SEQ_MAX
 ) -> Iterator[tuple[int, bytes]]:
-    """All rows of a shard that have to do with first..last, holes among them, or blocks of events."""
+    """All rows of a table that hold any of first..last: blocks and holes, or blocks of events."""
     with lmdb_errors(f"cannot read the shard {shard.path()}"):
         database = shard.open_db(table, create=False)
         with shard.begin(buffers=True) as txn:
@@ -113,19 +113,19 @@ def end_heads(shard: lmdb.Environment) -> dict[int, bytes]:
 
 
 def _seek_first(txn: Reading, cursor: "lmdb.Cursor[memoryview]", table: bytes, first: int) -> bool:
-    """Move to the row that holds `first`, or else to the first one after it."""
+    """Move to the row that holds `first`, or else to the first row after it."""
     if not seek(cursor, first):
         return cursor.first()
     base = key_seq(cursor.key())
     try:
         end = span_of(base, cursor.value()).last_seq if table == BLOCKS else extent_of(cursor.value()).last
-    except BlockError:  # whatever it held, the caller is told
+    except BlockError:  # the caller gets the damaged row
         return True
     return True if end >= first else cursor.next()
 
 
 class ShardWriter:
-    """A shard on its way: under a temporary name, until it is known what it holds."""
+    """Writes a shard under a temporary name: its final name contains its seqs and checksum."""
 
     def __init__(self, path: Path, table: bytes, shard_bytes: int) -> None:
         self.path = path
@@ -138,11 +138,11 @@ class ShardWriter:
             self._environment = lmdb.open(
                 str(path),
                 subdir=False,
-                lock=False,  # nobody else knows of it
+                lock=False,  # no other process opens it
                 map_size=2 * shard_bytes + _MAP_SPARE,
-                sync=False,  # once, when it is whole
+                sync=False,  # synced once, by `finish`
                 metasync=False,
-                writemap=False,  # with it a full disk is SIGBUS
+                writemap=False,  # with a writable map, a full disk is SIGBUS
                 meminit=True,
                 mode=FILE_MODE,
                 max_dbs=1,
@@ -154,7 +154,7 @@ class ShardWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Whatever was not finished, and moved away, goes."""
+        """Remove the file, unless it was renamed."""
         self._environment.close()
         self.path.unlink(missing_ok=True)
 
@@ -163,7 +163,7 @@ class ShardWriter:
         return self._cost >= self._shard_bytes
 
     def add(self, number: int, value: bytes) -> None:
-        """One more row, after all others."""
+        """Add a row at the end."""
         self._waiting.append((number, value))
         self._waiting_bytes += len(value)
         self._cost += cost_of(len(value))
@@ -171,7 +171,7 @@ class ShardWriter:
             self._write()
 
     def finish(self) -> tuple[int, str]:
-        """Bring it to disk; its size and its sha256."""
+        """Sync the file; returns its size and its sha256."""
         self._write()
         self._environment.close()
         with self.path.open("rb") as file:
@@ -183,7 +183,7 @@ class ShardWriter:
         with lmdb_errors(f"cannot write {self.path}"):
             try:
                 self._put(rows)
-            except lmdb.MapFullError:  # a single shard of a range that is larger than it should be
+            except lmdb.MapFullError:  # a `whole` shard may be larger than planned
                 self._environment.set_mapsize(2 * self._environment.info()["map_size"])
                 self._put(rows)
 

@@ -1,7 +1,7 @@
-"""Checking a snapshot: the manifest against the shards, and the shards against their own checksums.
+"""Verifies a snapshot: the manifest against the shards, and the shards against their checksums.
 
-A damaged LMDB file can kill the process that reads it. The walk is therefore done in a child; when that dies, its death
-is a finding, and another child goes on with the next shard.
+A damaged LMDB file can kill the process that reads it. So a child process checks the shards; if it is killed, that is a
+finding, and another child goes on with the next shard.
 """
 
 import os
@@ -16,7 +16,7 @@ from fabric.snapshot.folder import find
 from fabric.snapshot.manifest import MANIFEST_FILE, EventShard, Manifest, Shard, load
 from fabric_protocol.errors import FabricError
 
-Progress = Callable[[int, int], None]  # (seqs walked, seqs in all)
+Progress = Callable[[int, int], None]  # (checked seqs, all seqs)
 
 
 class Report(NamedTuple):
@@ -32,7 +32,7 @@ class Report(NamedTuple):
 
 
 def verify(path: str | os.PathLike[str], progress: Progress | None = None, *, quick: bool = False) -> Report:
-    """Hold a snapshot (of a folder of them, the newest) against its checksums; `quick` leaves payloads alone."""
+    """Verify a snapshot, or the newest of a folder; `quick` reads no payloads."""
     folder = Path(path)
     if not (folder / MANIFEST_FILE).exists():
         folder = find(path).path
@@ -55,16 +55,16 @@ def verify(path: str | os.PathLike[str], progress: Progress | None = None, *, qu
 
 
 def order_findings(manifest: Manifest) -> list[Finding]:
-    """What the manifest alone can tell."""
+    """Findings in the manifest itself."""
     findings, last_ts_us = [], 0
     for shard in manifest.shards:
         if shard.first_ts_us and shard.first_ts_us < last_ts_us:
-            why = "the shard begins before the one in front of it ends"
+            why = "the first message of the shard is older than the last message of the shard before it"
             findings.append(Finding(shard.file, shard.first_seq, shard.last_seq, why))
         last_ts_us = max(last_ts_us, shard.last_ts_us)
     for group in manifest.groups:
         if group.cursor > manifest.last_seq + 1:
-            why = f"group {group.group!r} is at seq {group.cursor}, beyond the last one"
+            why = f"group {group.group!r} is at seq {group.cursor}, beyond the last seq"
             findings.append(Finding(MANIFEST_FILE, 0, 0, why))
     return findings
 
@@ -72,7 +72,7 @@ def order_findings(manifest: Manifest) -> list[Finding]:
 def _verify_files(
     folder: Path, manifest: Manifest, begin: int, quick: bool, findings: list[Finding], progress: Progress | None
 ) -> int:
-    """Let a child check the files of a snapshot from one on; returns the place of the first that was not checked."""
+    """Check the files from place `begin` on in a child; returns the place of the first file that was not checked."""
     try:
         for kind, *values in in_child(check, str(folder.resolve()), quick, begin):
             if kind == "finding":

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fabric.journal import environment
 from fabric.journal.journal import Journal
-from fabric.journal.tables import schedule_table as schedule
 from fabric.records import CountSchedules, DropSchedule, Record, SaveSchedule
 from fabric_protocol.block import encode
 from tests.router.schedules import MemorySchedules
@@ -83,7 +83,7 @@ def test_it_survives_a_restart_and_a_backup_counts_too(tmp_path: Path) -> None:
 def test_a_row_that_is_damaged_is_told_and_no_more(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = journal.reader().schedules
     with monkeypatch.context() as patch:
-        patch.setattr(schedule, "seal", lambda key, value: value + b"oops")
+        patch.setattr(environment, "seal", lambda key, value: value + b"oops")
         journal.commit([save(1, 1000)])
     journal.commit([save(2, 1000), CountSchedules(2, (("t", 2),))])
     damaged, good = reader.read([(1000, 1), (1000, 2)], 1 << 20)
@@ -98,7 +98,7 @@ def test_counts_that_are_damaged_do_not_stop_the_hub(journal: Journal, monkeypat
     reader = journal.reader().schedules
     journal.commit([save(9, 1000)])
     with monkeypatch.context() as patch:
-        patch.setattr(schedule, "seal", lambda key, value: value + b"oops")
+        patch.setattr(environment, "seal", lambda key, value: value + b"oops")
         journal.commit([CountSchedules(9, (("t", 1),))])
     assert reader.counts(9) == (9, 1, 0, {"t": 0})  # the number is that of the highest row
     journal.commit([DropSchedule(9, 1000), CountSchedules(9, (("t", -1),))])

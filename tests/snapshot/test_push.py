@@ -82,7 +82,7 @@ def test_another_snapshot_of_that_name_is_left_alone(two: tuple[Made, Made, list
     there = tmp_path / "there"
     push(first.path, str(there))
     (there / first.path.name / "manifest.json").write_bytes((second.path / "manifest.json").read_bytes())
-    with pytest.raises(Busy, match="another snapshot that is called"):
+    with pytest.raises(Busy, match="another snapshot with the name"):
         push(first.path, str(there))
 
 
@@ -159,7 +159,7 @@ def test_what_goes_wrong_there_is_said(
         push(two[0].path, "s3://bucket/x")
     assert "credentials" in caught.value.hint
     monkeypatch.setattr(memory, "put_file", lambda source, path: memory.pipe_file(path, b"half"))
-    with pytest.raises(SnapshotError, match="did not arrive whole"):
+    with pytest.raises(SnapshotError, match="is not whole after the copy"):
         push(two[0].path, "s3://bucket/y")
 
 

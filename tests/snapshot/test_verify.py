@@ -90,7 +90,11 @@ def test_time_must_not_go_back(tmp_path: Path) -> None:
     create(tmp_path / "j", tmp_path / "s", None, SHARD)
     rewrite(tmp_path / "s", lambda f: f["shards"][2].update(first_ts_us=5))
     (finding,) = verify(tmp_path / "s", quick=True).findings
-    assert finding[1:] == (81, 120, "the shard begins before the one in front of it ends")
+    assert finding[1:] == (
+        81,
+        120,
+        "the first message of the shard is older than the last message of the shard before it",
+    )
 
 
 def test_the_manifest_must_count_right(snapshot: tuple[Path, Manifest]) -> None:

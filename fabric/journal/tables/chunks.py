@@ -1,15 +1,15 @@
-"""Chunks: what a run of blocks holds, so that readers skip what they do not want.
+"""Chunks: the topics of a run of blocks, so that readers skip blocks without a wanted topic.
 
-A chunk is some 256 blocks that follow one another. While it fills up it lives in memory; when it is full its summary
-is written once, at the end of table `chunks`, and never changed. That is the journal's whole index: no row per
-message or per topic, because LMDB copies a page for every row at a random place.
+A chunk is some 256 consecutive blocks. An open chunk is in memory; when it is full, its summary is written once, at the
+end of table `chunks`, and never changed. The summaries are the journal's only index: there is no row per message or
+topic, because LMDB copies a page for every row at a random place.
 
 Within a chunk, topics are numbered in the order of their first appearance, and each block lists the numbers of its
-topics. That takes one look-up in a dictionary for each topic of a block, which is all the work there is when the
-chunk is closed, even with thousands of topics.
+topics. So a block costs one look-up in a dictionary for each of its topics, and closing a chunk costs little, even with
+thousands of topics.
 
-A summary is derived from its blocks. A lost or damaged one is made again by reading them, and the entry of a damaged
-block says "may hold anything", so that whoever comes by is told of the damage instead of passing it unawares.
+A lost or damaged summary is rebuilt from its blocks. The entry of a damaged block says "may hold any topic", so that
+every reader finds the damage.
 
     row   first_seq u64 | last_seq u64 | first_ts_us i64 | last_ts_us i64 | bytes u64
           msgpack [topics, base_seq - first_seq of each block u32[n], ends of their lists u32[n],
@@ -31,9 +31,9 @@ from fabric.journal.rows import key_seq, seal, seq_key, unseal
 Wanted = Callable[[str], bool]
 
 BLOCKS_MAX: Final = 256  # a block's place in its chunk fits a byte
-BYTES_MAX: Final = 16 << 20  # so that a skipped chunk is worth skipping and an open one is soon read again at start
-# A summary is read, and its topics are compared with patterns, in one step of a search: some milliseconds.
-NAMES_MAX: Final = 4_096  # and those of the last block, which may be twice as many
+BYTES_MAX: Final = 16 << 20  # skipping a chunk pays, and a start reads the open chunk quickly
+# One step of a search reads a summary and compares its topics with patterns: some milliseconds.
+NAMES_MAX: Final = 4_096  # and the topics of the last block, which may be twice as many
 LISTED_MAX: Final = 32_768  # topics of all blocks together
 _SHORT_NUMBERS: Final = 1 << 16
 _HEAD: Final = struct.Struct("<QQqqQ")
@@ -41,13 +41,13 @@ _EXTENT: Final = struct.Struct("<QQ")
 
 
 class Entry(NamedTuple):
-    """What is known of one block."""
+    """A block in a chunk."""
 
     base_seq: int
     last_seq: int
     ts_us: int
     size: int
-    topics: "array[int] | None"  # their numbers; None: the block is damaged and may hold anything
+    topics: "array[int] | None"  # their numbers; None: the block is damaged and may hold any topic
 
 
 class _Numbers(dict[bytes, int]):
@@ -64,15 +64,15 @@ class _Numbers(dict[bytes, int]):
 
 
 def extent_of(row: bytes | memoryview) -> tuple[int, int]:
-    """First and last seq of a summary, unchecked; zeros when the row cannot be one."""
+    """First and last seq of a summary, unchecked; zeros when the row is too short for a summary."""
     return _EXTENT.unpack_from(row) if len(row) >= _HEAD.size else (0, 0)
 
 
 class OpenChunk:
-    """The chunk that is filling up. One thread adds, others look at it meanwhile.
+    """The last chunk, to which one thread adds blocks while other threads read it.
 
-    Only the first `committed` entries are on disk, and only those are anyone's business but the writer's. The lists
-    grow at their end and `committed` is set last, so a reader needs no lock.
+    Readers use the first `committed` entries only, which are on disk. The lists grow at their end and `committed` is
+    set last, so readers need no lock.
     """
 
     __slots__ = ("_numbers", "bases", "committed", "entries", "first_seq", "listed", "names", "size")
@@ -109,11 +109,11 @@ class OpenChunk:
         self.listed += len(numbers or ())
 
     def publish(self) -> None:
-        """All that was added is committed."""
+        """All added blocks are committed."""
         self.committed = len(self.entries)
 
     def roll_back(self) -> None:
-        """Forget what was added since `publish`."""
+        """Remove the blocks added since `publish`."""
         if len(self.entries) == self.committed:
             return
         del self.entries[self.committed :], self.bases[self.committed :]
@@ -125,12 +125,12 @@ class OpenChunk:
         del self.names[known:]
 
     def place_of(self, seq: int) -> int:
-        """The place of the block that holds seq, of those committed; seq is not below the chunk."""
+        """The place of the committed block that holds seq; seq is not below the chunk."""
         return max(bisect_right(self.bases, seq, 0, self.committed) - 1, 0)
 
 
 class Chunk:
-    """A summary: where the blocks are, and which topics they hold."""
+    """A summary: the seqs of the blocks, and their topics."""
 
     __slots__ = (
         "damaged",
@@ -154,9 +154,9 @@ class Chunk:
         self.data_bytes = sum(entry.size for entry in entries)
         self.names = list(names)
         self.offsets = array("I", [entry.base_seq - first.base_seq for entry in entries])
-        self.numbers = array("I")  # of the topics of all blocks, one block after the other,
-        self.ends = array("I")  # and where the list of each block ends
-        self.damaged = 0  # bit i: block i may hold anything
+        self.numbers = array("I")  # numbers of the topics of all blocks, block after block,
+        self.ends = array("I")  # and the end of each block's list
+        self.damaged = 0  # bit i: block i may hold any topic
         for place, entry in enumerate(entries):
             if entry.topics is None:
                 self.damaged |= 1 << place
@@ -176,7 +176,7 @@ class Chunk:
     __hash__ = None  # type: ignore[assignment]
 
     def mask(self, wanted: Wanted) -> int:
-        """Bits of the blocks that hold a wanted topic, or may."""
+        """Bits of the blocks that hold a wanted topic, or may hold it."""
         hits = {number for number, name in enumerate(self.names) if wanted(name)}
         bits, start = self.damaged, 0
         if not hits:
@@ -190,7 +190,7 @@ class Chunk:
         return bits
 
     def place_of(self, seq: int) -> int:
-        """The place of the block that holds seq, which lies in this chunk."""
+        """The place of the block that holds seq; seq is in this chunk."""
         return bisect_right(self.offsets, seq - self.first_seq) - 1
 
     def range_of(self, place: int) -> tuple[int, int]:

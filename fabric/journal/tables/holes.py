@@ -1,12 +1,12 @@
-"""Holes: where retention of single topics has removed blocks, though older ones stay.
+"""Holes: rows in place of blocks that retention of single topics has removed while older blocks stay.
 
-A hole is a row in the place of the blocks that were there, and says how far it goes. So what was removed can be told
-from what was lost: seqs without a row are damage, seqs with a hole are not. Holes that touch become one row, or the
-rows of a queue with a billion messages behind it would fill the disk by themselves. A hole never begins the journal
-for long (retention cuts it off) and never ends it: the last block always stays.
+A hole says which seqs it covers, so that removed messages differ from lost ones: seqs without a row are damage, seqs in
+a hole are not. Adjacent holes are joined into one row; otherwise the rows of a queue that has had a billion messages
+would fill the disk. Retention removes a hole at the front of the journal. No hole is at the end: the last block always
+stays.
 
-Summaries of chunks keep naming the blocks that are gone, since whoever follows one finds the hole. A summary goes when
-all of its chunk is in one hole.
+The summary of a chunk still names blocks that are in holes, because a reader that follows it finds the hole. The
+summary is removed when its whole chunk is in one hole.
 
     row   "HOLE" | last_seq u64 | last_ts_us i64 | checksum
 """
@@ -30,7 +30,7 @@ _ROW_BYTES: Final = _ROW.size + 4
 class Hole(NamedTuple):
     first_seq: int
     last_seq: int
-    ts_us: int  # of the last message that was here
+    ts_us: int  # of the last removed message
 
     def encode(self) -> tuple[bytes, bytes]:
         key = seq_key(self.first_seq)
@@ -38,7 +38,7 @@ class Hole(NamedTuple):
 
 
 def hole_of(base_seq: int, raw: bytes | memoryview) -> Hole | None:
-    """The hole in this row of table `blocks`; None when there is a block, or something that is neither."""
+    """The hole in this row of table `blocks`; None when the row is no hole."""
     if len(raw) != _ROW_BYTES or bytes(raw[:4]) != _MAGIC:
         return None
     try:
@@ -49,7 +49,7 @@ def hole_of(base_seq: int, raw: bytes | memoryview) -> Hole | None:
 
 
 def hole_at(cursor: Cursor, seq: int) -> Hole | None:
-    """The hole that holds seq, if one does."""
+    """The hole that covers seq, or None."""
     if not seek(cursor, seq):
         return None
     hole = hole_of(key_seq(cursor.key()), cursor.value())
@@ -57,16 +57,23 @@ def hole_at(cursor: Cursor, seq: int) -> Hole | None:
 
 
 def span_of(base_seq: int, raw: bytes | memoryview) -> Stamp:
-    """First and last seq and the time of what is in this row, block or hole; BlockError when it is neither."""
+    """First and last seq and the time of the block or hole in this row; BlockError when the row is neither."""
     hole = hole_of(base_seq, raw)
     return Stamp(*hole) if hole is not None else stamp_of(raw)
 
 
-def dig(txn: Writing, tables: Tables, bases: Iterable[int]) -> int:
-    """Make holes of blocks; returns how many messages went.
+def last_seq_of(base_seq: int, raw: bytes | memoryview) -> int:
+    """The last seq of the block or hole in this row; its first seq when the row is damaged."""
+    try:
+        return span_of(base_seq, raw).last_seq
+    except BlockError:
+        return base_seq
 
-    What is not there any more is left alone, and so are the last block and damaged ones: an emptied block is no
-    reason to forget that something was wrong.
+
+def make_holes(txn: Writing, tables: Tables, bases: Iterable[int]) -> int:
+    """Replace blocks by holes; returns the number of removed messages.
+
+    Missing blocks, damaged blocks and the last block are left as they are: damage must stay visible.
     """
     cursor = txn.cursor(tables.blocks)
     if not cursor.last():
@@ -88,7 +95,7 @@ def dig(txn: Writing, tables: Tables, bases: Iterable[int]) -> int:
 
 
 def _widen(txn: Writing, tables: Tables, hole: Hole) -> Hole:
-    """Write down a hole in the place of its block, together with the holes on both sides."""
+    """Write a hole in place of its block, joined with the holes on both sides."""
     cursor = txn.cursor(tables.blocks)
     cursor.set_key(seq_key(hole.first_seq))
     after = hole_of(key_seq(cursor.key()), cursor.value()) if cursor.next() else None
@@ -105,7 +112,7 @@ def _widen(txn: Writing, tables: Tables, hole: Hole) -> Hole:
 
 
 def _drop_summary(txn: Writing, tables: Tables, hole: Hole, seq: int) -> None:
-    """Remove the summary of the chunk that holds seq when nothing is left of it: no other can have become empty."""
+    """Remove the summary of the chunk that holds seq, if the hole covers that chunk."""
     cursor = txn.cursor(tables.chunks)
     if seek(cursor, seq):
         first_seq, last_seq = extent_of(cursor.value())
@@ -114,6 +121,6 @@ def _drop_summary(txn: Writing, tables: Tables, hole: Hole, seq: int) -> None:
 
 
 def count_removed(txn: Writing, tables: Tables) -> int:
-    """Messages in all holes, by looking at every row."""
+    """The number of messages in all holes. Reads every row."""
     holes = (hole_of(key_seq(key), raw) for key, raw in txn.cursor(tables.blocks))
     return sum(hole.last_seq - hole.first_seq + 1 for hole in holes if hole is not None)

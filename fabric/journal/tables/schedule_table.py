@@ -1,11 +1,11 @@
-"""Rows of delayed publishes: what is due when, found by time, by number and by name.
+"""Rows of schedules, found by due time, by number and by name.
 
     schedule        (due, id) -> the whole schedule
     schedule_ids    id -> due      "n" + hash of the name -> id      "t" + topic -> messages that wait
                     "all" -> highest id, messages that wait
 
-Numbers are below 2^56, so that their keys begin with a zero byte and never meet the others. Counts are kept, because
-counting a million rows for each question would be a way to stop a hub. Every call is one short read transaction.
+Numbers are below 2^56, so their keys begin with a zero byte and differ from all other keys. Counts are stored, because
+counting a million rows for each INFO would stall the hub. Every call is one short read transaction.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,17 +13,14 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fabric.errors import JournalDamaged
-from fabric.journal.environment import Reading, Tables, Writing
-from fabric.journal.rows import SEQ_MAX, name_key, pack, pair_key, seal, seq_key, unpack, unseal
+from fabric.journal.environment import Reading, Tables, Writing, put_row
+from fabric.journal.rows import SEQ_MAX, name_key, pair_key, seq_key, unpack, unseal
 from fabric.records import CountSchedules, DropSchedule, SaveSchedule
 
 if TYPE_CHECKING:
-    import lmdb
+    from fabric.journal.page_release import PageRelease
 
-    from fabric.journal.page_release import Residence
-
-ID_MAX: Final = (1 << 56) - 1
-_PAGE_BYTES: Final = 4 << 10  # rows that are read together need not be neighbours
+_PAGE_BYTES: Final = 4 << 10  # counted for each row: rows that are read together may be on different pages
 _ALL: Final = b"all"
 _NAME: Final = b"n"
 _TOPIC: Final = b"t"
@@ -35,15 +32,15 @@ class Counts(NamedTuple):
     last_id: int
     schedules: int
     messages: int
-    topics: dict[str, int]  # messages that wait, by topic; in the order of their names
+    topics: dict[str, int]  # waiting messages by topic, in the order of the topics' names
 
 
 def put_schedule(txn: Writing, tables: Tables, record: SaveSchedule) -> None:
     number, due_us = record.id, record.due_us
-    _put(txn, tables.schedule, pair_key(due_us, number), list(record))
-    _put(txn, tables.schedule_ids, seq_key(number), [due_us])
+    put_row(txn, tables.schedule, pair_key(due_us, number), list(record))
+    put_row(txn, tables.schedule_ids, seq_key(number), [due_us])
     if record.name:
-        _put(txn, tables.schedule_ids, _NAME + name_key(record.name), [number])
+        put_row(txn, tables.schedule_ids, _NAME + name_key(record.name), [number])
 
 
 def drop_schedule(txn: Writing, tables: Tables, record: DropSchedule) -> None:
@@ -59,25 +56,25 @@ def count_schedules(txn: Writing, tables: Tables, record: CountSchedules) -> Non
         key = _TOPIC + topic.encode()
         waiting = _number(key, txn.get(key, db=table), 0) + change
         if waiting > 0:
-            _put(txn, table, key, [waiting])
+            put_row(txn, table, key, [waiting])
         else:
             txn.delete(key, db=table)
     messages = _number(_ALL, txn.get(_ALL, db=table), 1) + sum(change for _, change in record.changes)
-    _put(txn, table, _ALL, [record.last_id, max(messages, 0)])
+    put_row(txn, table, _ALL, [record.last_id, max(messages, 0)])
 
 
 class ScheduleReader:
-    """Finds schedules that are on disk. Used by one thread."""
+    """Finds schedules on disk. Used by one thread."""
 
     def __init__(
-        self, transaction: Callable[[], AbstractContextManager[Reading]], tables: Tables, residence: "Residence"
+        self, transaction: Callable[[], AbstractContextManager[Reading]], tables: Tables, page_release: "PageRelease"
     ) -> None:
         self._transaction = transaction
         self._tables = tables
-        self._residence = residence
+        self._page_release = page_release
 
     def due(self, after: Key, until_us: int, limit: int) -> list[Key]:
-        """The keys above `after` that are due up to a time, earliest first."""
+        """The keys above `after` that are due up to a time, the earliest first."""
         keys: list[Key] = []
         stop = pair_key(until_us, SEQ_MAX)
         with self._transaction() as txn:
@@ -91,7 +88,7 @@ class ScheduleReader:
         return keys
 
     def read(self, keys: Iterable[Key], bytes_max: int) -> list[SaveSchedule | str | None]:
-        """The schedules of these keys, until there are so many bytes: None when there is none, text when damaged."""
+        """The schedules of these keys, up to `bytes_max`: None for a missing schedule, a text for a damaged one."""
         found: list[SaveSchedule | str | None] = []
         size = 0
         with self._transaction() as txn:
@@ -102,11 +99,11 @@ class ScheduleReader:
                 row = txn.get(key, db=self._tables.schedule)
                 found.append(_schedule(key, row) if row is not None else None)
                 size += len(row) if row is not None else 0
-        self._residence.touched(size + _PAGE_BYTES * len(found))
+        self._page_release.touched(size + _PAGE_BYTES * len(found))
         return found
 
     def find(self, number: int) -> SaveSchedule | str | None:
-        """By number."""
+        """The schedule of a number: None when there is none, a text when it is damaged."""
         with self._transaction() as txn:
             return self._find(txn, number)
 
@@ -117,10 +114,8 @@ class ScheduleReader:
         return found if not isinstance(found, SaveSchedule) or found.name == name else None
 
     def page(self, after: Key, limit: int, bytes_max: int) -> tuple[list[SaveSchedule], Key | None]:
-        """Schedules above `after` in the order in which they are due, and the key at which to go on, if there are more.
-
-        Damaged ones are left out.
-        """
+        """Schedules above `after` in the order of their due times, without damaged ones; and the key after which to go
+        on, or None at the end."""
         rows: list[SaveSchedule] = []
         size = 0
         with self._transaction() as txn:
@@ -135,11 +130,11 @@ class ScheduleReader:
                     rows.append(row)
                 last = int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
                 more = cursor.next()
-        self._residence.touched(size)
+        self._page_release.touched(size)
         return rows, last if more else None
 
     def counts(self, topics_max: int) -> Counts:
-        """How many wait, in all and for the first so many topics."""
+        """The number of schedules and waiting messages, and the messages of the first `topics_max` topics."""
         table = self._tables.schedule_ids
         with self._transaction() as txn:
             row = txn.get(_ALL, db=table)
@@ -158,7 +153,7 @@ class ScheduleReader:
             more = cursor.next()
 
     def _highest(self, txn: Reading) -> int:
-        """The highest number in use, in case the row that knows it is damaged."""
+        """The highest number in use, for when the row that stores it is damaged."""
         cursor = txn.cursor(self._tables.schedule_ids)
         found = cursor.prev() if cursor.set_range(b"\x01") else cursor.last()
         return int.from_bytes(bytes(cursor.key()), "big") if found and len(cursor.key()) == 8 else 0
@@ -170,7 +165,7 @@ class ScheduleReader:
             return None
         key = pair_key(_number(key, due, 0), number)
         row = txn.get(key, db=self._tables.schedule)
-        return _schedule(key, row) if row is not None else "its row is missing"
+        return _schedule(key, row) if row is not None else "the row of the schedule is missing"
 
 
 def _above(key: Key) -> bytes:
@@ -185,7 +180,7 @@ def _schedule(key: bytes, row: bytes | memoryview) -> SaveSchedule | str:
 
 
 def _number(key: bytes, row: bytes | memoryview | None, place: int) -> int:
-    """A number out of a small row; 0 when there is none, or when it is damaged: a count may be wrong, a hub goes on."""
+    """A number of a small row; 0 when the row is missing or damaged: the hub goes on with a wrong count."""
     if row is None:
         return 0
     try:
@@ -193,7 +188,3 @@ def _number(key: bytes, row: bytes | memoryview | None, place: int) -> int:
     except JournalDamaged:
         return 0
     return number
-
-
-def _put(txn: Writing, table: "lmdb._Database", key: bytes, row: list[object]) -> None:
-    txn.put(key, seal(key, pack(row)), db=table)

@@ -1,21 +1,20 @@
-"""State rows: what became of messages and what was decided about them, beside the messages themselves.
+"""State rows: everything in the journal beside the messages.
 
-    groups        name -> settings and position           failures   (group, first seq) -> how often, due, why
-    producers     name -> how far it got                  topics     name -> settings, floor, how much there is
+    groups        name -> settings and position           failures   (group, first seq) -> attempts, due time, reason
+    producers     name -> last number, epoch              topics     name -> settings, floor, messages and bytes
     schedule      (due, id) -> block                      schedule_ids   id -> due; name -> id; counts (`schedule`)
     ids           number -> part of the index of keys     events     number of the first -> block of events
     settings      name -> value
 
-Each record that is not a block is one row here, written or removed in the transaction of its turn.
+A record that is not a block writes or removes one row here, in the transaction of its turn.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fabric.errors import JournalDamaged
 from fabric.journal import rows as records
-from fabric.journal.environment import Reading, Tables, Writing
-from fabric.journal.rows import key_seq, name_key, pack, seal, seq_key, unpack, unseal
+from fabric.journal.environment import Reading, Tables, Writing, put_row
+from fabric.journal.rows import key_seq, name_key, seal, seq_key, unpack, unseal
 from fabric.journal.tables.event_table import put_events
 from fabric.journal.tables.schedule_table import count_schedules, drop_schedule, put_schedule
 from fabric.records import (
@@ -37,12 +36,9 @@ from fabric.records import (
     TopicSettings,
 )
 
-if TYPE_CHECKING:
-    import lmdb
-
 
 def put_state(txn: Writing, tables: Tables, record: Record) -> None:
-    """Write down one record that is not a block."""
+    """Write a record that is not a block."""
     match record:
         case SaveGroup():
             key, row = records.encode_group(record)
@@ -51,14 +47,14 @@ def put_state(txn: Writing, tables: Tables, record: Record) -> None:
             txn.delete(name_key(name), db=tables.groups)
             _drop_failures(txn, tables, name)
         case SaveFailure(group, first):
-            _put(txn, tables.failures, _failure_key(group, first), list(record))
+            put_row(txn, tables.failures, _failure_key(group, first), list(record))
         case DropFailure(group, first):
             txn.delete(_failure_key(group, first), db=tables.failures)
         case SaveProducer():
             key, row = records.encode_producer(record)
             txn.put(key, row, db=tables.producers)
         case SaveTopic(name, settings):
-            _put(txn, tables.topics, name_key(name), [name, list(settings), *record[2:]])
+            put_row(txn, tables.topics, name_key(name), [name, list(settings), *record[2:]])
         case DropTopic(name):
             txn.delete(name_key(name), db=tables.topics)
         case SaveSchedule():
@@ -76,7 +72,7 @@ def put_state(txn: Writing, tables: Tables, record: Record) -> None:
         case SaveSetting(name, None):
             txn.delete(name_key(name), db=tables.settings)
         case SaveSetting(name, value):
-            _put(txn, tables.settings, name_key(name), [name, value])
+            put_row(txn, tables.settings, name_key(name), [name, value])
         case _:
             raise AssertionError(f"not a record: {record!r}")
 
@@ -98,7 +94,7 @@ def settings(txn: Reading, tables: Tables) -> Iterator[SaveSetting]:
 
 
 def next_ids(txn: Reading, tables: Tables, number: int) -> tuple[int, bytes] | None:
-    """The first row of the index of idempotency keys at or after a number; an empty one when it is damaged."""
+    """The first row of the index of idempotency keys at or after a number; empty bytes when the row is damaged."""
     cursor = txn.cursor(tables.ids)
     if not cursor.set_range(seq_key(number)):
         return None
@@ -110,10 +106,6 @@ def next_ids(txn: Reading, tables: Tables, number: int) -> tuple[int, bytes] | N
 
 def _failure_key(group: str, first: int) -> bytes:
     return name_key(group) + seq_key(first)
-
-
-def _put(txn: Writing, table: "lmdb._Database", key: bytes, row: list[object]) -> None:
-    txn.put(key, seal(key, pack(row)), db=table)
 
 
 def _drop_failures(txn: Writing, tables: Tables, group: str) -> None:

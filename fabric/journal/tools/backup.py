@@ -1,13 +1,12 @@
 """Copies of a journal: backup, restore, compact.
 
-A backup may be taken while the hub runs. Blocks never change once written, they only go, and so do delivery events;
-these are copied in many short read transactions, and only the last one has to see the blocks' end and all the other
-tables at one moment. Restore and
-compact replace a journal, so they need it stopped, they check the new one before it takes the old one's place, and
-the change of place is one rename.
+A backup may be taken while the hub runs. Blocks and delivery events never change, they are only removed; so they are
+copied in many short read transactions, and only the last transaction reads the end of the blocks and all other tables
+at the same moment. Restore and compact replace a journal, so they need a stopped hub. They verify the new journal
+before one rename replaces the old one.
 
-A restored journal continues in a new epoch, because its next sequence numbers were perhaps given out before, to
-messages that it does not have.
+A restored journal has a new epoch, because its next sequence numbers may already belong to messages that the backup
+does not have.
 """
 
 import os
@@ -36,10 +35,9 @@ from fabric.journal.environment import (
     seek,
 )
 from fabric.journal.rows import Meta, key_seq, seq_key
-from fabric.journal.tables.holes import Hole, count_removed, hole_of, span_of
+from fabric.journal.tables.holes import Hole, count_removed, hole_of, last_seq_of
 from fabric.journal.tools.stats import collect
 from fabric.journal.tools.verify import Finding, Progress, Report, verify_in_child
-from fabric_protocol.errors import BlockError
 
 STEP_BYTES: Final = 16 << 20  # copied within one read transaction
 RESTARTS_MAX: Final = 10  # times that retention may overtake a backup
@@ -47,7 +45,7 @@ REPLACED_FILE: Final = "data.mdb.replaced"
 
 
 def backup(source: Path, target: Path, progress: Progress | None = None) -> Report:
-    """Copy a journal, running or stopped, to a new directory. Damaged blocks are copied as they are and reported."""
+    """Copy a journal to a new directory; its hub may run. Damaged blocks are copied unchanged, and reported."""
     if has_data(target):
         raise JournalError(f"there is a journal in {target} already", "choose a new directory for each backup")
     partial = target.with_name(target.name + ".partial")
@@ -63,7 +61,7 @@ def backup(source: Path, target: Path, progress: Progress | None = None) -> Repo
 class Restoration(NamedTuple):
     report: Report
     epoch: int
-    replaced: Path | None  # where the journal that was there before is kept
+    replaced: Path | None  # the data file of the replaced journal
 
 
 def restore(
@@ -75,7 +73,7 @@ def restore(
     allow_network_fs: bool = False,
     progress: Progress | None = None,
 ) -> Restoration:
-    """Put a checked copy of a backup in place, in a new epoch."""
+    """Replace a journal by a verified copy of a backup, in a new epoch."""
     if has_data(target) and not replace:
         raise JournalError(f"there is a journal in {target} already", "confirm with --yes that it may be replaced")
     if not has_data(source):
@@ -112,7 +110,7 @@ class Compaction(NamedTuple):
 
 
 def compact(path: Path, progress: Progress | None = None) -> Compaction:
-    """Rewrite a stopped journal without its free pages: the file of LMDB never shrinks by itself."""
+    """Rewrite a stopped journal without its free pages: LMDB never makes its file smaller."""
     if not has_data(path):
         raise JournalError(f"there is no journal in {path}", "check the path")
     with _locked(path), scratch(path / "compacting") as partial, lmdb_errors(f"cannot compact {path}"):
@@ -132,7 +130,7 @@ def compact(path: Path, progress: Progress | None = None) -> Compaction:
 
 
 class _Copy:
-    """Copies rows as they are, in steps, following a journal that may grow and be trimmed meanwhile."""
+    """Copies rows unchanged, in steps, while the hub may append and remove blocks."""
 
     def __init__(
         self,
@@ -157,7 +155,7 @@ class _Copy:
             self._first_seq = key_seq(cursor.key()) if cursor.first() else 0
         done = False
         while not done:
-            # Past the goal a step has no bound, or a busy hub could keep a backup running for ever.
+            # Above the goal a step has no bound: otherwise a busy hub could keep a backup running for ever.
             budget = STEP_BYTES if self._next_seq <= goal else None
             with self._reading.begin(buffers=True) as reading, self._writing.begin(write=True) as writing:
                 done = self._step(reading, writing, budget)
@@ -166,7 +164,7 @@ class _Copy:
                 self._progress(done_seqs, goal - self._first_seq + 1)
 
     def _step(self, reading: Reading, writing: Writing, budget: int | None) -> bool:
-        """Copy blocks and summaries up to a budget; true when the end was reached and the rest copied with it."""
+        """Copy blocks, summaries and events up to a budget; True when all were copied, and the other tables too."""
         cursor = reading.cursor(self._source.blocks)
         if self._next_seq and cursor.first() and key_seq(cursor.key()) > self._next_seq:
             self._restart(writing)  # retention has removed blocks that were not copied yet
@@ -176,7 +174,7 @@ class _Copy:
             key, raw = cursor.item()
             append_row(writing, key, raw, self._target.blocks)
             size += len(raw)
-            self._next_seq = _end_of(key, raw) + 1
+            self._next_seq = last_seq_of(key_seq(key), raw) + 1
             more = cursor.next()
         chunks = reading.cursor(self._source.chunks)
         found = chunks.set_range(seq_key(self._next_chunk))
@@ -192,7 +190,7 @@ class _Copy:
                 for key, row in reading.cursor(table):
                     writing.put(key, row, db=getattr(self._target, name))
         copied = writing.cursor(self._target.blocks)
-        if copied.first():  # the copy may reach further back than the original does by now, and have fewer holes
+        if copied.first():  # the copy may have older blocks and fewer holes than the journal has now
             meta = read_meta(writing, self._target)
             removed = count_removed(writing, self._target) if meta.removed else 0
             meta = meta._replace(first_seq=min(meta.first_seq, key_seq(copied.key())), removed=removed)
@@ -200,7 +198,7 @@ class _Copy:
         return True
 
     def _copy_hole(self, cursor: Cursor, writing: Writing) -> int:
-        """Copy what is left of a hole that has swallowed blocks which were still to come."""
+        """Copy the rest of a hole that has replaced blocks which were not copied yet."""
         if not self._next_seq or not seek(cursor, self._next_seq):
             return 0
         hole = hole_of(key_seq(cursor.key()), cursor.value())
@@ -211,7 +209,7 @@ class _Copy:
         return 1
 
     def _copy_events(self, reading: Reading, writing: Writing, budget: int | None) -> bool:
-        """Copy delivery events up to a budget; true when there are more."""
+        """Copy delivery events up to a budget; True when there are more."""
         if "events" not in existing(self._source):
             return False
         cursor, size = reading.cursor(self._source.events), 0
@@ -229,26 +227,18 @@ class _Copy:
         if self._restarts > RESTARTS_MAX:
             raise JournalError(
                 "retention removes messages faster than they can be copied",
-                "back up to a faster disk, or stop the hub meanwhile",
+                "back up to a faster disk, or stop the hub first",
             )
         writing.drop(self._target.blocks, delete=False)
         writing.drop(self._target.chunks, delete=False)
         self._next_seq = self._next_chunk = 0
 
 
-def _end_of(key: memoryview, raw: memoryview) -> int:
-    """The last seq of a block, or its first one when the block is damaged."""
-    try:
-        return span_of(key_seq(key), raw).last_seq
-    except BlockError:
-        return key_seq(key)
-
-
-# Checking a copy and putting it in place.
+# Verifying a copy, and replacing a journal by it.
 
 
 def structure(path: Path) -> tuple[Finding, ...]:
-    """What is wrong with the file itself. Safe with a file from anywhere, but only while nobody writes to it."""
+    """Damage in the structure of the file. Safe with any file, but only while no process writes to it."""
     try:
         problems: list[str] = lmdb.verify.verify(str(path))  # type: ignore[no-untyped-call]
         return tuple(Finding("file", 0, 0, problem) for problem in problems)
@@ -258,25 +248,26 @@ def structure(path: Path) -> tuple[Finding, ...]:
 
 def _require_sound(path: Path, progress: Progress | None, accept_damage: bool) -> Report:
     problems = structure(path)
-    if problems:  # not even with accept_damage: LMDB would walk into it
+    if problems:  # also with accept_damage: LMDB would follow the damaged pages
         raise JournalDamaged(f"the file in {path} is damaged: {problems[0].why}", "use another backup")
     report = verify_in_child(path, progress=progress)
     if report.findings and not accept_damage:
         first = report.findings[0]
         raise JournalDamaged(
             f"the journal in {path} is damaged ({len(report.findings)} findings; the first: {first.why})",
-            "see all with 'fabric journal verify'; use another backup, or accept what is left with --accept-damage",
+            "see all with 'fabric journal verify'; use another backup, or accept the loss with --accept-damage",
         )
     return report
 
 
 def _require_same(expected: Report, copy: Report) -> None:
     if copy != expected:
-        raise JournalError("the copy is not the same as the original", "is the disk failing? see 'dmesg'; try again")
+        hint = "the disk may be failing: look at 'dmesg', then try again"
+        raise JournalError("the copy is not the same as the original", hint)
 
 
 def _meta_in(path: Path) -> Meta | None:
-    """Who the journal in a directory is, if that can still be read."""
+    """The meta row of the journal in a directory; None when it cannot be read."""
     try:
         with closing(open_environment(path, readonly=True)) as environment:
             tables = open_tables(environment)
@@ -288,7 +279,7 @@ def _meta_in(path: Path) -> Meta | None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the claim on a directory; a backup on a read-only medium needs none."""
+    """Hold the lock on a directory; a read-only directory needs none."""
     lock = LockFile(path) if os.access(path, os.W_OK) else None
     try:
         yield
@@ -298,7 +289,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _keep_old(path: Path) -> Path | None:
-    """Give the present data a second name, so that replacing the first one does not lose it."""
+    """Give the present data file a second name, so that it is kept when it is replaced."""
     if not has_data(path):
         return None
     kept = path / REPLACED_FILE

@@ -19,7 +19,7 @@ from fabric_protocol.errors import BlockError
 class Stats(NamedTuple):
     uuid: str
     epoch: int
-    clean: bool  # closed in good order; false while a hub runs
+    clean: bool  # closed cleanly; False while a hub runs
     first_seq: int
     last_seq: int
     messages: int
@@ -28,7 +28,7 @@ class Stats(NamedTuple):
     chunks: int
     groups: int
     producers: int
-    failures: int  # messages, or runs of them, that failed in some group
+    failures: int  # runs of messages that have failed in a group
     topics: int  # with settings of their own
     schedules: int
     ids: int  # parts of the index of idempotency keys
@@ -37,19 +37,19 @@ class Stats(NamedTuple):
     first_ts_us: int
     last_ts_us: int
     data_bytes: int  # pages that hold data
-    free_bytes: int  # pages of the file that will be used again
+    free_bytes: int  # free pages of the file, which LMDB uses again
     file_bytes: int
     map_bytes: int
     disk_free_bytes: int
     readers: int
-    oldest_reader_lag: int  # commits since the oldest read transaction began; grows when someone forgot one
+    oldest_reader_lag: int  # commits since the oldest read transaction began; it grows while a reader hangs
 
 
 def collect(path: Path, environment: lmdb.Environment, tables: Tables) -> Stats:
     with environment.begin(buffers=True) as txn:
         meta = read_meta(txn, tables)
         first_seq, first_ts_us, last_seq, last_ts_us = _ends(txn, tables)
-        entries = dict.fromkeys(Tables._fields, 0)  # an older format has not all of them
+        entries = dict.fromkeys(Tables._fields, 0)  # an older format lacks some tables
         entries.update({name: txn.stat(table)["entries"] for name, table in existing(tables).items()})
         data_bytes, page_bytes = used_bytes(txn, tables), txn.stat(tables.meta)["psize"]
     info = environment.info()
@@ -87,7 +87,7 @@ def collect(path: Path, environment: lmdb.Environment, tables: Tables) -> Stats:
 
 
 def _ends(txn: Reading, tables: Tables) -> tuple[int, int, int, int]:
-    """First seq and time, last seq and time; times are 0 when the block that knows them is damaged."""
+    """First seq and time, last seq and time; a time is 0 when its block is damaged."""
     cursor = txn.cursor(tables.blocks)
     if not cursor.first():
         return 1, 0, 0, 0
@@ -102,7 +102,7 @@ def _ends(txn: Reading, tables: Tables) -> tuple[int, int, int, int]:
 
 
 def _readers(table: str) -> tuple[int, int]:
-    """How many read transactions are open, and the oldest one's id, from LMDB's text `pid thread txnid`."""
+    """The number of open read transactions, and the id of the oldest, from LMDB's text `pid thread txnid`."""
     ids = [fields[2] for line in table.splitlines()[1:] if len(fields := line.split()) == 3]
     active = [int(txnid) for txnid in ids if txnid.isdigit()]
     return len(active), min(active, default=0)

@@ -1,10 +1,10 @@
-"""Walking a journal: does every row match its checksum, and do the rows fit together?
+"""Verifies a journal: each row against its checksum, and the rows against each other.
 
-Blocks and holes must follow one another without a gap, times must not decrease, summaries must say what the blocks say.
-Reads are short transactions, so a running hub is not disturbed; what it appends or trims meanwhile is no finding.
+Blocks and holes must be consecutive, times must not decrease, summaries must name the topics of their blocks. Read
+transactions are short, so a running hub is not disturbed; blocks that it appends or removes meanwhile are no findings.
 
-A damaged file can make LMDB abort the whole process. `verify_in_child` therefore does the walk in a process of its
-own: if that dies, its death is the finding. The hub starts with such a walk over the tail of its journal.
+A damaged file can make LMDB abort the process. So `verify_in_child` verifies in a child process: if LMDB kills the
+child, that is the finding. A hub verifies the tail of its journal in this way before it opens the journal.
 """
 
 from collections.abc import Callable
@@ -34,19 +34,19 @@ from fabric.journal.tools.child_check import ChildEnded, Tell, in_child
 from fabric_protocol.block import glance
 from fabric_protocol.errors import BlockError
 
-Progress = Callable[[int, int], None]  # (seqs walked, seqs in all)
+Progress = Callable[[int, int], None]  # (verified seqs, all seqs)
 
-TAIL_BLOCKS: Final = 256  # what a crash could have touched, and more
+TAIL_BLOCKS: Final = 256  # more than the blocks that a crash can damage
 STEP_BLOCKS: Final = 64  # blocks for each read transaction,
 STEP_BYTES: Final = 16 << 20  # or bytes
 STEP_EVENTS: Final = 1_000  # blocks of events for each read transaction
-# Tables that are looked at in a way of their own; of the others, the checksums.
+# Tables with checks of their own; of the other tables only the checksums are verified.
 _WALKED: Final = ("meta", "blocks", "chunks", "groups", "producers", "events")
-_LARGE: Final = ("ids",)  # not when a hub starts: there may be gigabytes, and each row is checked when it is read
+_LARGE: Final = ("ids",)  # skipped when a hub starts: it may have gigabytes, and each row is verified when it is read
 
 
 class Finding(NamedTuple):
-    """Something is wrong. The seqs are 0 where it is not about messages."""
+    """A damaged row or missing messages. The seqs are 0 when no messages are affected."""
 
     table: str
     first_seq: int
@@ -75,7 +75,7 @@ class Report(NamedTuple):
 
 
 def verify(path: Path, *, tail_only: bool = False, progress: Progress | None = None) -> Report:
-    """Walk a journal in this process."""
+    """Verify a journal in this process."""
     environment = open_environment(path, readonly=True)
     with closing(environment), lmdb_errors(f"cannot read the journal in {path}"):
         return _Walk(environment, open_tables(environment), progress).run(tail_only)
@@ -89,11 +89,11 @@ class _Walk:
         self._findings: list[Finding] = []
         self._blocks = self._messages = self._bytes = self._chunks = self._removed = 0
         self._first_seq: int | None = None
-        self._next_seq = 0  # where the next block must begin; 0: anywhere
+        self._next_seq = 0  # the first seq that the next block must have; 0: any
         self._last_ts_us = 0
-        self._chunk: Chunk | None = None  # the stored summary of the blocks being walked,
-        self._walked = OpenChunk(0)  # and what they really hold
-        self._holed = False  # some of them are gone, as they may be
+        self._chunk: Chunk | None = None  # the stored summary of the present blocks,
+        self._walked = OpenChunk(0)  # and the summary made from these blocks
+        self._holed = False  # some of these blocks are in holes
         self._bad_chunks_stop = 0
 
     def run(self, tail_only: bool) -> Report:
@@ -136,7 +136,7 @@ class _Walk:
             row = txn.get(key, db=self._tables.meta)
             try:
                 if row is None:
-                    raise JournalDamaged("it is missing")
+                    raise JournalDamaged("the row is missing")
                 decode(row)
             except JournalDamaged as error:
                 self._find("meta", 0, 0, f"{key.decode()}: {error}")
@@ -152,7 +152,7 @@ class _Walk:
         return count
 
     def _events(self) -> int:
-        """Blocks of delivery events: they may be very many, so they are walked in steps, and not when a hub starts."""
+        """Verify the blocks of delivery events, in steps, because there may be very many; returns their number."""
         from fabric.event_block import columns as check_events  # late: the check at the start of a hub skips events
 
         count, number = 0, 0
@@ -171,7 +171,7 @@ class _Walk:
                     more = cursor.next()
 
     def _extent(self, txn: Reading, tail_only: bool) -> tuple[int, int]:
-        """The first seq to walk and the last one."""
+        """The first seq and the last seq to verify."""
         cursor = txn.cursor(self._tables.blocks)
         if not cursor.last():
             return 1, 0
@@ -191,16 +191,16 @@ class _Walk:
         return key_seq(cursor.key()), last_seq
 
     def _floor(self, txn: Reading) -> int:
-        """What lies below was removed by retention."""
+        """The first seq of the journal: retention has removed the blocks below."""
         try:
             return read_meta(txn, self._tables).first_seq
         except JournalDamaged:
             return 0
 
     def _step(self, txn: Reading, seq: int) -> int:
-        """Walk some blocks; returns where to go on."""
+        """Verify some blocks; returns the seq at which to go on."""
         cursor = txn.cursor(self._tables.blocks)
-        if 0 < self._next_seq < (floor := self._floor(txn)):  # retention has been here since the last step
+        if 0 < self._next_seq < (floor := self._floor(txn)):  # retention has removed blocks since the last step
             self._next_seq = floor
             seq = max(seq, floor)
         swallowed = self._next_seq > 0 and hole_at(cursor, self._next_seq) is not None  # since the last step
@@ -222,22 +222,22 @@ class _Walk:
         return key_seq(cursor.key()) if more else records.SEQ_MAX
 
     def _hole(self, hole: Hole, end: int | None) -> None:
-        first_seq = max(hole.first_seq, self._next_seq)  # it may have grown while we were on our way
+        first_seq = max(hole.first_seq, self._next_seq)  # the hole may have grown since the last step
         if self._first_seq is None:
             self._first_seq = hole.first_seq
         if 0 < self._next_seq < hole.first_seq:
             self._find("blocks", self._next_seq, hole.first_seq - 1, "the block is missing")
         if end is None or hole.last_seq > end:
-            why = "a hole ends the journal" if end is None else "a hole runs into the next block"
+            why = "the journal ends with a hole" if end is None else "the hole overlaps the next block"
             self._find("blocks", first_seq, hole.last_seq, why)
         if hole.ts_us < self._last_ts_us:
-            self._find("blocks", first_seq, hole.last_seq, "the hole is older than the block before")
+            self._find("blocks", first_seq, hole.last_seq, "the hole is older than the block before it")
         self._removed += hole.last_seq - first_seq + 1
         self._holed = self._chunk is not None
         self._next_seq, self._last_ts_us = hole.last_seq + 1, hole.ts_us
 
     def _block(self, txn: Reading, base: int, end: int | None, raw: bytes) -> None:
-        """One block; `end` is the seq before the next one, where there is a next one."""
+        """Verify a block; `end` is the seq before the next block, None for the last block."""
         if self._first_seq is None:
             self._first_seq = base
         if 0 < self._next_seq < base:
@@ -245,12 +245,13 @@ class _Walk:
         block = check_block(raw, base)
         if isinstance(block, str) or (end is not None and block.last_seq > end):
             last_seq = end if end is not None else base
-            self._find("blocks", base, last_seq, block if isinstance(block, str) else "it runs into the next block")
+            why = block if isinstance(block, str) else "the block overlaps the next block"
+            self._find("blocks", base, last_seq, why)
             found = Found(base, last_seq, self._last_ts_us, len(raw), None)
         else:
             found = Found(base, block.last_seq, block.ts_us, len(raw), glance(raw)[1])
             if block.ts_us < self._last_ts_us:
-                self._find("blocks", base, block.last_seq, "it is older than the block before")
+                self._find("blocks", base, block.last_seq, "the block is older than the block before it")
         self._next_seq, self._last_ts_us = found.last_seq + 1, found.ts_us
         self._blocks += 1
         self._messages += found.last_seq - base + 1
@@ -258,7 +259,7 @@ class _Walk:
         self._compare(txn, found)
 
     def _compare(self, txn: Reading, found: Found) -> None:
-        """Hold the blocks of a chunk against its summary once all of them were seen."""
+        """Compare the blocks of a chunk with its summary, after the last of these blocks."""
         if self._chunk is not None and found.base_seq > self._chunk.last_seq:  # its last block is in a hole
             self._end_chunk(self._chunk)
         if self._chunk is None:
@@ -276,7 +277,7 @@ class _Walk:
             return
         if walked.first_seq == chunk.first_seq and not holed:
             fits = Chunk.of(walked) == chunk
-        else:  # some of its blocks are in holes, or before the first one we saw; the others must be as it says
+        else:  # some blocks are in holes, or were not read: the summary must fit the others
             fits = all(
                 chunk.range_of(place := chunk.place_of(entry.base_seq)) == (entry.base_seq, entry.last_seq)
                 and chunk.names_at(place) == {walked.names[number] for number in entry.topics or ()}
@@ -286,7 +287,7 @@ class _Walk:
             self._find("chunks", chunk.first_seq, chunk.last_seq, "the summary does not fit its blocks")
 
     def _summary(self, txn: Reading, seq: int) -> Chunk | None:
-        """The stored summary that covers a block; None when it is damaged, or when the chunk is still open."""
+        """The stored summary of the chunk of a block; None when it is damaged, or when the chunk is open."""
         cursor = txn.cursor(self._tables.chunks)
         why, first_seq = "", seq
         if seek(cursor, seq):
@@ -296,11 +297,11 @@ class _Walk:
                     return chunk
             except JournalDamaged as error:
                 why, first_seq = str(error), key_seq(cursor.key())
-        if cursor.set_range(seq_key(seq + 1)):  # a later chunk is closed, so this one should be
+        if cursor.set_range(seq_key(seq + 1)):  # a later chunk is closed, so this chunk must be closed too
             why, stop = why or "the summary is missing", key_seq(cursor.key())
         else:
             stop = first_seq + 1
-        if why and stop > self._bad_chunks_stop:  # said once, not for each of its blocks
+        if why and stop > self._bad_chunks_stop:  # found once, not for each block
             self._find("chunks", first_seq, stop - 1, why)
             self._bad_chunks_stop = stop
         return None

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fabric.journal import page_release as residence
+from fabric.journal import page_release
 from fabric.journal.journal import Journal
-from fabric.journal.page_release import RELEASE_EVERY_BYTES, Residence
+from fabric.journal.page_release import RELEASE_EVERY_BYTES, PageRelease
 from fabric.records import Append
 from fabric_protocol.block import encode, stamp
 
@@ -47,6 +47,6 @@ def test_pages_that_were_read_are_given_back(tmp_path: Path) -> None:
 def test_without_a_free_descriptor_pages_stay_and_nothing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Residence(tmp_path / "data.mdb")
-    monkeypatch.setattr(residence, "_MAPS", tmp_path / "no descriptor is free")
+    kept = PageRelease(tmp_path / "data.mdb")
+    monkeypatch.setattr(page_release, "_MAPS", tmp_path / "no descriptor is free")
     kept.release()
