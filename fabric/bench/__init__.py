@@ -1,6 +1,6 @@
-"""The benchmark: what this machine does with this hub, with the durability of every figure named.
+"""The benchmark: measures a hub on this machine; each figure names its durability.
 
-Producers and consumers are processes of their own that use the public client, as a user's programs would; only the
-part about single messages from many connections speaks the wire itself. `crew` starts and ends the processes,
-`workers` is what they do, `parts` and `growth` are the measurements, `report` is how they look.
+Producers and consumers are processes that use the public client, as programs of users do; only the parts with many
+connections use the wire protocol directly. `crew` starts and ends the processes, `workers` has their functions,
+`report` prints the figures, and the other modules are the measurements.
 """

@@ -1,7 +1,7 @@
-"""Processes that measure: started together, let go together, never left behind.
+"""The processes of a measurement: starts them, lets them begin at the same time, and ends them.
 
-A worker is a function in `workers`. It connects first and says so; when all are ready the parent lets them go. Every
-wait has an end, and a worker whose parent is gone ends itself.
+A worker is a function in `workers`. It connects first and reports that it is ready; when all workers are ready, the
+parent lets them begin. Every wait has a limit, and a worker ends itself when its parent has ended.
 """
 
 import multiprocessing
@@ -17,27 +17,27 @@ from fabric.cli.support.hub_process import HubProcess
 from fabric_protocol.errors import FabricError
 
 READY_S: Final = 60.0  # imports and connections, on a busy machine
-RUN_S: Final = 300.0  # no single measurement may take longer
+RUN_S: Final = 300.0  # longest time of a measurement
 END_S: Final = 5.0
 
 _CONTEXT: Final = multiprocessing.get_context("spawn")  # fork would copy sockets and threads of the parent
 
 
 class Task(NamedTuple):
-    """What one worker does: `work(line, **arguments)`."""
+    """The function of a worker: `work(line, **arguments)`."""
 
     work: Callable[..., dict[str, Any]]
     arguments: dict[str, Any]
 
 
 class Line:
-    """A worker's end of the line to its parent."""
+    """A worker's connection to its parent."""
 
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
 
     def ready(self) -> None:
-        """Say that we are ready, and wait until all are."""
+        """Report that this worker is ready, and wait until all workers are."""
         self._pipe.send(("ready", None))
         if not self._pipe.poll(READY_S):
             raise FabricError("the start signal did not come")
@@ -45,7 +45,7 @@ class Line:
 
 
 class Run(NamedTuple):
-    """What came of one measurement. `foreign` is the share of the machine's CPU that other programs took meanwhile."""
+    """The results of a measurement. `foreign` is the share of the CPU that other programs used in that time."""
 
     results: list[dict[str, Any]]
     hub_cpu_s: float
@@ -53,25 +53,25 @@ class Run(NamedTuple):
 
 
 class Watch:
-    """Begins to watch how much of the machine's CPU other programs take."""
+    """Measures the share of the CPU that other programs use."""
 
     def __init__(self) -> None:
         self._busy_s, self._own_s, self._begun = _busy_s(), time.process_time(), time.monotonic()
 
     def foreign(self, children_cpu_s: float = 0.0) -> float:
-        """Their share since then; what our children used is not foreign."""
+        """The share since the Watch was made; the CPU time of our children does not count."""
         own_s = time.process_time() - self._own_s + children_cpu_s
         capacity_s = (time.monotonic() - self._begun) * (os.cpu_count() or 1)
         return max(0.0, (_busy_s() - self._busy_s - own_s) / capacity_s)
 
 
 def shared_counter(value: int = 0) -> Any:
-    """A number that all workers see."""
+    """A number that all workers share."""
     return _CONTEXT.Value("q", value)
 
 
 def run(tasks: Sequence[Task], hub: HubProcess | None = None) -> Run:
-    """Run the tasks at the same time; their results in the same order."""
+    """Run the tasks at the same time; returns their results in the same order."""
     pairs = [_CONTEXT.Pipe() for _ in tasks]
     processes = [
         _CONTEXT.Process(target=_work, args=(task, theirs), daemon=True)
@@ -92,7 +92,7 @@ def run(tasks: Sequence[Task], hub: HubProcess | None = None) -> Run:
     except BaseException:
         for process in processes:
             if process.pid is not None:
-                process.kill()  # the others wait for one that failed
+                process.kill()  # a worker has failed, and the others wait for it
         raise
     finally:
         for process in processes:
@@ -105,7 +105,10 @@ def run(tasks: Sequence[Task], hub: HubProcess | None = None) -> Run:
 
 def _hear(pipe: Any, seconds: float) -> dict[str, Any]:
     if not pipe.poll(seconds):
-        raise FabricError(f"a benchmark process was silent for {seconds:g} s", "is the machine overloaded?")
+        raise FabricError(
+            f"a benchmark process was silent for {seconds:g} s",
+            "the machine may be overloaded: end other programs, and try again",
+        )
     kind, value = pipe.recv()
     if kind == "error":
         raise FabricError(f"a benchmark process failed: {value}")
@@ -120,7 +123,7 @@ def _end(process: Any) -> None:
 
 
 def _work(task: Task, pipe: Any) -> None:
-    """In the worker."""
+    """Run in the worker."""
     _die_with_parent()
     line = Line(pipe)
     try:
@@ -146,7 +149,7 @@ def _cpu(hub: HubProcess | None) -> float:
 
 
 def _busy_s() -> float:
-    """CPU seconds that the whole machine has worked since boot; 0 where the kernel does not tell."""
+    """Busy CPU seconds of the whole machine since boot; 0 if the kernel does not tell."""
     try:
         with open("/proc/stat") as stat:
             fields = [int(field) for field in stat.readline().split()[1:9]]

@@ -1,7 +1,7 @@
-"""Delayed publishes: what a million of them cost in memory, and how late they are when many are due at once.
+"""Delayed publishes: their memory in the hub, and their lateness when many are due at once.
 
-Each message is a publish and a schedule of its own, the dearest case. Lateness is from the time a message was due to
-its arrival in the consumer, commit included.
+Each message is a publish and a schedule of its own, which costs most. Lateness is the time from the due time of a
+message to its arrival in the consumer, with the commit.
 """
 
 import struct
@@ -22,17 +22,17 @@ from fabric_protocol.block import encode
 from fabric_protocol.errors import FabricError
 
 DUE_RATE: Final = 10_000  # messages due in a second
-FAR_US: Final = 3_600_000_000  # what only waits is due in an hour, and an hour long
-SPEAKERS: Final = 4  # connections that publish what waits
-LEAD_S: Final = 1.0  # before the first is due, besides the time that it takes to publish them all
-PUBLISH_RATE: Final = 4_000  # at least so many in a second, on any machine
-STAMP: Final = struct.Struct("<q")  # the first bytes of a body: when it is due, in microseconds since 1970
+FAR_US: Final = 3_600_000_000  # waiting messages are due from an hour on, within an hour
+SPEAKERS: Final = 4  # connections that publish the waiting messages
+LEAD_S: Final = 1.0  # from the last publish to the first due time
+PUBLISH_RATE: Final = 4_000  # publishes per second that every machine reaches
+STAMP: Final = struct.Struct("<q")  # the first bytes of a body: the due time in microseconds since 1970
 STUCK_S: Final = 120.0
 MIB: Final = 1 << 20
 
 
 def part_delayed(bench: Bench) -> Iterator[Figure]:
-    """First lateness in a hub where nothing else waits, then memory, then lateness with all those waiting."""
+    """Lateness in a hub without other schedules, then memory, then lateness with all waiting schedules."""
     queued = bench.settings.queued
     yield from _lateness(bench, "nothing else waits")
     before = bench.hub.memory()
@@ -70,14 +70,14 @@ def _lateness(bench: Bench, beside: str) -> Iterator[Figure]:
         yield median_figure("delayed", what, "ms", JOURNALED, values, note=f"{count:,} messages", foreign=foreign)
 
 
-# In the workers.
+# Run in the workers.
 
 
 def schedule_far(line: Line, *, url: str, topic: str, count: int) -> dict[str, Any]:
-    """Publish messages that are due in an hour, one after the other but not in order."""
+    """Publish messages that are due in an hour, not in the order of their due times."""
     start_us = time.time_ns() // 1000 + FAR_US
     block = encode(topic, [bytes(128)])
-    stride = 7_919 if count % 7_919 else 7_907  # a prime, so that each comes once
+    stride = 7_919 if count % 7_919 else 7_907  # a prime, so that each due time comes once
     return _schedule(line, url, count, lambda i: (start_us + (i * stride % count) * FAR_US // count, block))
 
 
@@ -120,7 +120,7 @@ def _schedule(line: Line, url: str, count: int, publish: Callable[[int], tuple[i
 
 
 def consume_due(line: Line, *, url: str, group: str, total: int) -> dict[str, Any]:
-    """Consume what becomes due; how late each was, in microseconds."""
+    """Consume the due messages; returns the lateness of each in microseconds."""
     late_us: list[float] = []
     with fabric_client.connect(url) as fab:
         batches = fab.consume_batches(group=group, timeout=STUCK_S)

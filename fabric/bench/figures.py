@@ -1,4 +1,4 @@
-"""What was measured: a number with its unit, its durability, every run behind it, and how disturbed they were."""
+"""A measured figure: its value and unit, its durability, its runs, and how much other programs disturbed them."""
 
 import statistics
 from typing import Any, Final, NamedTuple
@@ -19,7 +19,7 @@ class Figure(NamedTuple):
     durability: str
     runs: tuple[float, ...] = ()
     note: str = ""
-    foreign: float = 0.0  # share of the CPU that other programs took meanwhile, at worst
+    foreign: float = 0.0  # largest share of the CPU that other programs used during a run
 
     def as_json(self) -> dict[str, Any]:
         return {**self._asdict(), "runs": list(self.runs)}

@@ -1,6 +1,6 @@
-"""Does it stay fast when it grows? Many topics, many groups, a long journal: each as a ratio to the small case.
+"""Growth: many topics, many groups, a long journal, each as a ratio to the small case.
 
-Both sides of a ratio are measured in the same run, on the same hub, because machines have moods.
+Both sides of a ratio are measured in the same run, on the same hub, because the speed of a machine varies.
 """
 
 import statistics
@@ -22,7 +22,7 @@ MIB: Final = 1 << 20
 
 
 def part_topics(bench: Bench) -> Iterator[Figure]:
-    """The large side names another topic with every message, which also costs the client its short cut."""
+    """On the large side each message has another topic, so the client cannot use its fast path."""
     size = bench.settings.size
     word = bench.fresh("bench.topics")
     many = [f"{word}.{index}" for index in range(TOPICS)]
@@ -34,7 +34,7 @@ def part_topics(bench: Bench) -> Iterator[Figure]:
 
 
 def part_groups(bench: Bench) -> Iterator[Figure]:
-    """One group works; the others want the same messages, exist, and lag behind."""
+    """One group consumes; the other groups have the same patterns and no consumers."""
     size = bench.settings.size
     small = bench.repeated(lambda n: end_to_end(bench, n, size))
     names = [bench.fresh("idle") for _ in range(GROUPS - 1)]
@@ -44,7 +44,7 @@ def part_groups(bench: Bench) -> Iterator[Figure]:
 
 
 def part_journal(bench: Bench) -> Iterator[Figure]:
-    """A journal with many queued messages: memory, speed, and how fast a hub over it is back after kill -9."""
+    """A journal with many queued messages: memory, speed, and the restart after kill -9."""
     size, queued = bench.settings.size, bench.settings.queued
     small = bench.repeated(lambda n: end_to_end(bench, n, size))
     topic = bench.fresh("bench.queued")
@@ -93,7 +93,7 @@ def _compared(
 
 
 def cpu_each(done: Run, count: int) -> str:
-    """Who spends how much on a message: it tells where a ratio comes from."""
+    """The CPU time of hub, producer and consumer for each message."""
     producer_s, consumer_s = (result["cpu_s"] for result in done.results)
     hub, producer, consumer = (spent / count * 1e6 for spent in (done.hub_cpu_s, producer_s, consumer_s))
     return f"CPU each: hub {hub:.2f}, producer {producer:.2f}, consumer {consumer:.2f} µs"

@@ -1,6 +1,6 @@
-"""What idempotency keys cost: the same load without and with an id on every message, and with many ids known.
+"""The cost of ids: the same load without ids, with an id on every message, and when the hub knows many ids.
 
-All sides are measured in the same run, on the same hub, because machines have moods.
+All are measured in the same run, on the same hub, because the speed of a machine varies.
 """
 
 import statistics
@@ -79,7 +79,7 @@ def produce(line: Line, *, url: str, topic: str, count: int, size: int) -> dict[
 
 
 def learn(bench: Bench, count: int) -> None:
-    """Let the hub know so many ids. The wire is spoken directly: here it is the hub's time that counts."""
+    """Publish `count` messages with ids, by the wire protocol: the client's time does not matter here."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         socket, topic = connect(context, bench.hub.url).socket, bench.fresh("bench.known")

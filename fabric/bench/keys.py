@@ -1,4 +1,4 @@
-"""What order by key costs: the same run with 10,000 keys in a group that keeps their order and in one that does not."""
+"""The cost of order by key: the same run with 10,000 keys, in a group with order `key` and in one without."""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from fabric.bench.figures import JOURNALED, Figure, median_figure
 from fabric.bench.parts import Bench, worst
 
 KEYS: Final = 10_000
-STRIDE: Final = 7_919  # a prime, so that neighbours have different keys and all of them come round
+STRIDE: Final = 7_919  # a prime, so that successive messages have different keys and all keys are used
 
 
 def part_keys(bench: Bench) -> Iterator[Figure]:

@@ -1,4 +1,4 @@
-"""On what was measured: a figure without its machine says nothing."""
+"""The machine on which the benchmark runs."""
 
 import os
 import platform
@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from fabric import __version__
+from fabric.journal.directory import file_system
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """The machine, the file system under `folder`, and the versions that matter."""
+    """The machine, the file system of `folder`, and the versions of the libraries."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.release()}",
-        "file_system": _file_system(folder),
+        "file_system": file_system(folder) or "unknown file system",
         "python": platform.python_version(),
         "fabric": __version__,
         "libraries": {name: version(name) for name in ("pyzmq", "lmdb", "msgpack")},
@@ -39,16 +40,3 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _file_system(folder: Path) -> str:
-    """The type of the file system that holds a folder: of the mount points above it, the longest."""
-    best, kind = "", "unknown file system"
-    try:
-        for row in Path("/proc/mounts").read_text().splitlines():
-            _, place, name, *_ = row.split(" ")
-            if folder.resolve().is_relative_to(place) and len(place) >= len(best):
-                best, kind = place, name
-    except OSError:
-        pass
-    return kind

@@ -1,7 +1,6 @@
-"""The measurements that every machine can do in half a minute. Each takes a Bench and yields Figures.
+"""The measurements of half a minute. Each takes a Bench and yields Figures.
 
-A run is first tried with few messages, which also warms everything up; its speed says how many messages make a run of
-the wanted length.
+A trial run with few messages comes first. Its speed gives the number of messages for a run of the wanted length.
 """
 
 import itertools
@@ -57,15 +56,15 @@ class Bench:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.hub.kill()  # a temporary folder needs no good-bye
+        self.hub.kill()  # the folder is removed anyway
         self._temporary.cleanup()
 
     def fresh(self, word: str) -> str:
-        """A name that was not used before."""
+        """A new name."""
         return f"{word}-{next(self._numbers)}"
 
     def declare(self, pattern: str, *, level: Level | None = None) -> str:
-        """A new group that has seen nothing yet and starts at the first message of its topics."""
+        """Create a group that gets all messages that are published from now on."""
         group = self.fresh("group")
         with fabric_client.connect(self.hub.url) as fab, fab.consume(pattern, group=group, start="new", level=level):
             return group
@@ -75,12 +74,12 @@ class Bench:
             return {name: int(value) for name, value in fab.info("counters").items() if isinstance(value, int)}
 
     def repeated(self, measure: Callable[[int], tuple[float, Run]]) -> tuple[list[float], list[Run], int]:
-        """`measure(count)` gives (messages a second, run): once for a trial, then as often as wanted."""
+        """Call `measure(count)`, which returns messages per second and a Run: for trials, then `repeats` times."""
         settings = self.settings
         count = settings.messages
         if not count:
             rate, _ = measure(TRIAL)
-            # A trial is slower than a run, as it begins cold: a second one of a quarter of the length tells more.
+            # The first trial is slower than a run, because it begins cold: a second trial is a quarter of a run.
             rate, _ = measure(max(TRIAL, min(COUNT_MAX, int(rate * settings.seconds / 4))))
             count = max(TRIAL, min(COUNT_MAX, int(rate * settings.seconds)))
         measured = [measure(count) for _ in range(settings.repeats)]
@@ -92,14 +91,14 @@ def worst(runs: list[Run]) -> float:
 
 
 def publish(bench: Bench, count: int, size: int, topics: list[str]) -> tuple[float, Run]:
-    """One producer, nobody consumes."""
+    """One producer, no consumer."""
     done = run([Task(workers.produce, _producing(bench, count, size, topics))], bench.hub)
     (result,) = done.results
     return count / (result["ended"] - result["begun"]), done
 
 
 def drain(bench: Bench, count: int, size: int, consumers: int) -> tuple[float, Run]:
-    """Consumers of one group take what was published before, and ack it."""
+    """Consumers of one group receive and ack messages that were published before."""
     topic = bench.fresh("bench.drain")
     group = bench.declare(topic)
     publish(bench, count, size, [topic])
@@ -159,7 +158,7 @@ def part_drain(bench: Bench) -> Iterator[Figure]:
 
 
 def part_kib(bench: Bench) -> Iterator[Figure]:
-    """1 KiB end to end, and right after each run LMDB alone with as many blocks in as many commits."""
+    """1 KiB end to end, and after each run LMDB alone with the same number of blocks and commits."""
     alone: list[float] = []
     disturbed: list[float] = []
     written: list[tuple[int, int]] = []
@@ -177,7 +176,7 @@ def part_kib(bench: Bench) -> Iterator[Figure]:
         return rate, done
 
     rates, runs, count = bench.repeated(measure)
-    alone, disturbed = alone[-len(rates) :], disturbed[-len(rates) :]  # without those of the trials
+    alone, disturbed = alone[-len(rates) :], disturbed[-len(rates) :]  # without the trials
     what = "publish + deliver + ack, 1 KiB, 1 producer, 1 consumer"
     yield median_figure("kib", what, "msg/s", JOURNALED, rates, note=f"{count:,} messages", foreign=worst(runs))
     note = "{:,} blocks in {:,} commits, as in the last run".format(*written[-1])
@@ -233,8 +232,8 @@ def part_latency(bench: Bench) -> Iterator[Figure]:
 class _Paced(NamedTuple):
     p50_us: float
     p99_us: float
-    commit_us: float  # median of LMDB's synced commits right before and right after
-    hub_commit_us: float  # mean of the hub's own commits while it was served
+    commit_us: float  # median of LMDB's synced commits before and after the run
+    hub_commit_us: float  # mean of the hub's commits during the run
     foreign: float
 
 

@@ -1,6 +1,6 @@
-"""What the disk alone can do: LMDB with the journal's own settings, without a hub, a network or a client.
+"""The speed of the disk: LMDB with the journal's settings, without hub, network and client.
 
-The yardstick for every durable figure: a hub cannot be faster than its disk, so its share of the disk is what counts.
+All durable figures are compared with it: a hub cannot be faster than its disk.
 """
 
 import time
@@ -14,7 +14,7 @@ KEY_BYTES: Final = 8
 
 
 def write_rate(folder: Path, *, messages: int, blocks: int, commits: int, size: int) -> float:
-    """Messages a second when the same blocks are written in the same number of synced commits."""
+    """Messages per second if the same blocks are written in the same number of synced commits."""
     blocks, commits = max(1, blocks), max(1, commits)
     per_block = max(1, messages // blocks)
     block = encode("bench.raw", [bytes(size)] * per_block)
@@ -36,7 +36,7 @@ def write_rate(folder: Path, *, messages: int, blocks: int, commits: int, size: 
 
 
 def commit_us(folder: Path, *, size: int, commits: int) -> list[float]:
-    """How long each of so many synced commits of one small block took, in microseconds, ascending."""
+    """The times of synced commits of one small block, in microseconds, ascending."""
     block = encode("bench.raw", [bytes(size)])
     folder.mkdir()
     environment = open_environment(folder)

@@ -1,4 +1,4 @@
-"""How figures look: a line each, with its durability, and a warning where other programs disturbed the run."""
+"""Prints figures: a line each, with its durability, and a warning if other programs disturbed the run."""
 
 from typing import Any, Final
 
@@ -6,7 +6,7 @@ from fabric.bench import machine
 from fabric.bench.figures import JOURNALED, Figure
 
 SCHEMA: Final = "fabric.bench.v1"
-DISTURBED: Final = 0.10  # of the CPU taken by others: then the figure says little
+DISTURBED: Final = 0.10  # share of the CPU used by other programs, above which a figure is not reliable
 
 
 def heading(about: dict[str, Any]) -> list[str]:
@@ -19,7 +19,7 @@ def heading(about: dict[str, Any]) -> list[str]:
 
 
 def line(figure: Figure) -> str:
-    """One figure."""
+    """The line of a figure."""
     remarks = [figure.note] if figure.note else []
     if len(figure.runs) > 1:
         remarks.append(f"median of {len(figure.runs)}, {shown(min(figure.runs))} to {shown(max(figure.runs))}")

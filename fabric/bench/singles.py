@@ -1,4 +1,4 @@
-"""Many connections that each publish single messages: a block of one for every message, pipelined.
+"""Many connections that publish single messages, pipelined: each block has one message.
 
 The client would gather such messages into blocks; here the wire is spoken directly, so that the hub really gets
 single messages, as it does from many small programs.
@@ -18,12 +18,12 @@ from fabric_protocol import wire
 from fabric_protocol.block import encode
 from fabric_protocol.errors import FabricError
 
-WINDOW: Final = 64  # unconfirmed messages of each connection, or what the hub allows, whichever is less
+WINDOW: Final = 64  # unconfirmed messages of a connection, if the hub allows so many
 POLL_MS: Final = 30_000
 
 
 class _Speaker:
-    """One connection: how far it is with sending and with being confirmed."""
+    """A connection: its sent and its confirmed messages."""
 
     __slots__ = ("confirmed", "sent", "socket", "window")
 
@@ -35,7 +35,7 @@ class _Speaker:
 
 
 def speak(line: Line, *, url: str, topic: str, connections: int, count: int, size: int) -> dict[str, Any]:
-    """Publish `count` single messages over so many connections; every one confirmed."""
+    """Publish `count` single messages over `connections` connections, and wait for all confirms."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         return _speak(context, line, url, encode(topic, [bytes(size)]), connections, count)
@@ -80,7 +80,7 @@ def _speak(
 def connect(context: "zmq.Context[zmq.Socket[bytes]]", url: str) -> _Speaker:
     socket = context.socket(zmq.DEALER)
     socket.connect(url)
-    name = f"single-{uuid.uuid4().hex}"  # new every time: the hub remembers how far a producer of old got
+    name = f"single-{uuid.uuid4().hex}"  # a new name: the hub knows the numbers of an earlier producer
     hello = m.Hello(1, {"proto": m.PROTOCOL_VERSION, "client": "bench", "producer": {"name": name}})
     socket.send_multipart(wire.encode(hello))
     if not socket.poll(POLL_MS):
@@ -115,7 +115,7 @@ def _answers(socket: "zmq.Socket[bytes]") -> "Iterator[m.ToHub | m.ToClient]":
 
 
 class GroupMaker(NamedTuple):
-    """Creates many groups at once; each stays, without a consumer."""
+    """Creates many groups at once. They stay, without consumers."""
 
     url: str
 

@@ -1,8 +1,8 @@
-"""How long a start takes: a hub on an empty directory, the same hub after kill -9, its clients, and `fabric --help`.
+"""The time of a start: a hub with a new journal, a hub after kill -9, its clients, and `fabric --help`.
 
-Times are from the start of the process, so they hold what Python needs to start and to import. Without cached bytecode
-(PYTHONDONTWRITEBYTECODE, or a directory that cannot be written) each start compiles what it imports; the first figure
-says which of the two was measured.
+Times are from the start of the process, so they include the start of Python and all imports. Without cached bytecode
+(PYTHONDONTWRITEBYTECODE, or a read-only directory) each start compiles all modules; the first figure says whether
+bytecode was cached.
 """
 
 import importlib.util
@@ -20,8 +20,8 @@ from fabric.bench.figures import JOURNALED, NO_JOURNAL, Figure, median_figure
 from fabric.bench.parts import Bench
 from fabric.cli.support.hub_process import HubProcess
 
-RUNS_MIN: Final = 5  # a start is short, and the disk and the scheduler make single ones differ by half
-DOWN_S: Final = 1.0  # long enough that clients wait longest between two attempts to connect
+RUNS_MIN: Final = 5  # a start is short, and single starts differ by half
+DOWN_S: Final = 1.0  # then the pause of clients between two attempts to connect is longest
 
 
 def part_start(bench: Bench) -> Iterator[Figure]:

@@ -1,6 +1,6 @@
-"""What the processes of a measurement do. Each returns a dictionary with the times that it saw.
+"""The functions of the processes of a measurement. Each returns its times in a dictionary.
 
-Times are of the monotonic clock, which all processes of a machine share on Linux, so that they may be compared.
+Times are of the monotonic clock, which all processes share on Linux, so they can be compared.
 """
 
 import struct
@@ -11,16 +11,16 @@ import fabric_client
 from fabric.bench.crew import Line
 from fabric_protocol.errors import FabricError
 
-STAMP: Final = struct.Struct("<q")  # the first bytes of a body: when it was published, in ns
-IDLE_S: Final = 0.2  # a consumer without messages looks so often whether everything was consumed
+STAMP: Final = struct.Struct("<q")  # the first bytes of a body: the time of its publish in ns
+IDLE_S: Final = 0.2  # how often an idle consumer checks whether all messages were consumed
 PACE_S: Final = 0.0002
-STUCK_S: Final = 120.0  # nothing came for so long: give up
+STUCK_S: Final = 120.0  # a worker fails when nothing comes for this time
 
 
 def produce(
     line: Line, *, url: str, topics: list[str], count: int, size: int, level: str | None = None
 ) -> dict[str, Any]:
-    """Publish message by message, wait until all are confirmed."""
+    """Publish message by message, and wait until all are confirmed."""
     body = bytes(size)
     options = {} if level is None else {"level": level}
     with fabric_client.connect(url) as fab:
@@ -39,7 +39,7 @@ def produce(
 
 
 def consume(line: Line, *, url: str, group: str, total: int, done: Any) -> dict[str, Any]:
-    """Consume and ack as a member of a group, an object for each message, until the group has had `total`."""
+    """Consume and ack as a member of a group, with an object for each message, until the group has had `total`."""
     with fabric_client.connect(url) as fab:
         batches = fab.consume_batches(group=group, timeout=IDLE_S)
         line.ready()
@@ -56,7 +56,7 @@ def consume(line: Line, *, url: str, group: str, total: int, done: Any) -> dict[
                 with done.get_lock():
                     done.value += batch.count
                 if done.value >= total:
-                    fab.flush(STUCK_S)  # the last acks are on disk, too
+                    fab.flush(STUCK_S)  # until the last acks are on disk
                     ended = time.monotonic()
                     break
             else:
@@ -69,8 +69,8 @@ def consume(line: Line, *, url: str, group: str, total: int, done: Any) -> dict[
 def produce_paced(
     line: Line, *, url: str, topic: str, rate: int, seconds: float, size: int, level: str
 ) -> dict[str, Any]:
-    """Publish at a steady rate. A message that fell due while the client kept us is stamped with when it was due, so
-    that a stall counts; one that fell due while we slept, with the present."""
+    """Publish at a steady rate. The stamp of a message is the time at which it should be published, so that a stall of
+    the client counts; after an overlong sleep it is the present time."""
     padding = bytes(size - STAMP.size)
     options = {} if level == "journaled" else {"level": level}
     with fabric_client.connect(url) as fab:
@@ -90,7 +90,7 @@ def produce_paced(
 
 
 def consume_paced(line: Line, *, url: str, group: str, total: int) -> dict[str, Any]:
-    """Consume message by message; how long each was under way, in microseconds."""
+    """Consume message by message; returns the delay of each in microseconds."""
     delays: list[float] = []
     with fabric_client.connect(url) as fab:
         consumer = fab.consume(group=group, count=total, timeout=STUCK_S)

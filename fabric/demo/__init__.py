@@ -1,1 +1,1 @@
-"""The demo: a hub that is killed while messages flow, and a count of what was lost."""
+"""The demo: kills a hub while messages flow, and counts lost messages."""

@@ -1,8 +1,8 @@
-"""The demo: a hub, a producer, two groups of competing consumers, and kill -9 in the middle of it all.
+"""Runs the demo: a hub, a producer, two groups of competing consumers, and kill -9 in between.
 
-Everything is real: the hub is a child process over a journal in a temporary folder, the clients are the public ones,
-and the figures are counted. The one idea to hold while reading: messages are numbered by the producer, so what was
-confirmed and what each group has seen are sets of numbers, and the verdict is a comparison of sets.
+The hub is a child process with a journal in a temporary folder, the clients use the public Python client, and all
+figures are counted. The producer numbers the messages, so the confirmed messages and the messages that a group has seen
+are sets of numbers; the result is a comparison of these sets.
 """
 
 import contextlib
@@ -21,20 +21,20 @@ from fabric_protocol.errors import FabricError
 TOPICS: Final = ("orders.created", "orders.paid", "orders.shipped", "orders.returned")
 GROUPS: Final = {"billing": ("orders.*", ("ada", "bob")), "audit": ("#", ("cleo", "dan"))}
 BURST_S: Final = 0.01  # the producer publishes a burst this often, and waits until it is confirmed
-DOWN_S: Final = 0.5  # how long the killed hub stays down, so that one can see it
-CATCH_UP_S: Final = 30.0  # a group that has not seen everything by then has lost something
-LOOK_S: Final = 0.1  # between two looks at the figures
-PREFETCH: Final = 256  # small, so that two consumers share the work visibly
+DOWN_S: Final = 0.5  # how long the killed hub stays down, so that the view shows it
+CATCH_UP_S: Final = 30.0  # after this time, messages that a group has not seen count as lost
+LOOK_S: Final = 0.1  # between two updates of the view
+PREFETCH: Final = 256  # small, so that both consumers of a group get messages
 
 
 class GroupFigures(NamedTuple):
     seen: int
-    again: int  # deliveries of a message that this group had seen before
+    again: int  # deliveries of messages that this group had already seen
     by_consumer: dict[str, int]
 
 
 class Figures(NamedTuple):
-    """One look at the demo."""
+    """The present figures of the demo."""
 
     elapsed_s: float
     hub: str
@@ -44,7 +44,7 @@ class Figures(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What came out. `lost` and `stored_twice` are zero, or something is badly wrong."""
+    """The result. `lost` and `stored_twice` must be zero."""
 
     confirmed: int
     groups: dict[str, GroupFigures]
@@ -60,7 +60,7 @@ class Verdict(NamedTuple):
 
 
 class Worker(threading.Thread):
-    """A client in a thread of its own."""
+    """A client in its own thread."""
 
     def __init__(self, url: str, name: str) -> None:
         super().__init__(name=f"demo-{name}", daemon=True)
@@ -74,7 +74,7 @@ class Worker(threading.Thread):
             with fabric_client.connect(self._url, name=self.name.removeprefix("demo-")) as self._client:
                 self._work(self._client)
         except fabric_client.VerdictsUnconfirmed:
-            pass  # they died with the hub: their messages came again, maybe to another consumer, and are counted
+            pass  # the verdicts were lost with the hub: their messages are delivered again, and counted
         except FabricError as error:
             self.failure = error
 
@@ -82,7 +82,7 @@ class Worker(threading.Thread):
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """End it at once, whatever it waits for."""
+        """End the client at once."""
         self.stopping.set()
         if self._client is not None:
             with contextlib.suppress(FabricError):
@@ -117,7 +117,7 @@ class Producer(Worker):
 
 
 class Group:
-    """What one group has seen, by whom; and whether a number ever came with two seqs."""
+    """The messages that a group has seen, by consumer; and numbers that came with two seqs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -139,13 +139,13 @@ class Group:
             return GroupFigures(len(self._seqs), self._again, dict(self._by_consumer))
 
     def missing(self, confirmed: int) -> int:
-        """How many confirmed numbers this group has not seen."""
+        """The number of confirmed messages that this group has not seen."""
         with self._lock:
             return sum(number not in self._seqs for number in range(confirmed))
 
 
 class Consumer(Worker):
-    """One member of a group: looks at every message, and acks it."""
+    """A consumer of a group: notes and acks every message."""
 
     def __init__(self, url: str, group_name: str, group: Group, name: str) -> None:
         super().__init__(url, name)
@@ -163,7 +163,7 @@ class Consumer(Worker):
     def _work(self, fab: fabric_client.Client) -> None:
         pattern = GROUPS[self._group_name][0]
         while not self.stopping.is_set():
-            # The time-out ends the loop now and then, to see whether we should stop.
+            # The timeout ends the loop now and then, to check `stopping`.
             batches = fab.consume_batches(pattern, group=self._group_name, prefetch=PREFETCH, timeout=0.5)
             self.ready.set()
             for batch in batches:
@@ -173,7 +173,7 @@ class Consumer(Worker):
 
 
 class Demo:
-    """Runs it; `show` gets a look at the figures ten times a second, `tell` one sentence for each event."""
+    """Runs the demo; calls `show` with the figures ten times a second, and `tell` with a sentence for each event."""
 
     def __init__(
         self, *, seconds: float, rate: int, kills: int, show: Callable[[Figures], None], tell: Callable[[str], None]
@@ -197,7 +197,7 @@ class Demo:
             self._producer = Producer(hub.url, self._rate)
             try:
                 return self._play(hub)
-            except BaseException:  # Ctrl-C: the clients must not wait for a hub that is gone
+            except BaseException:  # Ctrl-C: the clients must not wait for the hub
                 for worker in (self._producer, *self._consumers):
                     worker.abandon()
                 raise
@@ -283,4 +283,4 @@ def _hub(folder: Path) -> Iterator[HubProcess]:
     try:
         yield hub.start()
     finally:
-        hub.kill()  # a temporary folder needs no good-bye
+        hub.kill()  # the folder is removed anyway

@@ -1,4 +1,4 @@
-"""How the demo looks: a live table on a terminal, plain lines elsewhere. Only counted figures are shown."""
+"""The view of the demo: a live table on a terminal, plain lines elsewhere."""
 
 import itertools
 import sys
@@ -16,7 +16,7 @@ from rich.text import Text
 from fabric.demo.run import GROUPS, Figures, GroupFigures, Verdict
 
 SPARKS: Final = "▁▂▃▄▅▆▇█"
-HISTORY: Final = 30  # looks back, ten a second; fits a terminal of 100 columns
+HISTORY: Final = 30  # past figures in a bar chart, ten a second; fits a terminal of 100 columns
 EVENTS_KEPT: Final = 8
 LINE_EVERY_S: Final = 1.0
 
@@ -35,7 +35,7 @@ def view_for_terminal() -> View:
 
 
 class PlainView:
-    """One line a second, and one for each event."""
+    """Prints a line every second and a line for each event."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -63,7 +63,7 @@ class PlainView:
 
 
 class LiveView:
-    """A table that is drawn over, with the rates of the last seconds as little bars, and the events below."""
+    """A table that is drawn over, with a bar chart of the last rates, and the events below."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, refresh_per_second=10, transient=False)
@@ -119,7 +119,7 @@ class LiveView:
         table.add_column("again", justify="right")
         table.add_column("msg/s", justify="right")
         table.add_column("the last seconds", no_wrap=True)
-        table.add_column("who")
+        table.add_column("consumers")
         in_flight = figures.sent - figures.confirmed
         table.add_row(
             "confirmed", f"{figures.confirmed:,}", "", *self._speed("confirmed"), f"{in_flight:,} waiting for the disk"
@@ -152,7 +152,7 @@ def _shares(group: GroupFigures) -> str:
 
 
 def summary(verdict: Verdict) -> list[str]:
-    """The last lines."""
+    """The lines at the end of the demo."""
     lines = ["", f"confirmed   {verdict.confirmed:,} messages, each after the fsync that covers it"]
     for name, group in verdict.groups.items():
         came_again = f", {group.again:,} came again" if group.again else ""
