@@ -1,7 +1,7 @@
-"""The command `fabric`: which commands there are, and the one place where an error becomes words and an exit code.
+"""The command `fabric`: the list of its commands, and the exit code and text of each error.
 
-Commands live in `fabric.cli.commands` and are imported when they are used, so that `fabric --help` and completion are
-quick: the list below has the one-line help of each.
+Commands are in `fabric.cli.commands` and are imported when they are used, so that `fabric --help` and completion are
+quick: the list below has the one-line help of each command.
 
 Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 no hub or no answer in time, 4 not found, 5 not allowed, 6 conflict,
 7 nothing received before --timeout, 8 partly failed, 9 journal or snapshot damaged, 70 the running hub's journal
@@ -33,7 +33,7 @@ EXIT_DAMAGED: Final = 9
 EXIT_INTERRUPTED: Final = 130
 
 
-COMPLETION: Final = "_FABRIC_COMPLETE"  # set by the shell when it asks what may come next
+COMPLETION: Final = "_FABRIC_COMPLETE"  # set by the shell when it asks for completions
 
 
 class Command(NamedTuple):
@@ -42,55 +42,55 @@ class Command(NamedTuple):
     help: str
 
 
-# In the order in which a newcomer meets them.
+# In the order in which a new user needs them.
 COMMANDS: Final = {
     "demo": Command("demo", "demo", "Watch a hub survive kill -9: producers, consumers, nothing lost."),
     "hub": Command("hub", "hub", "Run a hub over a journal directory."),
     "pub": Command("pub", "pub", "Publish messages."),
     "sub": Command("sub", "sub", "Receive messages."),
-    "get": Command("get", "get", "Read what is stored, without a group."),
-    "request": Command("request", "request", "Ask whoever answers a topic."),
+    "get": Command("get", "get", "Read stored messages, without a group."),
+    "request": Command("request", "request", "Send a request and print the replies."),
     "respond": Command("request", "respond", "Answer requests."),
-    "group": Command("group", "group", "Look at groups, make them, change them, move them."),
-    "topic": Command("topic", "topic", "What is kept of a topic, and emptying it."),
-    "queue": Command("queue", "queue", "Work queues: made, emptied, listed."),
-    "dlq": Command("dlq", "dlq", "Dead letters: look at them, redrive or discard them."),
-    "schedule": Command("schedule", "schedule", "Publishes that wait for their time."),
-    "session": Command("session", "session", "Who is connected."),
-    "setting": Command("setting", "setting", "Settings of the hub as a whole."),
-    "info": Command("info", "info", "What the hub knows about itself."),
-    "journal": Command("journal", "journal", "Look after a journal: stats, verify, backup and the like."),
-    "snapshot": Command("snapshot", "snapshot", "Copies of a journal for analysis: create, verify, push."),
+    "group": Command("group", "group", "Groups: list, create, update, seek, pause, delete."),
+    "topic": Command("topic", "topic", "Topics: list, create, update, purge, delete."),
+    "queue": Command("queue", "queue", "Work queues: list, create, purge, delete."),
+    "dlq": Command("dlq", "dlq", "Dead letters: list, peek, redrive, discard."),
+    "schedule": Command("schedule", "schedule", "Schedules of delayed publishes: list, cancel."),
+    "session": Command("session", "session", "Sessions of clients: list, kick."),
+    "setting": Command("setting", "setting", "Settings of the hub: list, set."),
+    "info": Command("info", "info", "Show the state of the hub as JSON or as a table."),
+    "journal": Command("journal", "journal", "Journals: stats, verify, backup, restore, compact."),
+    "snapshot": Command("snapshot", "snapshot", "Snapshots of a journal: create, list, verify, push, rm."),
     "spark": Command("spark", "spark", "Jobs on snapshots: statistics, latency, lag, Parquet, replay."),
     "bench": Command("bench", "bench", "Measure this machine: throughput, latency, growth."),
 }
-AS_OPTIONS: Final = {"help": "it is 'fabric --help', or 'fabric COMMAND --help'", "version": "it is 'fabric --version'"}
+AS_OPTIONS: Final = {"help": "use 'fabric --help', or 'fabric COMMAND --help'", "version": "use 'fabric --version'"}
 PLURALS: Final = {
     f"{name}s": name for name in ("group", "topic", "queue", "schedule", "session", "setting", "snapshot")
 }
-# The client's hints are for those who write Python; these say the same to whoever types commands.
+# The client's hints name methods of Python; these hints name commands and options.
 HINTS: Final = {
-    Code.BAD_OPTION: "the option's value is at fault; --help shows what it may be",
-    Code.NOT_FOUND: "'fabric group list', 'fabric topic list' and the like show what there is",
-    Code.GROUP_MISMATCH: "leave the setting out to join the group as it is, or change it with 'fabric group update'",
-    Code.CONFLICT: "look at what exists with 'fabric info', then change or delete that",
-    Code.TOPIC_FULL: "consume or purge it, or raise its limits with 'fabric topic update'",
-    Code.NO_RESPONDERS: "start one with 'fabric respond'",
-    Code.TIMED_OUT: "give it a longer --timeout, or look at those who answer",
+    Code.BAD_OPTION: "the value of an option is wrong; --help shows the allowed values",
+    Code.NOT_FOUND: "'fabric group list', 'fabric topic list' and similar commands show the existing names",
+    Code.GROUP_MISMATCH: "omit the setting to join the group as it is, or change it with 'fabric group update'",
+    Code.CONFLICT: "show the present state with 'fabric info', then change or delete it",
+    Code.TOPIC_FULL: "consume or purge its messages, or raise its limits with 'fabric topic update'",
+    Code.NO_RESPONDERS: "start a responder with 'fabric respond'",
+    Code.TIMED_OUT: "give a longer --timeout, or check the responders",
 }
-UNCONFIRMED: Final = "it may be stored or not; with --id it can be published again, and is stored once"
+UNCONFIRMED: Final = "the message may be stored or not; published again with the same --id, it is stored once"
 EXAMPLES: Final = """\b
 Examples:
-  fabric demo                                  see it work
+  fabric demo                                  watch a hub survive kill -9
   fabric hub                                   a hub with its journal in ./fabric-data
   fabric pub orders.created '{"id": 102}'
   fabric sub 'orders.#' --group billing
-  fabric group list                            who is how far behind
+  fabric group list                            how far behind each group is
 """
 
 
 class Overview(click.Group):
-    """A command of commands. Alone it is a question for its help, and that is no error."""
+    """A command with subcommands. Without one it prints its help, and ends with exit code 0."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
@@ -100,7 +100,7 @@ class Overview(click.Group):
 
 
 class Fabric(Overview):
-    """Imports a command when it is asked for, knows what was probably meant, and turns errors into exit codes."""
+    """Imports a command when it is used, suggests the nearest command, and turns errors into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -172,7 +172,7 @@ def _walk(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tupl
 
 
 def _warn_of_unknown_variables(group: Fabric) -> None:
-    if not unknown(os.environ, ()):  # so that commands are not imported for nothing
+    if not unknown(os.environ, ()):  # then no command needs to be imported
         return
     for name, meant in unknown(os.environ, variables(group)).items():
         hint = f"did you mean {meant}?" if meant else "docs/cli.md lists the variables"
@@ -180,7 +180,7 @@ def _warn_of_unknown_variables(group: Fabric) -> None:
 
 
 def run(command: Callable[[], object]) -> int:
-    """The exit code of a command; whatever it raises is told to the user here and nowhere else."""
+    """Run a command; returns its exit code. Prints the error that the command raises."""
     try:
         code = command()
         sys.stdout.flush()
@@ -197,7 +197,7 @@ def run(command: Callable[[], object]) -> int:
 
 
 def hint_of(error: FabricError) -> str:
-    """What to do about it, for whoever types commands."""
+    """The hint of an error, with names of commands and options."""
     from fabric_client import errors as client  # late: only an error needs it
 
     if isinstance(error, client.Unconfirmed):
@@ -206,7 +206,7 @@ def hint_of(error: FabricError) -> str:
 
 
 def exit_code_of(error: FabricError) -> int:
-    """The exit code that a script can rely on."""
+    """The documented exit code of an error."""
     if isinstance(error, JournalDamaged | SnapshotDamaged):
         return EXIT_DAMAGED
     from fabric_client import errors as client  # late: only an error needs it
@@ -253,4 +253,4 @@ def _usage_hint(error: click.ClickException) -> str:
 )
 @click.version_option(__version__, prog_name="fabric", message="%(prog)s %(version)s")
 def main() -> None:
-    """The entry point; the words are in the decorator."""
+    """The entry point; its help is in the decorator."""

@@ -174,7 +174,7 @@ def test_an_unknown_group_is_not_found(talk: Fabric, verb: str) -> None:
     more = {"seek": ["first"], "delete": ["--yes"], "update": ["--attempts", "3"]}.get(verb, [])
     result = talk("group", verb, "nope", *more)
     assert result.exit_code == 4
-    assert result.stderr == "error: there is no group 'nope'\nhint: 'fabric group list' shows what there is\n"
+    assert result.stderr == "error: there is no group 'nope'\nhint: 'fabric group list' shows the existing names\n"
     assert result.stdout == ""
 
 
@@ -316,9 +316,9 @@ def test_what_repeats_has_a_name_and_is_cancelled(talk: Fabric) -> None:
     assert told(talk, "schedule", "cancel", "7", "--name")["cancelled"]
     gone = talk("schedule", "cancel", "daily")
     assert gone.exit_code == 4
-    assert gone.stderr.endswith("hint: 'fabric schedule list' shows what there is\n")
+    assert gone.stderr.endswith("hint: 'fabric schedule list' shows the existing names\n")
     assert talk("schedule", "cancel", "99").exit_code == 4
-    assert talk("schedule", "list", "-o", "table").stdout == "nothing is scheduled\n"
+    assert talk("schedule", "list", "-o", "table").stdout == "there are no schedules\n"
 
 
 def test_a_bad_calendar_is_refused_in_words(talk: Fabric) -> None:

@@ -17,7 +17,7 @@ def stored(talk: Fabric) -> Fabric:
 def test_the_first_ten_unless_told(stored: Fabric) -> None:
     found = stored("get", "-o", "text")
     assert [line.split()[0] for line in found.stdout.splitlines()] == [f"#{n}" for n in range(1, 11)]
-    assert found.stderr == "there is more: go on with --from 11, or --all\n"
+    assert found.stderr == "there are more: go on with --from 11, or --all\n"
 
 
 @pytest.mark.parametrize(

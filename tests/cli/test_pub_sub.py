@@ -66,7 +66,7 @@ def test_an_id_is_stored_once(talk: Fabric) -> None:
     assert (again["seq"], again["duplicate"]) == (1, True)
     assert (
         talk("pub", "a", "x", "--id", "one", "-o", "text").stdout
-        == "a #1  1 B  a duplicate: stored before, not again\n"
+        == "a #1  1 B  a duplicate: the id was stored before\n"
     )
     assert talk("get", "a", "--all", "-f", "%v").stdout == "x"
 
@@ -290,7 +290,7 @@ def test_a_group_is_joined_by_its_name(talk: Fabric) -> None:
     assert talk("sub", "--group", "g", "--count", "1", "-f", "%v").stdout == "x"
     unknown = talk("sub", "--group", "other", "--timeout", IDLE)
     assert unknown.exit_code == 2
-    assert "hint: name PATTERNS for the new group other" in unknown.stderr
+    assert "hint: give PATTERNS for the new group other" in unknown.stderr
 
 
 def test_headers_are_shown_on_demand(talk: Fabric) -> None:
@@ -312,8 +312,8 @@ def test_a_gap_is_told(talk: Fabric, hub: HubProcess) -> None:
 def test_nothing_there_is_said_to_people(talk: Fabric) -> None:
     talk("group", "create", "g", "a")
     for words, said in (
-        (["get", "a", "-o", "text"], "there is nothing\n"),
-        (["sub", "a", "--timeout", "10ms", "-o", "text"], "nothing came in 10 ms\n"),
+        (["get", "a", "-o", "text"], "there are no such messages\n"),
+        (["sub", "a", "--timeout", "10ms", "-o", "text"], "no message came in 10 ms\n"),
         (["dlq", "peek", "g", "-o", "text"], "group g has no dead letters\n"),
     ):
         result = talk(*words)
@@ -439,4 +439,4 @@ def test_a_stream_gives_up_when_the_hub_does_not_answer_any_more(
         os.kill(hub.pid, signal.SIGCONT)
     assert result.exit_code == 8
     assert "error: 1 of " in result.stderr
-    assert "messages stored; nothing more was confirmed for 300 ms" in result.stderr
+    assert "messages stored; no message was confirmed for 300 ms" in result.stderr

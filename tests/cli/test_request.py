@@ -59,14 +59,16 @@ def test_an_echo_and_a_text(hub: HubProcess, start: Start, ask: Callable[..., An
 def test_nobody_answers(talk: Fabric) -> None:
     result = talk("request", "a", "x")
     assert result.exit_code == 4
-    assert result.stderr == "error: nobody answers requests to topic 'a'\nhint: start one with 'fabric respond'\n"
+    assert (
+        result.stderr == "error: nobody answers requests to topic 'a'\nhint: start a responder with 'fabric respond'\n"
+    )
 
 
 def test_no_answer_in_time(hub: HubProcess, talk: Fabric) -> None:
     with fabric_client.connect(hub.url) as fab, fab.serve("a"):
         result = talk("request", "a", "x", "--timeout", "100ms")
     assert result.exit_code == 3
-    assert "hint: give it a longer --timeout" in result.stderr
+    assert "hint: give a longer --timeout" in result.stderr
 
 
 def test_responders_end_when_nothing_comes(talk: Fabric) -> None:

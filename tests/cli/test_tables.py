@@ -58,7 +58,7 @@ def test_a_table_has_its_key_at_any_width(
     assert GROUP in name or width < 80, shown
     assert all(letter in name for letter in set(GROUP)), shown
     missing = [column.title for column in columns if column.title not in lines[0]]
-    assert said == (f"not shown: {', '.join(missing)}; a wider terminal or --json has them\n" if missing else "")
+    assert said == (f"not shown: {', '.join(missing)}; a wider terminal or --json shows them\n" if missing else "")
     assert not missing or width < 200
 
 

@@ -42,7 +42,7 @@ def test_a_full_topic_refuses(talk: Fabric) -> None:
     assert talk("pub", "t", "x").exit_code == 0
     full = talk("pub", "t", "x")
     assert full.exit_code == 1
-    assert "hint: consume or purge it, or raise its limits with 'fabric topic update'" in full.stderr
+    assert "hint: consume or purge its messages, or raise its limits with 'fabric topic update'" in full.stderr
 
 
 def test_a_topic_is_emptied_when_confirmed(talk: Fabric) -> None:
@@ -97,7 +97,7 @@ def test_topics_without_settings_are_named(talk: Fabric) -> None:
 def test_an_unknown_topic_is_not_found(talk: Fabric, verb: str, more: list[str]) -> None:
     result = talk("topic", verb, "nope", *more)
     assert result.exit_code == 4
-    assert result.stderr.endswith("hint: 'fabric topic list' shows what there is\n")
+    assert result.stderr.endswith("hint: 'fabric topic list' shows the existing names\n")
 
 
 def test_a_queue_keeps_what_is_not_done(talk: Fabric) -> None:

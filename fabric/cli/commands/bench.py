@@ -1,4 +1,4 @@
-"""`fabric bench`: choose parts, run them on a hub in a temporary folder, print each figure as soon as it is there."""
+"""`fabric bench`: runs the chosen measurements on a hub in a temporary folder, and prints each figure at once."""
 
 import json
 from collections.abc import Generator, Iterable
@@ -39,7 +39,7 @@ HELP: Final = """Measure this machine, on a hub of its own in a temporary folder
 
 \b
 Examples:
-  fabric bench                                  half a minute, the figures that matter
+  fabric bench                                  the most important figures, in half a minute
   fabric bench e2e --seconds 5s --repeats 5
   fabric bench growth --queued 20000000         many topics, many groups, a long journal
   fabric bench --data /var/lib --json > bench.json
@@ -57,14 +57,14 @@ Parts:
   start    from the start of the hub until it is ready, and until clients are back
   growth   topics, groups, journal       all      everything; without parts: the first six
 
-Producers and consumers are processes of their own with the Python client, an object for each message.
+Producers and consumers are processes of their own; they use the Python client, with an object for each message.
 """
 
 
 @click.command(help=HELP)
 @click.argument("parts", nargs=-1, type=click.Choice([*PARTS, "growth", "all"]), metavar="[PART]...")
 @click.option(
-    "--size", type=Size(), default=128, show_default=True, help="Bytes of a message, where a part leaves it open."
+    "--size", type=Size(), default=128, show_default=True, help="Bytes of a message, if the part does not fix them."
 )
 @click.option("--seconds", type=Duration(), default=1.5, show_default="1.5s", help="Length of one run.")
 @click.option("--count", type=click.IntRange(min=0), default=0, help="Messages of one run, instead of --seconds.")
@@ -79,11 +79,11 @@ Producers and consumers are processes of their own with the Python client, an ob
 @click.option(
     "--data",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Where to make the temporary folder: measure the disk that you will use.  [default: the system's]",
+    help="Parent of the temporary folder: measures this disk.  [default: the system's]",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of lines.")
 @click.option(
-    "--save", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write the JSON there, too."
+    "--save", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Also write the JSON to this file."
 )
 def bench(
     parts: tuple[str, ...],
@@ -134,7 +134,7 @@ def _measured(parts: Iterable[str], settings: "Settings") -> "Generator[Figure, 
 
 
 def chosen(words: tuple[str, ...]) -> list[str]:
-    """The parts that were asked for, each once, in order."""
+    """The chosen parts, each once, in order."""
     wanted = set(words or SHORT)
     if "all" in wanted:
         return list(PARTS)

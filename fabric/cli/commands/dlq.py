@@ -1,4 +1,4 @@
-"""`fabric dlq …`: look through dead letters, give them to their group once more, or let them go.
+"""`fabric dlq …`: lists dead letters, redrives them to their group, or discards them.
 
 A group's dead letters are named by the group (`billing`), as `billing.DLQ` or by their topic, `$dlq.billing`.
 """
@@ -57,7 +57,7 @@ COLUMNS: Final = (
 
 
 class Choice(NamedTuple):
-    """Which letters are meant; empty: all of them."""
+    """A filter for dead letters; empty: all."""
 
     reason: str | None
     topic: str | None
@@ -68,7 +68,7 @@ class Choice(NamedTuple):
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     def passes(self, letter: Row) -> bool:
-        """As the hub chooses for redrive and discard."""
+        """Whether a dead letter passes, as in the hub."""
         return (
             (self.reason is None or letter["reason"] == self.reason)
             and (self.topic is None or _matches(self.topic, letter["topic"]))
@@ -78,24 +78,26 @@ class Choice(NamedTuple):
 
 def filters(command: F) -> F:
     """`--reason`, `--topic` and `--before`."""
-    reason = click.option("--reason", help="Only those with this reason, as 'fabric dlq list' shows it.")
-    topic = click.option("--topic", metavar="PATTERN", help="Only those that were published on such a topic.")
+    reason = click.option("--reason", help="Only dead letters with this reason, as 'fabric dlq list' shows it.")
+    topic = click.option(
+        "--topic", metavar="PATTERN", help="Only dead letters that were published on a topic that matches."
+    )
     before = click.option(
-        "--before", type=Moment("before"), help="Only those that died before: 2026-11-16T02:00Z, or 1h (an hour ago)."
+        "--before", type=Moment("before"), help="Only dead letters from before: 2026-11-16T02:00Z, or 1h (an hour ago)."
     )
     return reason(topic(before(command)))
 
 
 @click.group("dlq", cls=Noun)
 def dlq() -> None:
-    """Dead letters: what a group has given up on.
+    """Dead letters: messages that a group has given up after too many failures.
 
     \b
     Examples:
-      fabric dlq list                                  which groups have some
+      fabric dlq list                                  the groups with dead letters
       fabric dlq list billing
-      fabric dlq peek billing 4711                     the message itself, and why it died
-      fabric dlq redrive billing --reason rejected     once more, to that group alone
+      fabric dlq peek billing 4711                     the message, and why it failed
+      fabric dlq redrive billing --reason rejected     deliver again, to that group only
       fabric dlq discard billing.DLQ --before 30d --yes
 
     GROUP may be written billing, billing.DLQ or '$dlq.billing'.
@@ -105,7 +107,9 @@ def dlq() -> None:
 @dlq.command("list")
 @click.argument("group", required=False, shell_complete=completion.letters)
 @filters
-@click.option("-n", "--count", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
+@click.option(
+    "-n", "--count", type=click.IntRange(min=1), default=100, show_default=True, help="Most dead letters to list."
+)
 @output_options
 @asking_options
 def list_command(
@@ -118,7 +122,7 @@ def list_command(
     url: str,
     connect_timeout: float,
 ) -> None:
-    """List the dead letters of GROUP, oldest first; without it, the groups that have some.
+    """List the dead letters of GROUP, the oldest first; without GROUP, the groups with dead letters.
 
     \b
     Examples:
@@ -143,7 +147,7 @@ def list_command(
             found.append(letter)
         else:
             total = len(found) if choice.given else total
-    nothing = "no dead letter passes" if choice.given else f"group {name} has no dead letters"
+    nothing = "no dead letter matches" if choice.given else f"group {name} has no dead letters"
     more = len(found) == count and total > count
     show_rows("fabric.dlq.list.v1", "letters", found, LETTERS, as_json, nothing, group=name, count=total, more=more)
     if more and not as_json:
@@ -153,7 +157,7 @@ def list_command(
 @dlq.command("peek")
 @click.argument("group", shell_complete=completion.letters)
 @click.argument("seqs", type=Seq(), nargs=-1)
-@click.option("-n", "--count", type=click.IntRange(min=1), default=1, show_default=True, help="Without SEQS: so many.")
+@click.option("-n", "--count", type=click.IntRange(min=1), default=1, show_default=True, help="Without SEQS: how many.")
 @shape_options
 @asking_options
 def peek_command(
@@ -166,18 +170,18 @@ def peek_command(
     url: str,
     connect_timeout: float,
 ) -> int:
-    """Read dead letters whole: the message, and in its headers what happened to it. They stay where they are.
+    """Print dead letters: the message, and its history in the headers. The dead letters stay.
 
     \b
     Examples:
-      fabric dlq peek billing                         the oldest one
+      fabric dlq peek billing                         the oldest
       fabric dlq peek billing 4711 4712
       fabric dlq peek billing -n 10 -f '%s %h %v\\n'
     """
     name = dead_letter_group(group)
     shape = chosen_shape(headers=True, template=template, output=output, as_json=as_json)
     with connect(url, connect_timeout) as fab:
-        fab.info("dlq", name)  # says so when there is no such group
+        fab.info("dlq", name)  # raises when there is no such group
         topic = f"$dlq.{name}"
         found = (
             [message for seq in seqs for message in fab.get(topic, seq=seq, n=1) if message.seq == seq]
@@ -191,7 +195,7 @@ def peek_command(
     if missing:
         shown = ", ".join(map(str, sorted(missing)))
         raise Failed(
-            f"group {name} has no dead letter {shown}", f"'fabric dlq list {name}' shows which there are", EXIT_PARTLY
+            f"group {name} has no dead letter {shown}", f"'fabric dlq list {name}' shows the dead letters", EXIT_PARTLY
         )
     if not found and shape.for_people:
         click.echo(f"group {name} has no dead letters", err=True)
@@ -199,7 +203,7 @@ def peek_command(
 
 
 def _changing(done: str) -> Callable[[F], F]:
-    """What redrive and discard share."""
+    """The options of redrive and discard."""
 
     def decorate(command: F) -> F:
         for option in reversed(
@@ -207,9 +211,9 @@ def _changing(done: str) -> Callable[[F], F]:
                 click.argument("group", shell_complete=completion.letters),
                 click.argument("seqs", type=Seq(), nargs=-1),
                 filters,
-                click.option("--all", "everything", is_flag=True, help="All of them."),
-                click.option("--max", "most", type=click.IntRange(min=1), help="At most so many, oldest first."),
-                click.option("--dry-run", is_flag=True, help=f"Say how many would be {done}, and do nothing."),
+                click.option("--all", "everything", is_flag=True, help="All dead letters of the group."),
+                click.option("--max", "most", type=click.IntRange(min=1), help="Most dead letters, the oldest first."),
+                click.option("--dry-run", is_flag=True, help=f"Print how many would be {done}, and change nothing."),
                 yes_option,
                 output_options,
                 asking_options,
@@ -224,7 +228,7 @@ def _changing(done: str) -> Callable[[F], F]:
 @dlq.command("redrive")
 @_changing("redriven")
 def redrive_command(**given: Any) -> None:
-    """Give dead letters to their group once more, as new messages without failures. No other group sees them.
+    """Deliver dead letters to their group again, as new messages without failures. No other group gets them.
 
     \b
     Examples:
@@ -233,7 +237,7 @@ def redrive_command(**given: Any) -> None:
       fabric dlq redrive billing --all --dry-run
       fabric dlq redrive billing --all --yes
 
-    Letters that died three times are parked: they are redriven only by their SEQS.
+    A message that became a dead letter three times is parked: it is redriven only by its seq.
     """
     _change("redrive", "redriven", **given)
 
@@ -241,7 +245,7 @@ def redrive_command(**given: Any) -> None:
 @dlq.command("discard")
 @_changing("discarded")
 def discard_command(**given: Any) -> None:
-    """Let dead letters go. The journal keeps their bytes until retention takes them.
+    """Discard dead letters. The journal keeps their bytes until retention removes them.
 
     \b
     Examples:
@@ -271,9 +275,9 @@ def _change(
 ) -> None:
     choice, name = _choice(reason, topic, before), dead_letter_group(group)
     if bool(seqs) + bool(choice.given) + everything != 1:
-        usage("choose letters by SEQS, by a filter (--reason, --topic, --before) or with --all")
+        usage("choose dead letters by SEQS, by a filter (--reason, --topic, --before) or with --all")
     if seqs and (most is not None or dry_run):
-        usage("--max and --dry-run do not go with SEQS")
+        usage("--max and --dry-run cannot be used with SEQS")
     schema = f"fabric.dlq.{verb}.v1"
     with connect(url, connect_timeout) as fab:
         if seqs:
@@ -295,7 +299,7 @@ def _change(
 
 
 def _in_parts(act: Callable[..., Row], choice: Choice, count: int, done: str) -> dict[str, int]:
-    """The hub does a bounded number at once. What dies while we are at it is not among the first `count`."""
+    """Call `act` for `count` dead letters: the hub does a bounded number at once. New dead letters come last."""
     total = {done: 0, "skipped": 0}
     after: int | None = None
     while total[done] + total["skipped"] < count:
@@ -330,7 +334,7 @@ def _letters(fab: "Client", name: str, choice: Choice) -> Iterator[Row]:
 
 def _choice(reason: str | None, topic: str | None, before: float | None) -> Choice:
     if topic is not None:
-        canonical(topic)  # raises in words when it is none
+        canonical(topic)  # raises when it is no pattern
     return Choice(reason, topic, before)
 
 

@@ -1,4 +1,4 @@
-"""`fabric get`: read what is stored, without a group. Nothing moves, nothing is remembered."""
+"""`fabric get`: reads stored messages without a group, and changes nothing."""
 
 import sys
 from collections.abc import Iterator
@@ -25,11 +25,13 @@ ALL: Final = 1 << 62
 @click.option(
     "--time", "moment", type=Moment("before"), help="From this time on: 2026-11-16T02:00Z, or 1h (an hour ago)."
 )
-@click.option("--last", is_flag=True, help="The last ones.")
-@click.option("--by-key", is_flag=True, help="Of each topic and key, the latest only.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="At most so many.  [default: 10; with --by-key all]")
-@click.option("--all", "everything", is_flag=True, help="As many as there are.")
-@click.option("--headers", is_flag=True, help="Show headers, too; JSON always has them.")
+@click.option("--last", is_flag=True, help="The last messages.")
+@click.option("--by-key", is_flag=True, help="Only the latest message of each topic and key.")
+@click.option(
+    "-n", "--count", type=click.IntRange(min=1), help="Most messages to read.  [default: 10; with --by-key all]"
+)
+@click.option("--all", "everything", is_flag=True, help="All messages.")
+@click.option("--headers", is_flag=True, help="Show headers as well; JSON always has them.")
 @shape_options
 @asking_options
 def get(
@@ -47,7 +49,7 @@ def get(
     url: str,
     connect_timeout: float,
 ) -> int:
-    """Read stored messages whose topic matches PATTERN (all, unless given), without a group.
+    """Read stored messages whose topic matches PATTERN, without a group. Without PATTERN, read all topics.
 
     \b
     Examples:
@@ -57,7 +59,7 @@ def get(
       fabric get prices --by-key                     the latest of each key
       fabric get billing.DLQ --all -o json           dead letters
 
-    Exit code 7: there is nothing. Of what was removed or has expired, nothing is shown.
+    Exit code 7: there are no such messages. Removed and expired messages are not shown.
     """
     if (seq is not None) + (moment is not None) + last > 1:
         usage("--from, --time and --last exclude each other")
@@ -69,20 +71,20 @@ def get(
     most = ALL if everything else count or (ALL if by_key else 10)
     asked: dict[str, Any] = {"seq": seq, "time": moment, "last": last, "by_key": by_key}
     if last and most > 1000:
-        usage("--last goes with -n 1000 at most; read more with --from or --time")
+        usage("--last reads at most 1000 messages; read more with --from or --time")
     with connect(url, connect_timeout) as fab:
         found = fab.get(pattern, **asked, n=most if last or most == ALL else most + 1)
         shown = _write(shape, islice(found, most))
         following = None if last else next(found, None)
     if following is not None and shape.for_people:
-        click.echo(f"there is more: go on with --from {following.seq}, or --all", err=True)
+        click.echo(f"there are more: go on with --from {following.seq}, or --all", err=True)
     if not shown and shape.for_people:
-        click.echo("there is nothing", err=True)
+        click.echo("there are no such messages", err=True)
     return 0 if shown else EXIT_NOTHING
 
 
 def _write(shape: Shape, messages: "Iterator[Message]") -> int:
-    """Write messages as they come; how many there were."""
+    """Write messages as they come; returns their number."""
     out, count = sys.stdout.buffer, 0
     out.write(shape.opening)
     for message in messages:

@@ -1,4 +1,4 @@
-"""`fabric group …`: look at groups, make them, change them, move them."""
+"""`fabric group …`: lists, creates, changes, moves and deletes groups."""
 
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -29,8 +29,8 @@ from fabric.cli.support.tables import (
 )
 from fabric.cli.support.values import POSITIONS, Duration, Position, Text
 
-PHASES: Final = ("none", "syncing", "ended", "ready", "degraded")  # of a refresh, by their numbers
-POLL_S: Final = 0.1  # between looks at a refresh
+PHASES: Final = ("none", "syncing", "ended", "ready", "degraded")  # of a refresh, by number
+POLL_S: Final = 0.1  # between two requests for the phase of a refresh
 COLUMNS: Final = (
     Column("GROUP", "group", folds=True),
     Column("PATTERNS", "patterns", some, folds=True, rank=3),
@@ -82,16 +82,16 @@ if TYPE_CHECKING:
 
 @click.group("group", cls=Noun)
 def group() -> None:
-    """Look at groups, make them, change them, move them.
+    """List, create, change, move and delete groups.
 
     \b
     Examples:
       fabric group list
       fabric group create billing 'orders.*' --attempts 8 --order key
-      fabric group seek billing 1h                  once more what came in the last hour
+      fabric group seek billing 1h                  deliver the last hour again
       fabric group pause billing
 
-    A group is also made by its first consumer, as in 'fabric sub'. Here it can be made before there is one.
+    The first consumer also creates its group, as in 'fabric sub'. 'fabric group create' creates it before.
     """
 
 
@@ -106,8 +106,8 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
       fabric group list
       fabric group list --json | jq -r '.groups[] | select(.behind > 1000).group'
 
-    BEHIND counts what the group was not given yet: all messages of the journal after its position, also those that it
-    does not want, and what was given back unopened.
+    BEHIND counts messages that were not delivered to the group yet: all messages of the journal after its position,
+    also on topics that its patterns do not match, and released messages.
     """
     with connect(url, connect_timeout) as fab:
         rows = [row for row in all_rows(fab, "groups", "groups") if row.get("durable", True)]
@@ -152,7 +152,7 @@ def create_command(
     url: str,
     connect_timeout: float,
 ) -> None:
-    """Make the group NAME for the topics that match one of PATTERNS, before anybody consumes.
+    """Create the group NAME for the topics that match one of PATTERNS.
 
     \b
     Examples:
@@ -160,7 +160,7 @@ def create_command(
       fabric group create audit '#' --start new --attempts 0
       fabric group create stock 'items.#' --order key --lease 2m --backoff-base 1s
 
-    To make one that already exists with these settings is no error; with other settings it is a conflict (exit code 6).
+    If the group exists with the same settings, 'create' succeeds; with other settings it fails with exit code 6.
     """
     with connect(url, connect_timeout) as fab:
         answer = fab.admin.groups.create(name, *patterns, start=start, **settings)
@@ -170,14 +170,16 @@ def create_command(
 
 @group.command("update")
 @click.argument("name", shell_complete=completion.groups)
-@click.option("--pattern", "patterns", type=Text(), multiple=True, help="All patterns from now on; repeatable.")
+@click.option(
+    "--pattern", "patterns", type=Text(), multiple=True, help="New pattern; repeatable. Replaces all patterns."
+)
 @group_settings
 @output_options
 @asking_options
 def update_command(
     name: str, patterns: tuple[str, ...], settings: dict[str, Any], as_json: bool, url: str, connect_timeout: float
 ) -> None:
-    """Change settings of a group that exists; they hold from now on. Order and level cannot be changed.
+    """Change settings of an existing group. Order and level cannot be changed.
 
     \b
     Examples:
@@ -185,7 +187,7 @@ def update_command(
       fabric group update billing --pattern 'orders.*' --pattern 'refunds.*'
     """
     if not patterns and not settings:
-        usage("nothing to change; name a setting, such as --attempts 10")
+        usage("nothing to change; give a setting, such as --attempts 10")
     with connect(url, connect_timeout) as fab:
         answer = fab.admin.groups.update(name, patterns=patterns or None, **settings)
     say("fabric.group.update.v1", answer, f"group {name}: updated", as_json)
@@ -197,7 +199,7 @@ def update_command(
 @output_options
 @asking_options
 def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
-    """Remove a group and its position. Messages stay in the journal, and dead letters until they are discarded.
+    """Delete a group and its position. Messages stay in the journal; dead letters stay until they are discarded.
 
     \b
     Examples:
@@ -214,7 +216,7 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
 @group.command("seek")
 @click.argument("name", shell_complete=completion.groups)
 @click.argument("position", type=Position())
-@click.option("--dry-run", is_flag=True, help="Say how many messages come again or are skipped, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print how many messages come again or are skipped, and change nothing.")
 @yes_option
 @output_options
 @asking_options
@@ -227,18 +229,18 @@ def seek_command(
     url: str,
     connect_timeout: float,
 ) -> None:
-    """Move a group to POSITION: what comes after it is delivered (again), what comes before is not.
+    """Move a group to POSITION: messages from there on are delivered (again), messages before are not.
 
     \b
     Examples:
-      fabric group seek billing first                everything once more
-      fabric group seek billing seq:1200 --dry-run   how much would that be?
-      fabric group seek billing 1h --yes             from an hour ago on, without a question
-      fabric group seek billing new                  skip what has piled up
-      fabric group seek prices last_per_key          the latest of each key, then what is new
+      fabric group seek billing first                deliver all messages again
+      fabric group seek billing seq:1200 --dry-run   print how many messages that would be
+      fabric group seek billing 1h --yes             the last hour again, without a question
+      fabric group seek billing new                  skip all stored messages
+      fabric group seek prices last_per_key          the latest of each key, then new messages
 
-    Deliveries that are out are void, and failures are forgotten. The old position is told: seek there to go back.
-    It asks before messages come again or are skipped. How many is an upper bound: messages of all topics are counted.
+    Open deliveries become void, and failures are reset. The command prints the old position: seek there to go back. It
+    asks before messages come again or are skipped. The number is an upper bound: messages of all topics are counted.
     """
     with connect(url, connect_timeout) as fab:
         plan = fab.admin.groups.seek(name, position, dry_run=True)
@@ -257,7 +259,7 @@ def _move(name: str, plan: Row) -> str:
 
 
 def _meaning(plan: Row) -> str:
-    """What a seek means for messages."""
+    """How many messages a seek delivers again or skips."""
     again = f", up to {plural(plan['again'], 'message')} again" if plan["again"] else ""
     skipped = f", up to {plural(plan['skipped'], 'message')} skipped" if plan["skipped"] else ""
     return again + skipped
@@ -268,7 +270,7 @@ def _meaning(plan: Row) -> str:
 @output_options
 @asking_options
 def pause_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
-    """Deliver nothing more to a group until it is resumed. What is out may still be acked.
+    """Deliver no more messages to a group until it is resumed. Open deliveries may still be acked.
 
     \b
     Examples:
@@ -276,7 +278,7 @@ def pause_command(name: str, as_json: bool, url: str, connect_timeout: float) ->
     """
     with connect(url, connect_timeout) as fab:
         answer = fab.admin.groups.pause(name)
-    say("fabric.group.pause.v1", answer, f"group {name}: paused; go on with 'fabric group resume {name}'", as_json)
+    say("fabric.group.pause.v1", answer, f"group {name}: paused; resume with 'fabric group resume {name}'", as_json)
 
 
 @group.command("resume")
@@ -284,7 +286,7 @@ def pause_command(name: str, as_json: bool, url: str, connect_timeout: float) ->
 @output_options
 @asking_options
 def resume_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
-    """Deliver again after a pause.
+    """Resume deliveries to a paused group.
 
     \b
     Examples:
@@ -298,8 +300,10 @@ def resume_command(name: str, as_json: bool, url: str, connect_timeout: float) -
 @group.command("refresh")
 @click.argument("name", shell_complete=completion.groups)
 @click.option("--from", "start", type=Position(), help=f"{POSITIONS}.  [default: first]")
-@click.option("--timeout", type=Duration(), help="Degraded when not ready by then.  [default: 10m]")
-@click.option("--wait", is_flag=True, help="Wait until all consumers are ready; exit code 7 when they are not in time.")
+@click.option("--timeout", type=Duration(), help="Time after which the refresh is degraded.  [default: 10m]")
+@click.option(
+    "--wait", is_flag=True, help="Wait until all consumers are ready; exit code 7 if they are not ready in time."
+)
 @output_options
 @hub_options
 def refresh_command(
@@ -311,7 +315,7 @@ def refresh_command(
     url: str,
     connect_timeout: float,
 ) -> None:
-    """Let all consumers of a group drop their local copies and load them anew.
+    """Tell all consumers of a group to drop their local copies and load them again.
 
     \b
     Examples:
@@ -324,18 +328,20 @@ def refresh_command(
         while wait and phase in ("syncing", "ended"):
             time.sleep(POLL_S)
             now = fab.info("group", name)["refresh"]
-            phase = PHASES[now[2]] if now[0] == number else "replaced by a newer one"
+            phase = PHASES[now[2]] if now[0] == number else "replaced by a newer refresh"
     answer["phase"] = phase
     sentence = f"group {name}: refresh {number} up to seq {answer['target']:,} is {phase}"
     if not wait and not as_json:
-        sentence += f"; look at it with 'fabric group show {name}'"
+        sentence += f"; see its phase with 'fabric group show {name}'"
     say("fabric.group.refresh.v1", answer, sentence, as_json)
     if wait and phase != "ready":
-        raise Failed(f"refresh {number} of {name} is {phase}", "look at its consumers", EXIT_NOTHING)
+        raise Failed(
+            f"refresh {number} of {name} is {phase}", "check its consumers with 'fabric group show'", EXIT_NOTHING
+        )
 
 
 def _with_state(row: Row) -> dict[str, Any]:
-    """A row of the hub with a word for people about what goes on."""
+    """A row of the hub with a word about the state of the group."""
     number, _, phase = row.get("refresh") or (0, 0, 0)
     states = [f"refresh {number} {PHASES[phase]}"] if phase in (1, 2, 4) else []
     if row.get("paused"):

@@ -1,4 +1,4 @@
-"""`fabric hub`: options become HubOptions, and the hub runs in this process until a signal drains it."""
+"""`fabric hub`: runs a hub in this process until a signal drains it."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ LEVELS = ("debug", "info", "warning", "error")
     default=Path("fabric-data"),
     show_default=True,
     envvar="FABRIC_DATA",
-    help="Directory of the journal; made when it is not there.",
+    help="Directory of the journal; created if it does not exist.",
 )
 @click.option(
     "--bind",
@@ -33,15 +33,22 @@ LEVELS = ("debug", "info", "warning", "error")
     metavar="URL",
     default=["tcp://127.0.0.1:7171"],
     show_default=True,
-    help="Where to listen: tcp://127.0.0.1:PORT (* for any free port), ipc://PATH. May be given several times.",
+    help="Address to listen at: tcp://127.0.0.1:PORT (* for any free port) or ipc://PATH; repeatable.",
 )
 @click.option("--max-age", type=Duration(), default=0.0, help="Remove messages older than this.  [default: keep]")
-@click.option("--max-bytes", type=Size(), default=0, help="Remove the oldest above this much data.  [default: keep]")
 @click.option(
-    "--max-messages", type=click.IntRange(min=0), default=0, help="Remove the oldest above this many.  [default: keep]"
+    "--max-bytes", type=Size(), default=0, help="Remove the oldest messages above this size.  [default: keep]"
 )
-@click.option("--quota", type=Size(), default=0, help="Refuse publishes above this much data.  [default: the disk's]")
-@click.option("--drain", type=Duration(), default=5.0, show_default="5s", help="When stopping, wait so long for acks.")
+@click.option(
+    "--max-messages",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Remove the oldest messages above this number.  [default: keep]",
+)
+@click.option("--quota", type=Size(), default=0, help="Refuse publishes above this size.  [default: the disk's]")
+@click.option(
+    "--drain", type=Duration(), default=5.0, show_default="5s", help="When stopping, how long to wait for acks."
+)
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--log-level", type=click.Choice(LEVELS), default=None, help="[default: info; warning when on a terminal]"
@@ -68,9 +75,9 @@ def hub(
       fabric hub --max-age 7d --max-bytes 50GB
       fabric hub --log-format json 2>> hub.log
 
-    SIGTERM and Ctrl-C drain it: no more publishes are taken, outstanding acks are waited for, then it ends with exit
-    code 0. A second signal does not wait. When the journal cannot be written any more it ends with exit code 70, and
-    nothing was confirmed that is not on disk.
+    SIGTERM and Ctrl-C drain the hub: it refuses publishes, waits for outstanding acks, then ends with exit code 0. A
+    second signal ends it without waiting. If the journal cannot be written, the hub ends with exit code 70; everything
+    that was confirmed is on disk.
     """
     from fabric.hub import Hub, HubOptions
     from fabric.hub import log as hub_log

@@ -1,4 +1,4 @@
-"""`fabric info`: what the hub knows about itself, as it is on the wire. Nouns have lists that are easier to read."""
+"""`fabric info`: shows the hub's answers to INFO with the field names of the wire."""
 
 import importlib
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ MAY_BE_NAMED: Final = ("dlq", "schedules")
 QUESTIONS: Final = (
     "hub", "counters", "settings", "groups", "group", "topics", "topic", "sessions", "schedules", "dlq",
 )  # fmt: skip
-# What a list is called in the answer, and where its columns are.
+# The name of the list in the answer, and the module with its columns.
 _LISTS: Final = {
     "groups": ("groups", "group"),
     "topics": ("topics", "topic"),
@@ -32,7 +32,7 @@ _LISTS: Final = {
 @output_options
 @asking_options
 def info(what: str, name: str | None, as_json: bool, url: str, connect_timeout: float) -> None:
-    """Show what the hub knows about WHAT: itself (hub), its counters, its settings, or one of the lists.
+    """Show what the hub answers about WHAT: itself (hub), its counters, its settings, or one of the lists.
 
     \b
     Examples:
@@ -41,7 +41,7 @@ def info(what: str, name: str | None, as_json: bool, url: str, connect_timeout: 
       fabric info group billing
       fabric info dlq billing --json
 
-    It tells things as the wire has them. 'fabric group list' and the like are easier to read.
+    Fields have the names of the wire protocol. 'fabric group list' and similar commands are easier to read.
     """
     if what in NAMED and name is None:
         usage(f"'fabric info {what}' needs {NAMED[what]}")
@@ -53,7 +53,9 @@ def info(what: str, name: str | None, as_json: bool, url: str, connect_timeout: 
             known_topic(fab, str(name))
         answer = _whole(lambda **after: fab.info(what, name, **after), listed)
     if what == "schedules" and name is not None and not answer["schedules"]:
-        raise Failed(f"there is no schedule {name!r}", "'fabric schedule list' shows what there is", EXIT_NOT_FOUND)
+        raise Failed(
+            f"there is no schedule {name!r}", "'fabric schedule list' shows the existing names", EXIT_NOT_FOUND
+        )
     schema = f"fabric.info.{what}.v1"
     rows = answer.get(listed or "")
     if as_json or rows is None:
@@ -71,7 +73,7 @@ def info(what: str, name: str | None, as_json: bool, url: str, connect_timeout: 
 
 
 def _whole(ask: Any, listed: str | None) -> dict[str, Any]:
-    """The answer with all pages of its list in one."""
+    """The answer with all pages of its list."""
     answer: dict[str, Any] = ask()
     while listed is not None and answer.get("more") and answer.get("next") is not None:
         page = ask(after=answer["next"])

@@ -1,7 +1,7 @@
-"""`fabric journal …`: look at a journal, check it, copy it, replace it.
+"""`fabric journal …`: shows, verifies, copies and replaces a journal.
 
-Data goes to stdout, as a table for people and as JSON for programs; progress and errors go to stderr. The journal's
-modules are imported inside the commands, so that `fabric --help` does not wait for LMDB.
+Data goes to stdout, as a table for people and as JSON for programs; progress and errors go to stderr. The modules of
+the journal are imported inside the commands, so that completion does not wait for LMDB.
 """
 
 import sys
@@ -33,9 +33,9 @@ _data = click.option(
 )
 
 
-@click.group("journal", cls=Noun, short_help="look at, check, copy and replace a journal")
+@click.group("journal", cls=Noun, short_help="show, verify, copy and replace a journal")
 def journal() -> None:
-    """Look at a journal, check it, copy it, replace it.
+    """Show, verify, copy and replace a journal.
 
     \b
     Examples:
@@ -50,7 +50,7 @@ def journal() -> None:
 @_data
 @output_options
 def stats_command(data: Path, as_json: bool) -> None:
-    """Show what a journal holds. Works while the hub runs.
+    """Show the size and the contents of a journal. The hub may run.
 
     \b
     Examples:
@@ -73,9 +73,9 @@ def stats_command(data: Path, as_json: bool) -> None:
 @output_options
 @no_progress_option
 def verify_command(data: Path, as_json: bool, no_progress: bool) -> None:
-    """Check every checksum and whether all rows fit together. Works while the hub runs.
+    """Verify all checksums, and that all rows fit together. The hub may run.
 
-    Exit code 9 when something is damaged.
+    Exit code 9: the journal is damaged.
 
     \b
     Examples:
@@ -97,7 +97,7 @@ def verify_command(data: Path, as_json: bool, no_progress: bool) -> None:
 @output_options
 @no_progress_option
 def backup_command(target: Path, data: Path, as_json: bool, no_progress: bool) -> None:
-    """Copy a journal to the new directory TARGET and check the copy. Works while the hub runs.
+    """Copy a journal to the new directory TARGET, and verify the copy. The hub may run.
 
     \b
     Examples:
@@ -119,9 +119,9 @@ def backup_command(target: Path, data: Path, as_json: bool, no_progress: bool) -
 @_data
 @output_options
 @no_progress_option
-@click.option("--yes", is_flag=True, help="Replace the journal that is there, without asking.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-@click.option("--accept-damage", is_flag=True, help="Restore a backup with damaged blocks: the good ones are kept.")
+@click.option("--yes", is_flag=True, help="Replace an existing journal without asking.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and change nothing.")
+@click.option("--accept-damage", is_flag=True, help="Restore the undamaged blocks of a damaged backup.")
 def restore_command(
     source: Path,
     data: Path,
@@ -131,9 +131,9 @@ def restore_command(
     dry_run: bool,
     accept_damage: bool,
 ) -> None:
-    """Put the backup SOURCE in place of a stopped journal, checked, and in a new epoch.
+    """Replace a stopped journal by the verified backup SOURCE, in a new epoch.
 
-    The journal that was there is kept beside it as data.mdb.replaced.
+    The replaced journal is kept as data.mdb.replaced.
 
     \b
     Examples:
@@ -143,7 +143,7 @@ def restore_command(
     from fabric.journal.directory import has_data
     from fabric.journal.tools.backup import restore
 
-    _require_journal(source, "SOURCE is a directory that 'fabric journal backup' has made")
+    _require_journal(source, "SOURCE is a directory made by 'fabric journal backup'")
     plan = f"restore {source} to {data}" + (", replacing the journal there" if has_data(data) else "")
     if dry_run:
         click.echo(f"would {plan}")
@@ -163,7 +163,7 @@ def restore_command(
 @output_options
 @no_progress_option
 def compact_command(data: Path, as_json: bool, no_progress: bool) -> None:
-    """Give the free space in a stopped journal's file back to the disk.
+    """Make the file of a stopped journal smaller: free pages go back to the disk.
 
     \b
     Examples:
@@ -179,10 +179,10 @@ def compact_command(data: Path, as_json: bool, no_progress: bool) -> None:
     _show("fabric.journal.compact.v1", {**fields, **_report_fields(done.report)}, as_json)
 
 
-# Asking and telling.
+# Conditions and output.
 
 
-def _require_journal(path: Path, hint: str = "name its directory, as --data or FABRIC_DATA") -> None:
+def _require_journal(path: Path, hint: str = "give its directory with --data or FABRIC_DATA") -> None:
     from fabric.journal.directory import has_data
 
     if not has_data(path):

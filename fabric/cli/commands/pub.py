@@ -1,5 +1,4 @@
-"""`fabric pub`: one message, one message for each line of standard input, or the same message many times; now, or when
-it is due."""
+"""`fabric pub`: publishes a message once or many times, or each line of standard input; now or later."""
 
 import itertools
 import json
@@ -22,30 +21,30 @@ if TYPE_CHECKING:
     from fabric_client import Client, Receipt
 
 JSON_TYPE: Final = "application/json"
-EVERY_S_MIN: Final = 0.1  # as the hub has it
-CONFIRMS_S: Final = 2.0  # how long an interrupted command waits for confirms that are on their way
-UNCONFIRMED_MAX: Final = 200_000  # messages of a stream; less than the client's buffer holds
+EVERY_S_MIN: Final = 0.1  # as in the hub
+CONFIRMS_S: Final = 2.0  # how long an interrupted command waits for confirms
+UNCONFIRMED_MAX: Final = 200_000  # messages of a stream; fewer than the client's buffer holds
 UNCONFIRMED_BYTES_MAX: Final = 32 << 20
 ROOM_POLL_S: Final = 0.002
-PROGRESS_CHECK: Final = 1000  # messages between looks at the clock
+PROGRESS_CHECK: Final = 1000  # messages between two checks of the clock
 
 
 # Names of parameters are the client's names of the options.
 OPTIONS: Final[dict[str, Option]] = {
-    "id": click.option("--id", metavar="ID", help="Stored once: of several with the same id, the first counts."),
+    "id": click.option(
+        "--id", metavar="ID", help="Id of the message. The hub stores only the first message with an id."
+    ),
     "priority": click.option(
         "--priority", type=click.IntRange(min=0, max=9), help="0..9; 9 is delivered first.  [default: 4]"
     ),
-    "ttl": click.option("--ttl", type=Duration(), help="Expires when it is not delivered by then."),
-    "delay": click.option("--delay", type=Duration(), help="Publish it so much later."),
-    "at": click.option(
-        "--at", type=Moment("after"), help="Publish it at this time: 2026-11-16T18:00Z, or 2h (from now)."
-    ),
-    "every": click.option("--every", type=Duration(), help="Publish it again and again, so far apart."),
+    "ttl": click.option("--ttl", type=Duration(), help="The message expires if it is not delivered within this time."),
+    "delay": click.option("--delay", type=Duration(), help="Publish after this time."),
+    "at": click.option("--at", type=Moment("after"), help="Publish at this time: 2026-11-16T18:00Z, or 2h (from now)."),
+    "every": click.option("--every", type=Duration(), help="Publish again and again, with this time in between."),
     "cron": click.option(
-        "--cron", help="Publish it by the calendar: minute hour day month weekday, UTC, such as '0 6 * * mon-fri'."
+        "--cron", help="Publish by the calendar: minute hour day month weekday, UTC, such as '0 6 * * mon-fri'."
     ),
-    "name": click.option("--name", help="Name of the schedule; a new one takes the place of the one that has it."),
+    "name": click.option("--name", help="Name of the schedule; replaces the schedule of this name."),
 }
 LATER: Final = ("delay", "at", "every", "cron", "name")  # options that make a schedule
 
@@ -61,22 +60,26 @@ def _publish_options(command: F) -> F:
 @click.option("-H", "--header", "headers", type=Header(), multiple=True, help="Header of each message; repeatable.")
 @click.option("--key", help="Key of each message: groups of order 'key' keep the order of a key's messages.")
 @_publish_options
-@click.option("--count", type=click.IntRange(min=1), default=1, help="Publish DATA so many times.")
+@click.option("--count", type=click.IntRange(min=1), default=1, help="How often to publish DATA.")
 @click.option(
     "--json/--no-json",
     "as_json",
     default=None,
-    help="Mark the messages as JSON. By default, DATA that is a JSON object or array is marked; lines are not.",
+    help="Mark the messages as JSON. By default, only DATA that is a JSON object or array is marked.",
 )
 @click.option(
     "--level",
     type=click.Choice(["journaled", "received"]),
     default="journaled",
     show_default=True,
-    help="When a message is confirmed: on disk, or on receipt (unsafe: a crash loses it).",
+    help="When the hub confirms a message: on disk, or on receipt (unsafe: a crash loses it).",
 )
 @click.option(
-    "--timeout", type=Duration(), default=30.0, show_default="30s", help="Give up when not confirmed by then."
+    "--timeout",
+    type=Duration(),
+    default=30.0,
+    show_default="30s",
+    help="Fail if the messages are not confirmed in this time.",
 )
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json", "seq"]), help="[default: text on a terminal, else json]"
@@ -107,15 +110,16 @@ def pub(
       fabric pub images.new < photo.jpg
       seq 1 100000 | fabric pub load.lines --lines
       fabric pub orders.created 'again' --count 1000 -H source:shell --key customer-7
-      fabric pub orders.created '{"id": 102}' --id order-102          twice is once
+      fabric pub orders.created '{"id": 102}' --id order-102          stored once, however often
       fabric pub reminders.due 'call Ada' --delay 2h
       fabric pub reports.daily '{}' --cron '0 6 * * *' --name daily-report
 
-    It returns when the hub has everything on disk. What is for later has no seq yet but the id of a schedule: see
-    'fabric schedule'. Ctrl-C and SIGTERM end --lines and --count with exit code 130, and say how many are stored.
+    The command ends when all messages are on disk. A message for later has no seq yet, but the id of a schedule: see
+    'fabric schedule'. Ctrl-C and SIGTERM end --lines and --count with exit code 130, and with the number of stored
+    messages.
     """
     if lines and (data not in (None, "-") or count != 1 or output == "seq" or "id" in options):
-        usage("--lines reads the messages from standard input; DATA, --count, --id and -o seq do not go with it")
+        usage("--lines reads the messages from standard input; DATA, --count, --id and -o seq cannot be used with it")
     _check_schedule(options, alone=not lines and count == 1, output=output)
     if level != "journaled":
         options["level"] = level
@@ -142,17 +146,17 @@ def _check_schedule(options: Mapping[str, Any], *, alone: bool, output: str | No
         if one in later and other in later:
             usage(f"--{one} and --{other} exclude each other")
     if "name" in later and len(later) == 1:
-        usage("--name is that of a schedule: it needs --delay, --at, --every or --cron")
+        usage("--name is the name of a schedule: it needs --delay, --at, --every or --cron")
     if not alone and {"every", "cron", "name"} & set(later):
-        usage("--every, --cron and --name go with a single message")
+        usage("--every, --cron and --name are for a single message")
     if later and output == "seq":
-        usage("what is for later has no seq yet; '-o json' shows the id of its schedule")
+        usage("a message for later has no seq yet; '-o json' shows the id of its schedule")
     if later.get("every", 1) < EVERY_S_MIN:
-        usage("--every is 100ms or more: more often is a stream, not a schedule")
+        usage("--every is 100ms or more")
 
 
 def _told(style: str, topic: str, size: int, level: str, receipt: "Receipt", took_s: float) -> str:
-    """What became of one message."""
+    """The text about a published message."""
     if style == "seq":
         return str(receipt.seq)
     if receipt.schedule or receipt.due is not None:
@@ -165,7 +169,7 @@ def _told(style: str, topic: str, size: int, level: str, receipt: "Receipt", too
         fields = {"topic": topic, "seq": receipt.seq, "bytes": size, "level": level, "duplicate": receipt.duplicate}
         return json.dumps(fields)
     word = "stored" if level == "journaled" else "received"
-    how = "a duplicate: stored before, not again" if receipt.duplicate else f"{word} in {shown_seconds(took_s)}"
+    how = "a duplicate: the id was stored before" if receipt.duplicate else f"{word} in {shown_seconds(took_s)}"
     return f"{topic} #{receipt.seq}  {shown_bytes(size)}  {how}"
 
 
@@ -179,7 +183,7 @@ def body_of(data: str | None) -> bytes:
 def message_options(
     headers: Iterable[tuple[str, str]], key: str | None, body: bytes, *, as_json: bool | None = None
 ) -> dict[str, Any]:
-    """Only what was asked for: a message without options takes the client's short way."""
+    """The options that were given: without options, a publish takes the client's fast path."""
     options: dict[str, Any] = {}
     named = dict(headers)
     if _looks_like_json(body) if as_json is None else as_json:
@@ -240,7 +244,7 @@ def _publish_stream(
         stored = count - fab.unconfirmed
         raise Failed(
             f"{stored:,} of {count:,} messages stored; {error}",
-            "what was sent and not confirmed may be stored; what was not sent is withdrawn",
+            "messages that were sent and not confirmed may be stored; messages that were not sent are withdrawn",
             EXIT_PARTLY if stored else EXIT_NO_HUB,
         ) from error
     took_s = progress.done()
@@ -254,7 +258,7 @@ def _publish_stream(
 
 
 def _wait_for_room(fab: "Client", size: float, timeout: float) -> None:
-    """Wait while much is not confirmed; give up when nothing more is for so long, where the client waits for ever."""
+    """Wait while much is not confirmed. Raise after `timeout` without a confirm: the client would wait for ever."""
     from fabric_client import Timeout
 
     left, end = fab.unconfirmed, time.monotonic() + timeout
@@ -264,11 +268,11 @@ def _wait_for_room(fab: "Client", size: float, timeout: float) -> None:
         if left < before:
             end = time.monotonic() + timeout
         elif time.monotonic() > end:
-            raise Timeout(f"nothing more was confirmed for {shown_seconds(timeout)}")
+            raise Timeout(f"no message was confirmed for {shown_seconds(timeout)}")
 
 
 def _tell_interrupted(fab: "Client", count: int) -> None:
-    """The user wants to leave: say what became of the messages so far."""
+    """Print how many messages are stored, after Ctrl-C."""
     from fabric_client import FabricError
 
     sent = 0

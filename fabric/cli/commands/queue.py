@@ -1,4 +1,4 @@
-"""`fabric queue …`: a topic that keeps a message until it is done, and the group of the same name that does it."""
+"""`fabric queue …`: a topic that keeps each message until it is acked, and the group of the same name."""
 
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ COLUMNS: Final = (
 
 @click.group("queue", cls=Noun)
 def queue() -> None:
-    """Work queues: a topic that keeps a message until it is acked, and the group of the same name that acks.
+    """Work queues: a topic that keeps each message until it is acked, and the group of the same name.
 
     \b
     Examples:
@@ -41,7 +41,7 @@ def queue() -> None:
 @output_options
 @asking_options
 def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
-    """List all queues and how much waits in them.
+    """List all queues and the number of their messages.
 
     \b
     Examples:
@@ -62,7 +62,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
         rows,
         COLUMNS,
         as_json,
-        "there are no queues; make one with 'fabric queue create NAME'",
+        "there are no queues; create one with 'fabric queue create NAME'",
     )
 
 
@@ -72,7 +72,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
 @output_options
 @asking_options
 def create_command(name: str, settings: dict[str, Any], as_json: bool, url: str, connect_timeout: float) -> None:
-    """Make the queue NAME: publish to the topic of that name, consume with the group of that name.
+    """Create the queue NAME: publish to the topic of that name, consume with the group of that name.
 
     \b
     Examples:
@@ -92,7 +92,7 @@ def create_command(name: str, settings: dict[str, Any], as_json: bool, url: str,
 @output_options
 @asking_options
 def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
-    """Remove a queue: its messages, its topic's settings and its group.
+    """Delete a queue: its messages, the settings of its topic, and its group.
 
     \b
     Examples:

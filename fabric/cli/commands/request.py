@@ -1,4 +1,4 @@
-"""`fabric request` and `fabric respond`: a question, and whoever answers it. Neither is kept on disk."""
+"""`fabric request` and `fabric respond`: requests and replies. Neither is stored."""
 
 import base64
 import json
@@ -31,16 +31,18 @@ TIMEOUT_S: Final = 10.0
 @click.option(
     "--replies",
     type=click.IntRange(min=1, max=10_000),
-    help="Take up to so many, where there are several.  [default: 1]",
+    help="Most replies to take, where a responder sends several.  [default: 1]",
 )
-@click.option("--timeout", type=Duration(), default=TIMEOUT_S, show_default="10s", help="How long to wait.")
+@click.option(
+    "--timeout", type=Duration(), default=TIMEOUT_S, show_default="10s", help="How long to wait for the replies."
+)
 @click.option(
     "-o",
     "--output",
     type=click.Choice(["text", "raw", "ndjson"]),
     default="text",
     show_default=True,
-    help="The body as lines, the body alone with nothing added, or all.",
+    help="text: the body and a newline. raw: the body alone. ndjson: the body and its fields.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as -o ndjson.")
 @hub_options
@@ -56,7 +58,8 @@ def request(
     url: str,
     connect_timeout: float,
 ) -> None:
-    """Ask whoever answers TOPIC, and print the reply. Without DATA, or with '-', standard input is the request.
+    """Send a request to the responders of TOPIC, and print the reply. Without DATA, or with '-', standard input is the
+    request.
 
     \b
     Examples:
@@ -64,13 +67,13 @@ def request(
       fabric request prices.get '{"item": 7}' --timeout 2s
       fabric request files.list '' --replies 1000 --json
 
-    Exit code 4: nobody answers that topic. 3: no reply in time. 1: the one who answers failed. 8: some replies
-    came, but not the last one in time.
+    Exit code 4: the topic has no responder. 3: no reply in time. 1: the responder failed. 8: some replies came in
+    time, but not the last.
     """
     from fabric_client import TimedOut
 
     if not timeout:
-        usage("--timeout is more than 0")
+        usage("--timeout must be more than 0")
     body = body_of(data)
     options = message_options(headers, key, body)
     show = _record if as_json or output == "ndjson" else _body if output == "raw" else _lines
@@ -90,20 +93,22 @@ def request(
         except TimedOut:
             if not count:
                 raise
-            hint = "give it a longer --timeout, or ask for fewer"
+            hint = "give a longer --timeout, or fewer --replies"
             raise Failed(f"{count} of {replies} replies came in time", hint, EXIT_PARTLY) from None
 
 
 @click.command("respond")
 @click.argument("patterns", nargs=-1, required=True)
-@click.option("--exec", "command", metavar="COMMAND", help="Answer with what this shell command writes.")
+@click.option("--exec", "command", metavar="COMMAND", help="Answer with the output of this shell command.")
 @click.option("--echo", is_flag=True, help="Answer with the request itself.")
 @click.option("--reply", "text", help="Answer with this text.")
-@click.option("--lines", is_flag=True, help="Each line that the command writes is a reply of its own.")
-@click.option("--group", help="Share the requests with other responders of this name.")
-@click.option("--concurrency", type=click.IntRange(min=1, max=1000), default=16, show_default=True, help="At once.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many requests.")
-@click.option("--timeout", type=Duration(), help="End when no request came for so long.")
+@click.option("--lines", is_flag=True, help="Send each line of the output as a reply of its own.")
+@click.option("--group", help="Share the requests with the other responders of this group.")
+@click.option(
+    "--concurrency", type=click.IntRange(min=1, max=1000), default=16, show_default=True, help="Requests at once."
+)
+@click.option("--count", type=click.IntRange(min=1), help="End after this number of requests.")
+@click.option("--timeout", type=Duration(), help="End when no request came for this time.")
 @click.option("--quiet", is_flag=True, help="Do not write a line for each request.")
 @hub_options
 def respond(
@@ -130,12 +135,12 @@ def respond(
       fabric respond 'ping.#' --echo
 
     The command gets the request on its standard input and FABRIC_TOPIC, FABRIC_KEY and FABRIC_HEADERS (JSON) in its
-    environment. Another exit code than 0 is told to whoever asked, with its last line on standard error.
+    environment. If its exit code is not 0, the client gets an error with the code and the last line of standard error.
     """
     if (command is not None) + echo + (text is not None) != 1:
-        usage("say how to answer: --exec COMMAND, --echo or --reply TEXT")
+        usage("give one of --exec COMMAND, --echo and --reply TEXT")
     if lines and command is None:
-        usage("--lines goes with --exec: it is about what the command writes")
+        usage("--lines needs --exec")
     shell = Command(command) if command is not None else None
     handler = _handler(_answerer(shell, text), quiet=quiet, lines=lines)
     with sigterm_interrupts() if shell is None else shell.interruptible(), connect(url, connect_timeout) as fab:
@@ -156,7 +161,7 @@ def _answerer(shell: Command | None, text: str | None) -> "Callable[[Request], b
 
 
 def _handler(answer: "Callable[[Request], bytes]", *, quiet: bool, lines: bool) -> "Callable[[Request], bytes | None]":
-    """How a request is answered, with a line about it."""
+    """A handler that answers a request, and prints a line about it."""
     from fabric_client import Release
 
     def handle(asked: "Request") -> bytes | None:
@@ -168,7 +173,7 @@ def _handler(answer: "Callable[[Request], bytes]", *, quiet: bool, lines: bool) 
             asked.fail(str(error))
             return None
         except Release:
-            asked.fail("the one who answers was interrupted")
+            asked.fail("the responder was interrupted")
             return None
         if not quiet:
             took = shown_seconds(time.monotonic() - begun)

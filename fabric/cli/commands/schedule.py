@@ -1,4 +1,4 @@
-"""`fabric schedule …`: publishes that wait for their time. They are made by `fabric pub --delay` and the like."""
+"""`fabric schedule …`: lists and cancels schedules. `fabric pub --delay` and similar options make them."""
 
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +29,7 @@ COLUMNS: Final = (
 
 @click.group("schedule", cls=Noun)
 def schedule() -> None:
-    """Publishes that wait for their time.
+    """Schedules of delayed and repeated publishes.
 
     \b
     Examples:
@@ -41,11 +41,13 @@ def schedule() -> None:
 
 
 @schedule.command("list")
-@click.option("-n", "--count", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
+@click.option(
+    "-n", "--count", type=click.IntRange(min=1), default=100, show_default=True, help="Most schedules to list."
+)
 @output_options
 @asking_options
 def list_command(count: int, as_json: bool, url: str, connect_timeout: float) -> None:
-    """List what is scheduled, in the order in which it is due.
+    """List the schedules, in the order of their due times.
 
     \b
     Examples:
@@ -55,25 +57,25 @@ def list_command(count: int, as_json: bool, url: str, connect_timeout: float) ->
     with connect(url, connect_timeout) as fab:
         total = fab.info("schedules", n=1)["count"]
         rows = [_row(found) for found in islice(fab.schedules(page=min(count, 500)), count)]
-    show_rows("fabric.schedule.list.v1", "schedules", rows, COLUMNS, as_json, "nothing is scheduled", count=total)
+    show_rows("fabric.schedule.list.v1", "schedules", rows, COLUMNS, as_json, "there are no schedules", count=total)
     if total > len(rows) and rows and not as_json:
         click.echo(f"and more: {total:,} in all; see them with -n", err=True)
 
 
 @schedule.command("cancel")
 @click.argument("schedules", metavar="ID_OR_NAME...", nargs=-1, required=True, shell_complete=completion.schedules)
-@click.option("--name", "by_name", is_flag=True, help="These are names, even if they look like numbers.")
+@click.option("--name", "by_name", is_flag=True, help="Take the arguments as names, even if they are numbers.")
 @output_options
 @asking_options
 def cancel_command(schedules: tuple[str, ...], by_name: bool, as_json: bool, url: str, connect_timeout: float) -> None:
-    """Take back what is scheduled, by the id that 'fabric pub' said, or by its name.
+    """Cancel schedules, by the id that 'fabric pub' has printed, or by name.
 
     \b
     Examples:
       fabric schedule cancel 17
       fabric schedule cancel daily-report
 
-    Exit code 4: there is none; it has fired, was cancelled, or never was.
+    Exit code 4: there is no such schedule; it may have fired, or may be cancelled already.
     """
     with connect(url, connect_timeout) as fab:
         for text in schedules:

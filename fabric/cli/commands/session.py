@@ -1,4 +1,4 @@
-"""`fabric session …`: who is connected, and ending a session."""
+"""`fabric session …`: lists the sessions of clients, and ends them."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ COLUMNS: Final = (
 
 @click.group("session", cls=Noun)
 def session() -> None:
-    """Who is connected.
+    """Sessions of clients.
 
     \b
     Examples:
@@ -40,7 +40,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
     """
     with connect(url, connect_timeout) as fab:
         rows = all_rows(fab, "sessions", "sessions")
-    show_rows("fabric.session.list.v1", "sessions", rows, COLUMNS, as_json, "nobody is connected")
+    show_rows("fabric.session.list.v1", "sessions", rows, COLUMNS, as_json, "no client is connected")
 
 
 @session.command("kick")
@@ -49,7 +49,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
 @output_options
 @asking_options
 def kick_command(session: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
-    """End a session, by its number or by the name of its client. What it held is delivered again; it may come back.
+    """End a session, by its number or by the name of its client. Its open deliveries are delivered again.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`fabric setting …`: settings of the hub as a whole, which outlive its process."""
+"""`fabric setting …`: settings of the whole hub, which survive a restart."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ _WORDS: Final = {"on": True, "true": True, "yes": True, "off": False, "false": F
 
 @click.group("setting", cls=Noun)
 def setting() -> None:
-    """Settings of the hub as a whole; they outlive its process.
+    """Settings of the whole hub; they survive a restart.
 
     \b
     Examples:
@@ -45,11 +45,11 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
 @output_options
 @asking_options
 def set_command(name: str, value: str, as_json: bool, url: str, connect_timeout: float) -> None:
-    """Change a setting, from now on and for the next start.
+    """Change a setting, at once and for later starts.
 
     \b
     Examples:
-      fabric setting set events on              note who was handed what, and what became of it
+      fabric setting set events on              record deliveries and their verdicts
       fabric setting set advisories off         send no $sys.* messages
     """
     with connect(url, connect_timeout) as fab:

@@ -1,7 +1,7 @@
-"""`fabric snapshot …`: copies of a journal for analysis, as immutable files that later copies share.
+"""`fabric snapshot …`: copies of a journal for analysis, as immutable files that later snapshots share.
 
 Data goes to stdout, as a table for people and as JSON for programs; progress and errors go to stderr. The modules of
-snapshots are imported inside the commands, so that `fabric --help` does not wait for LMDB.
+snapshots are imported inside the commands, so that completion does not wait for LMDB.
 """
 
 import time
@@ -44,7 +44,7 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 
 @click.group("snapshot", cls=Noun, short_help="copies of a journal for analysis")
 def snapshot() -> None:
-    """Take snapshots of a journal, look at them, check them, send them elsewhere.
+    """Create, list, verify, push and remove snapshots of a journal.
 
     \b
     Examples:
@@ -62,19 +62,19 @@ def snapshot() -> None:
     type=_FOLDER,
     envvar="FABRIC_DATA",
     show_default="fabric-data",
-    help="Directory of the journal; its hub may run.",
+    help="Directory of the journal; the hub may run.",
 )
-@click.option("--url", metavar="URL", help="Ask the hub at this address, on this machine, where its journal is.")
-@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Remove all but the N newest afterwards.")
-@click.option("--full", is_flag=True, help="Copy everything, and share no files with earlier snapshots.")
+@click.option("--url", metavar="URL", help="Use the journal of the hub at this address, on this machine.")
+@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Then remove all snapshots but the N newest.")
+@click.option("--full", is_flag=True, help="Copy all messages, and share no files with earlier snapshots.")
 @click.option(
     "--rate",
     type=Size(),
     default="150MB",  # a busy hub on the same disk then keeps most of its speed
     show_default=True,
-    help="Read at most this much in a second; 0: as fast as it goes.",
+    help="Most bytes to read per second; 0: no limit.",
 )
-@click.option("--shard-size", type=Size(), default="128MiB", show_default=True, help="How large a shard gets.")
+@click.option("--shard-size", type=Size(), default="128MiB", show_default=True, help="Size of a shard.")
 @click.option(
     "--connect-timeout", type=Duration(), default=3.0, show_default="3s", help="How long to wait for the hub of --url."
 )
@@ -92,10 +92,9 @@ def create_command(
     no_progress: bool,
     as_json: bool,
 ) -> None:
-    """Add a snapshot of a journal to FOLDER, while its hub runs or not.
+    """Add a snapshot of a journal to FOLDER. The hub may run.
 
-    Files that earlier snapshots in FOLDER have are linked, not copied. So a snapshot costs what has come since the
-    last one.
+    Files of earlier snapshots in FOLDER are linked, not copied. So only messages since the last snapshot are copied.
 
     \b
     Examples:
@@ -153,14 +152,14 @@ def list_command(folder: Path, as_json: bool) -> None:
 
 @snapshot.command("verify")
 @click.argument("path", type=_FOLDER)
-@click.option("--quick", is_flag=True, help="Look at the heads of blocks only, and not at payloads and sha256.")
-@click.option("--all", "every", is_flag=True, help="Check all snapshots in the folder PATH, not just the newest.")
+@click.option("--quick", is_flag=True, help="Check the heads of blocks only, not payloads and sha256.")
+@click.option("--all", "every", is_flag=True, help="Verify all snapshots in the folder PATH, not only the newest.")
 @no_progress_option
 @output_options
 def verify_command(path: Path, quick: bool, every: bool, no_progress: bool, as_json: bool) -> None:
-    """Check a snapshot, or the newest one in a folder: manifest, checksums, gaps, order.
+    """Verify a snapshot, or the newest snapshot in a folder: manifest, checksums, gaps, order.
 
-    Exit code 9 when something is damaged.
+    Exit code 9: the snapshot is damaged.
 
     \b
     Examples:
@@ -182,7 +181,8 @@ def verify_command(path: Path, quick: bool, every: bool, no_progress: bool, as_j
             failed.append(f"{report.path} ({plural(len(report.findings), 'finding')})")
     if failed:
         raise SnapshotDamaged(
-            f"damaged: {', '.join(failed)}", "use another snapshot; take a new one with 'fabric snapshot create --full'"
+            f"damaged: {', '.join(failed)}",
+            "use another snapshot; take a new snapshot with 'fabric snapshot create --full'",
         )
 
 
@@ -191,7 +191,7 @@ def verify_command(path: Path, quick: bool, every: bool, no_progress: bool, as_j
 @yes_option
 @output_options
 def rm_command(paths: tuple[Path, ...], yes: bool, as_json: bool) -> None:
-    """Remove snapshots. Files that other snapshots share stay with them; what is no snapshot is refused.
+    """Remove snapshots. Other snapshots keep the files that they share. A folder that is no snapshot is refused.
 
     \b
     Examples:
@@ -217,7 +217,7 @@ def rm_command(paths: tuple[Path, ...], yes: bool, as_json: bool) -> None:
 @no_progress_option
 @output_options
 def push_command(path: Path, destination: str, no_progress: bool, as_json: bool) -> None:
-    """Copy a snapshot, or the newest one in a folder, to another folder or URL; what is there already is not sent.
+    """Copy a snapshot, or the newest snapshot in a folder, to another folder or URL. Present files are not sent again.
 
     URLs other than file:// need fsspec, and the package for the kind of URL, such as s3fs or gcsfs.
 
@@ -233,12 +233,12 @@ def push_command(path: Path, destination: str, no_progress: bool, as_json: bool)
         done = push(path, destination, progress)
     sentence = (
         f"{done.target}: {plural(done.files, 'shard')}, {done.sent} sent ({shown_bytes(done.sent_bytes)}), "
-        f"{done.copied} taken from snapshots there, {done.skipped} there already"
+        f"{done.copied} copied from snapshots there, {done.skipped} already there"
     )
     say("fabric.snapshot.push.v1", done._asdict(), sentence, as_json)
 
 
-# Asking and telling.
+# Conditions and output.
 
 _LISTED: Final = [
     Column("SNAPSHOT", "name", folds=True),
@@ -294,13 +294,13 @@ def _journal_of(data: Path | None, url: str | None, timeout_s: float) -> Path:
     journal = (data or Path("fabric-data")) if url is None else _ask_hub(url, timeout_s)
     if not has_data(journal):
         raise Failed(
-            f"there is no journal in {journal}", "name its directory, as --data or FABRIC_DATA", EXIT_NOT_FOUND
+            f"there is no journal in {journal}", "give its directory with --data or FABRIC_DATA", EXIT_NOT_FOUND
         )
     return journal
 
 
 def _ask_hub(url: str, timeout_s: float) -> Path:
-    """Where the journal of a running hub is, when that is on this machine."""
+    """The directory of the journal of a running hub on this machine."""
     from contextlib import closing
 
     from fabric.cli.support.connect import connect
@@ -310,7 +310,7 @@ def _ask_hub(url: str, timeout_s: float) -> Path:
     with connect(url, timeout_s) as fab:
         about = fab.info("hub")
     if not about.get("path"):
-        usage(f"the hub at {url} does not tell where its journal is; name the directory with --data")
+        usage(f"the hub at {url} does not tell the directory of its journal; give it with --data")
     path = Path(about["path"])
     if has_data(path):
         with closing(Source(path)) as source:
@@ -369,7 +369,7 @@ def _tell_report(report: "Report", took_s: float, as_json: bool) -> None:
 
 @contextmanager
 def _expected() -> Iterator[None]:
-    """Errors that have exit codes of their own."""
+    """Turn errors of snapshots into errors with exit codes."""
     from fabric.snapshot import Busy, NotASnapshot
 
     try:

@@ -1,4 +1,4 @@
-"""`fabric spark …`: jobs on snapshots, by Spark. PySpark and Java are looked for when a job is run, and not before."""
+"""`fabric spark …`: Spark jobs on snapshots. PySpark and Java are needed only when a job runs."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ _INSTALL = (
 
 @click.group("spark", cls=Noun, short_help="jobs on snapshots")
 def spark() -> None:
-    """Questions about journals, answered by Spark: statistics, latency, lag, Parquet, replay.
+    """Spark jobs on snapshots of journals: statistics, latency, lag, Parquet, replay.
 
     \b
     Examples:
@@ -42,7 +42,7 @@ def spark() -> None:
 @click.argument("name", required=False)
 @output_options
 def jobs_command(name: str | None, as_json: bool) -> None:
-    """List the jobs, or the parameters of one.
+    """List the jobs, or the parameters of a job.
 
     \b
     Examples:
@@ -67,9 +67,11 @@ def jobs_command(name: str | None, as_json: bool) -> None:
 
 @spark.command("run")
 @click.argument("job")
-@click.option("--snapshot", envvar="FABRIC_SNAPSHOT", help="A snapshot, or a live journal here; several with commas.")
 @click.option(
-    "-p", "--param", type=Text(), multiple=True, metavar="NAME=VALUE", help="A parameter of the job; may be repeated."
+    "--snapshot", envvar="FABRIC_SNAPSHOT", help="A snapshot, or a live journal on this machine; several with commas."
+)
+@click.option(
+    "-p", "--param", type=Text(), multiple=True, metavar="NAME=VALUE", help="A parameter of the job; repeatable."
 )
 @click.option("--out", help="Write the tables into this folder. For lake: the folder of the lake.")
 @click.option(
@@ -78,11 +80,11 @@ def jobs_command(name: str | None, as_json: bool) -> None:
     type=click.Choice(["parquet", "json", "csv"]),
     default="parquet",
     show_default=True,
-    help="Of --out.",
+    help="Format of --out.",
 )
 @click.option("--html", type=click.Path(dir_okay=False), help="Write a report with charts into this file.")
 @click.option("--master", help="The Spark master.  [default: all cores of this machine]")
-@click.option("--conf", type=Text(), multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+@click.option("--conf", type=Text(), multiple=True, metavar="NAME=VALUE", help="A setting of Spark; repeatable.")
 @output_options
 def run_command(
     job: str,
@@ -95,9 +97,9 @@ def run_command(
     conf: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Run a job and print what it finds. 'fabric spark jobs' lists them and their parameters.
+    """Run a job and print its tables. 'fabric spark jobs' lists the jobs and their parameters.
 
-    Exit code 9 when the job verify finds damage.
+    Exit code 9: the job 'verify' has found damage.
 
     \b
     Examples:
@@ -118,7 +120,7 @@ def run_command(
         click.echo(f"report: {html}", err=True)
     click.echo(package.answer.write_json(answer) if as_json else package.answer.text(answer), nl=as_json)
     if job == "verify" and answer.tables["findings"].rows:
-        raise Failed("the snapshot is damaged", "take a new one with 'fabric snapshot create'", EXIT_DAMAGED)
+        raise Failed("the snapshot is damaged", "take a new snapshot with 'fabric snapshot create'", EXIT_DAMAGED)
 
 
 def _answer(
@@ -139,10 +141,10 @@ def _answer(
 
 @contextmanager
 def _quiet_spark() -> Iterator[None]:
-    """Keep what Java and Spark say about themselves from the terminal; FABRIC_DEBUG=1 shows it.
+    """Hide the log of Java and Spark; FABRIC_DEBUG=1 shows it.
 
-    Their processes inherit where stderr leads, so it leads to a file while they start and work. What our own source
-    says in them, such as what was left out, is passed on.
+    Their processes inherit stderr, so it is a file while they start and run. Lines of our own data source are printed
+    afterwards.
     """
     if os.environ.get("FABRIC_DEBUG", "") not in ("", "0"):
         yield
@@ -186,7 +188,7 @@ def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
 
 @contextmanager
 def _hints_apart() -> Iterator[None]:
-    """Errors of the Spark side carry their hint in their text, for Spark's sake; here it has a line of its own."""
+    """Separate the hint from the text of an error: Spark prints only the text, the command line prints both."""
     from fabric_spark.errors import SourceError
 
     try:
@@ -196,7 +198,7 @@ def _hints_apart() -> Iterator[None]:
 
 
 def _jobs_package() -> Any:
-    """The package of jobs; without PySpark, a word on how to get it."""
+    """The package of jobs. Without PySpark, raises an error with the command that installs it."""
     try:
         from fabric_spark import jobs
         from fabric_spark.jobs import answer, base, registry, report  # noqa: F401 - parts of it

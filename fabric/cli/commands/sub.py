@@ -1,8 +1,8 @@
-"""`fabric sub`: messages to standard output, as a member of a group or without a trace.
+"""`fabric sub`: writes messages to standard output, as a member of a group or without a group.
 
-A message of a group is acked after it was written and flushed: whoever reads our output has it then. When that
-reader leaves, what could not be written goes back to the group, uncounted. With --exec, a message is acked when its
-command has ended with exit code 0.
+A message of a group is acked after it was written and flushed, so that the reader of the output has it. When the reader
+closes the output, messages that were not written go back to the group, without a counted attempt. With --exec, a
+message is acked when its command has ended with exit code 0.
 """
 
 import os
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from fabric_client import Batch, Client, Consumer, Message
     from fabric_client.options import Start
 
-ACKS_S: Final = 30.0  # how long the end waits until the hub has the acks; with --timeout, so long as that says
+ACKS_S: Final = 30.0  # how long the command waits at its end until the hub has the acks, without --timeout
 ACKS_S_MIN: Final = 2.0
 
 
-HELP: Final = """Receive the messages whose topic matches one of PATTERNS; with --group, without PATTERNS, those of
-the group.
+HELP: Final = """Receive the messages whose topic matches one of PATTERNS. With --group and without PATTERNS, receive
+the messages of the group.
 
 \b
 Examples:
-  fabric sub 'orders.#'                                  everything from now on
-  fabric sub 'orders.#' --start first --timeout 1s       all that is stored
-  fabric sub 'orders.*' --group billing --count 10       take ten from a group
+  fabric sub 'orders.#'                                  all new messages
+  fabric sub 'orders.#' --start first --timeout 1s       all stored messages
+  fabric sub 'orders.*' --group billing --count 10       ten messages of a group
   fabric sub 'orders.*' --group billing --exec ./charge --on-error retry --attempts 8
   fabric sub '#' --start 1h -f '%T %t %v\\n' | grep error
   fabric sub billing.DLQ --start first --headers --timeout 1s
@@ -51,11 +51,11 @@ Format:   %t topic  %s seq  %v value  %k key  %h headers as JSON  %a attempt
 COMMAND:  gets the value on its standard input, and FABRIC_TOPIC, FABRIC_SEQ,
           FABRIC_KEY, FABRIC_ATTEMPT, FABRIC_HEADERS; exit code 0 acks
 
-The settings of a group, --lease to --level, are for a group that does not exist yet. To change those of one that
-exists, use 'fabric group update'.
+The settings of a group, --lease to --level, are for a new group. To change an existing group, use
+'fabric group update'.
 
-Ctrl-C and SIGTERM end it, and its commands, with a summary and exit code 0. Exit code 7: nothing came before
---timeout; 3: the hub was lost meanwhile; 8: less than --count, or a command failed.
+Ctrl-C and SIGTERM end the command, and the commands of --exec, with a summary and exit code 0. Exit code 7: no message
+came within --timeout; 3: the hub was lost; 8: fewer than --count came, or a command failed.
 """
 
 
@@ -64,26 +64,26 @@ Ctrl-C and SIGTERM end it, and its commands, with a summary and exit code 0. Exi
 @click.option(
     "--group",
     shell_complete=completion.groups,
-    help="Share the work with others of this name, and ack what was written.",
+    help="Consume as a member of this group, and ack each message that was written.",
 )
 @click.option(
     "--start",
     type=Position(),
-    help=f"{POSITIONS}. A group that exists goes on where it is.  [default: first with --group, else new]",
+    help=f"{POSITIONS}. Ignored for an existing group.  [default: first with --group, else new]",
 )
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--timeout", type=Duration(), help="End when no message came for so long.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after this number of messages.")
+@click.option("--timeout", type=Duration(), help="End when no message came for this time.")
 @click.option("-f", "--format", "template", help=r"Such as '%s %t %v\n'; see above.")
 @click.option("-o", "--output", type=click.Choice(SHAPES), help="[default: text on a terminal, else ndjson]")
-@click.option("--headers", is_flag=True, help="Show headers, too; JSON always has them.")
+@click.option("--headers", is_flag=True, help="Show headers as well; JSON always has them.")
 @click.option("--exec", "command", metavar="COMMAND", help="Run this shell command on each message.")
 @click.option(
     "--on-error",
     type=Word(["retry", "reject", "release", "ack"]),
-    help="What becomes of a message whose command fails.  [default: retry]",
+    help="What to do with a message whose command fails.  [default: retry]",
 )
 @click.option("--concurrency", type=click.IntRange(min=1, max=1000), help="Commands that run at once.  [default: 1]")
-@click.option("--no-ack", is_flag=True, help="Only look: messages go back to the group at the end.")
+@click.option("--no-ack", is_flag=True, help="Do not ack: the messages go back to the group at the end.")
 @group_settings
 @hub_options
 def sub(
@@ -124,7 +124,7 @@ def sub(
         except HubError as error:
             if patterns or error.code != Code.BAD_OPTION:
                 raise
-            raise Failed(f"{error}", f"name PATTERNS for the new group {group}", EXIT_USAGE) from error
+            raise Failed(f"{error}", f"give PATTERNS for the new group {group}", EXIT_USAGE) from error
         except KeyboardInterrupt:
             _settle(fab, tally)
             return 0
@@ -132,22 +132,22 @@ def sub(
             _close_output()
             return 0
         if not (tally.count or fab.connected):
-            raise Failed(f"nothing came, and the hub at {url} is gone", "start it again, and ask again", EXIT_NO_HUB)
+            raise Failed(f"no message came, and the hub at {url} is lost", "start the hub, then run the command again", EXIT_NO_HUB)
     if timeout is not None and not tally.count and shape.for_people:
-        click.echo(f"nothing came in {shown_seconds(timeout)}", err=True)
+        click.echo(f"no message came in {shown_seconds(timeout)}", err=True)
     if timeout is not None and not tally.count:
         return EXIT_NOTHING
     return EXIT_PARTLY if tally.failed or (count is not None and tally.count < count) else 0
 
 
 def _check_group(patterns: Sequence[str], group: str | None, settings: Mapping[str, Any], *, no_ack: bool) -> None:
-    """Raise when what a group needs is missing."""
+    """Raise when an option needs --group."""
     if not patterns and group is None:
-        usage("name PATTERNS, or the --group to work for")
+        usage("give PATTERNS or --group")
     if settings and group is None:
-        usage(f"{_written(settings)} is a setting of a group; it needs --group")
+        usage(f"{_written(settings)} is a setting of a group: it needs --group")
     if no_ack and group is None:
-        usage("--no-ack needs --group; without a group nothing is acked anyway")
+        usage("--no-ack needs --group: without a group nothing is acked")
 
 
 def _chosen_command(
@@ -155,11 +155,11 @@ def _chosen_command(
 ) -> str | None:
     """The command of --exec, if it counts. Raise when it does not go with other options."""
     if command is None and (on_error is not None or concurrency is not None):
-        usage("--on-error and --concurrency need --exec: they are about its command")
+        usage("--on-error and --concurrency need --exec")
     chosen = prevailing(command=command, **shows)
     found: str | None = chosen.pop("command")
     if found is not None and any(chosen.values()):
-        usage("-f, -o, --headers and --no-ack do not go with --exec: the command gets the messages")
+        usage("-f, -o, --headers and --no-ack cannot be used with --exec: the command gets the messages")
     return found
 
 
@@ -189,7 +189,7 @@ def _work(
     on_error: str,
     concurrency: int,
 ) -> None:
-    """A command for each message; of a group, in so many threads."""
+    """Run the command for each message; for a group, in `concurrency` threads."""
 
     def handle(message: "Message") -> None:
         tally.count += 1
@@ -217,7 +217,7 @@ def _work(
 
 
 def _written(settings: Mapping[str, Any]) -> str:
-    """The option of the first of these settings."""
+    """The option of the first setting."""
     name = next(iter(settings))
     return "--backoff-base" if name == "backoff_first" else f"--{name.replace('_', '-')}"
 
@@ -243,11 +243,11 @@ def _stream(consumer: "Consumer[Batch]", shape: Shape, out: IO[bytes], tally: _T
 
 
 def _settle(fab: "Client", tally: _Tally) -> None:
-    """The user wants to leave: say what was received, and let the acks reach the hub."""
+    """Print the summary, and wait until the hub has the acks, after Ctrl-C."""
     click.echo(f"{chr(13)}{tally.summary()}" if sys.stderr.isatty() else tally.summary(), err=True)
     fab.flush(ACKS_S_MIN)
 
 
 def _close_output() -> None:
-    """The reader of our output is gone: what Python still writes when it closes the output goes nowhere."""
+    """Replace the closed output by /dev/null: Python writes to it once more at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`fabric topic …`: what is kept of a topic, and emptying it."""
+"""`fabric topic …`: lists topics, changes their settings, removes their messages."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,27 +61,27 @@ FIELDS: Final = (
 
 
 def described(row: Row) -> dict[str, Any]:
-    """A row of the hub with the settings among its fields, where tables and jq find them."""
+    """A row of the hub with its settings as fields, for tables and jq."""
     return {**row, **row.get("settings", {})}
 
 
 def known_topic(fab: "Client", name: str) -> Row:
-    """INFO about a topic that has settings or messages. The hub itself answers for every name: any may be used."""
+    """INFO about a topic that has settings or messages. The hub itself answers for every name."""
     row = fab.info("topic", name)
     if not row.get("configured") and next(iter(fab.get(name, last=True, n=1)), None) is None:
         why = f"there is no topic {name!r}: it has no settings, and no message is stored on it"
-        raise Failed(why, "'fabric topic list' shows what there is", EXIT_NOT_FOUND)
+        raise Failed(why, "'fabric topic list' shows the existing names", EXIT_NOT_FOUND)
     return row
 
 
 def removed(answer: Row) -> str:
-    """How many messages went; a hub that has not counted them does not say."""
+    """The number of removed messages, if the hub has counted them."""
     return f"{plural(answer['removed'], 'message')} removed" if "removed" in answer else "all messages removed"
 
 
 @click.group("topic", cls=Noun)
 def topic() -> None:
-    """What is kept of a topic, how long its ids are remembered, and emptying it.
+    """List topics, change their settings, remove their messages.
 
     \b
     Examples:
@@ -90,7 +90,7 @@ def topic() -> None:
       fabric topic list
       fabric topic purge logs.debug
 
-    A topic need not be made before it is used; without settings of its own, the hub's limits are all that holds.
+    A topic need not be created before it is used. Without settings of its own, only the limits of the hub apply.
     """
 
 
@@ -98,7 +98,7 @@ def topic() -> None:
 @output_options
 @asking_options
 def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
-    """List the topics that have settings of their own, and how much is in them; then the names of others.
+    """List the topics with settings of their own and their size, then the names of other topics.
 
     \b
     Examples:
@@ -120,7 +120,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
 @output_options
 @asking_options
 def show_command(name: str, as_json: bool, url: str, connect_timeout: float) -> None:
-    """Show the settings of a topic and how much is in it.
+    """Show the settings and the size of a topic.
 
     \b
     Examples:
@@ -157,14 +157,14 @@ def create_command(name: str, settings: dict[str, Any], as_json: bool, url: str,
 @output_options
 @asking_options
 def update_command(name: str, settings: dict[str, Any], as_json: bool, url: str, connect_timeout: float) -> None:
-    """Change settings of a topic; what is over a new limit goes.
+    """Change settings of a topic. Messages above a new limit are removed.
 
     \b
     Examples:
       fabric topic update logs.debug --max-age 10m
     """
     if not settings:
-        usage("nothing to change; name a setting, such as --max-age 7d")
+        usage("nothing to change; give a setting, such as --max-age 7d")
     with connect(url, connect_timeout) as fab:
         answer = fab.admin.topics.update(name, **settings)
     say("fabric.topic.update.v1", answer, f"topic {name}: updated", as_json)

@@ -1,4 +1,4 @@
-"""Names for the shell's completion, asked of the hub. When it does not answer at once, there are none, and no words."""
+"""Names for the shell's completion, from the hub. If the hub does not answer at once, there are none, and no error."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def names_of(what: str, listed: str, field: str) -> Completion:
-    """The names in one of the hub's lists."""
+    """Completes names from a list of the hub."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         import fabric_client

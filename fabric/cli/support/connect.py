@@ -1,4 +1,4 @@
-"""What the commands that talk to a hub share: its address, the client's warnings in our words, how to be stopped."""
+"""The connection of a command to a hub: its options, the client's warnings, SIGTERM."""
 
 import contextlib
 import logging
@@ -35,25 +35,25 @@ def hub_options(command: F) -> F:
 
 
 def asking_options(command: F) -> F:
-    """The same and `--timeout`, for commands that ask the hub something: `connect` looks at it."""
+    """`--url`, `--connect-timeout` and `--timeout`, for commands that wait for answers. `connect` reads the timeout."""
     wait = click.option(
         "--timeout",
         type=Duration(),
         expose_value=False,
         callback=_keep_timeout,
-        help="How long to wait in all, for the hub and for its answers.  [default: 10s for each answer]",
+        help="Time for the whole command: for the hub and for its answers.  [default: 10s for each answer]",
     )
     return wait(hub_options(command))
 
 
 def _keep_timeout(context: click.Context, option: click.Parameter, timeout_s: float | None) -> None:
     if timeout_s is not None and timeout_s <= 0:
-        raise click.BadParameter("more than 0", context, option)
+        raise click.BadParameter("it must be more than 0", context, option)
     context.meta[_TIMEOUT] = timeout_s
 
 
 def _client(url: str, connect_s: float) -> "Client":
-    """A client, connected. With `--timeout`, no call of it waits longer than until the command's time is over."""
+    """A connected client. With `--timeout`, no call waits longer than the time that is left for the command."""
     import fabric_client
 
     context = click.get_current_context(silent=True)
@@ -71,7 +71,7 @@ def _client(url: str, connect_s: float) -> "Client":
 
 @contextlib.contextmanager
 def connect(url: str, timeout_s: float) -> "Iterator[Client]":
-    """A client for the length of a command. A command that has waited long enough does not wait again at its end."""
+    """A client for a command. After a timeout or an interruption it is closed without waiting."""
     import fabric_client
 
     handler = _Warnings()
@@ -79,21 +79,21 @@ def connect(url: str, timeout_s: float) -> "Iterator[Client]":
     if not any(isinstance(old, _Warnings) for old in logger.handlers):
         logger.addHandler(handler)
         logger.propagate = False
-    logger.setLevel(logging.WARNING)  # the demo, in the same process, may have turned it down
+    logger.setLevel(logging.WARNING)  # the demo, in the same process, may have raised it
     fab = _client(url, timeout_s)
     try:
         yield fab
     except BaseException as error:
         kinds = (fabric_client.Timeout, fabric_client.ConnectionLost, fabric_client.TimedOut, KeyboardInterrupt)
         enough = isinstance(error, kinds) or isinstance(error.__cause__, kinds)
-        with contextlib.suppress(fabric_client.FabricError):  # the first error is the one to hear about
+        with contextlib.suppress(fabric_client.FabricError):  # the first error is the one to report
             fab.close(timeout=0.0) if enough else fab.close()
         raise
     fab.close()
 
 
 def all_rows(fab: "Client", what: str, name: str, **fields: Any) -> list[dict[str, Any]]:
-    """All rows of a list that the hub gives in pages."""
+    """All rows of a list, from all its pages."""
     rows: list[dict[str, Any]] = []
     after: dict[str, Any] = {}
     while True:
@@ -106,7 +106,7 @@ def all_rows(fab: "Client", what: str, name: str, **fields: Any) -> list[dict[st
 
 @contextlib.contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM ends what is going on as Ctrl-C does: with everything cleaned up."""
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does, so that everything is cleaned up."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -115,7 +115,7 @@ def sigterm_interrupts() -> Iterator[None]:
 
 
 class _Warnings(logging.Handler):
-    """What the client has to say goes to standard error, as everything that is not data does."""
+    """Prints the client's warnings on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         why = f": {record.exc_info[1]}" if record.exc_info and record.exc_info[1] else ""

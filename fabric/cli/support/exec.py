@@ -1,8 +1,8 @@
-"""A shell command for each message or request: the body on its standard input, the rest in its environment.
+"""Runs a shell command for each message or request: the body is its standard input, the rest its environment.
 
-Exit code 0 means done. What the command writes is passed on when it has ended, so that commands that run at the same
-time do not mix their lines. Each is a process group of its own, so that Ctrl-C and SIGTERM end it with all its
-children, and the message goes back as if it had not been begun.
+Exit code 0 means success. The output of a command is written when the command has ended, so that commands that run at
+the same time do not mix their lines. Each command is a process group of its own, so that Ctrl-C and SIGTERM end it with
+all its children; its message is released.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from fabric.cli.support.message_format import text_headers
 if TYPE_CHECKING:
     from fabric_client import Message
 
-# By a signal itself, or as the shell tells it: somebody wants to leave, and that is no failure of the message.
+# Ended by a signal, or by a shell that reports one: an interruption, not a failure of the message.
 INTERRUPTED: Final = frozenset({-signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM})
 REASON_CHARS_MAX: Final = 300
 
@@ -40,7 +40,7 @@ class Command:
         self._stopped = False
 
     def run(self, message: "Message") -> bytes:
-        """What the command wrote to its standard output. Raises CommandFailed, or Release when it was interrupted."""
+        """The standard output of the command. Raises CommandFailed, or Release when it was interrupted."""
         from fabric_client import Release
 
         with self._changing:
@@ -56,7 +56,7 @@ class Command:
                 process_group=0,
             )
             self._running.add(process)
-        if self._stopped:  # meanwhile
+        if self._stopped:  # since the check above
             _end(process)
         out, err = process.communicate(message.body)
         with self._changing:
@@ -72,7 +72,7 @@ class Command:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end all commands, and then us."""
+        """Ctrl-C and SIGTERM end all commands, then raise KeyboardInterrupt."""
 
         def stop(number: int, frame: object) -> None:
             self._stopped = True
@@ -94,7 +94,7 @@ class Command:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """With all its children."""
+    """End a command with all its children."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)

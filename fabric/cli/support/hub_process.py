@@ -1,6 +1,6 @@
-"""A hub as a child process: started, asked for its CPU time and memory, stopped, or killed with -9 to see what happens.
+"""A hub as a child process: starts, stops and kills it, and reads its CPU time and memory.
 
-Used by the demo and the benchmark. A child dies with its parent, however the parent dies.
+Used by the demo and the benchmark. The child ends with its parent, also when the parent is killed.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ from typing import Any, Final, NamedTuple
 from fabric_protocol.errors import FabricError
 
 ANY_PORT: Final = "tcp://127.0.0.1:*"
-START_S: Final = 30.0  # on a busy machine; a quiet one needs a fraction of a second
+START_S: Final = 30.0  # enough on a busy machine
 STOP_S: Final = 20.0
 LOG_LINES_KEPT: Final = 50
 
 
 def die_with(pipe_fd: int) -> None:
-    """End this process, at once, when the other end of a pipe is closed: its parent is gone, however it went."""
+    """Kill this process when the other end of a pipe is closed: then its parent has ended."""
 
     def watch() -> None:
-        # The bare descriptor: a thread that waits inside sys.stdin would keep its lock and hang the program's end.
+        # A thread that waits in sys.stdin would hold its lock, and the end of the program would hang.
         while os.read(pipe_fd, 1):
             pass
         os.kill(os.getpid(), signal.SIGKILL)
@@ -36,14 +36,14 @@ def die_with(pipe_fd: int) -> None:
 
 
 class Memory(NamedTuple):
-    """Resident bytes. `mapped` are pages of the journal's file: the kernel takes them back when it needs them."""
+    """Resident bytes. `mapped` are pages of the journal's file, which the kernel takes back when it needs memory."""
 
     own: int
     mapped: int
 
 
 class HubProcess:
-    """`fabric hub` in a process of its own. It is ready when `start` returns."""
+    """`fabric hub` in a process of its own. The hub is ready when `start` returns."""
 
     def __init__(self, data: Path, bind: str = ANY_PORT) -> None:
         self._data = data
@@ -51,7 +51,7 @@ class HubProcess:
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._log: deque[str] = deque(maxlen=LOG_LINES_KEPT)
-        self._known = threading.Event()  # whether it is up or has failed is known
+        self._known = threading.Event()  # the hub is ready or has failed
         self._is_up = False
         self.url = ""
 
@@ -61,7 +61,7 @@ class HubProcess:
         return self._process.pid
 
     def start(self) -> "HubProcess":
-        """Start it, again at the same address if it ran before."""
+        """Start the hub; a second start uses the same address."""
         options = ["--data", str(self._data), "--bind", self.url or self._bind, "--drain", "0", "--log-format", "json"]
         self._known.clear()
         self._is_up = False
@@ -72,7 +72,7 @@ class HubProcess:
             stderr=subprocess.PIPE,
             text=True,
             env={name: value for name, value in os.environ.items() if not name.startswith("FABRIC_HUB_")},
-            start_new_session=True,  # Ctrl-C is for the parent, which then stops us in good order
+            start_new_session=True,  # Ctrl-C is for the parent, which stops the hub
         )
         self._reader = threading.Thread(target=self._read_log, args=(self._process,), daemon=True)
         self._reader.start()
@@ -82,7 +82,7 @@ class HubProcess:
         return self
 
     def stop(self) -> int:
-        """Let it drain and end; kill it if it does not. Its exit code, 0 when it did not run."""
+        """Drain the hub, or kill it after STOP_S; returns its exit code, 0 if it did not run."""
         if self._process is None:
             return 0
         self._process.terminate()
@@ -93,7 +93,7 @@ class HubProcess:
         return self._reap()
 
     def kill(self) -> None:
-        """SIGKILL: no last words, no flush, nothing."""
+        """End the hub by SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._reap()
@@ -131,7 +131,7 @@ class HubProcess:
         return code
 
     def _read_log(self, process: "subprocess.Popen[str]") -> None:
-        """Read to the end, so that the pipe is never full."""
+        """Read the log to its end, so that the pipe is never full."""
         assert process.stderr is not None
         for line in process.stderr:
             self._log.append(line.strip())
@@ -142,7 +142,7 @@ class HubProcess:
                 self.url = event["binds"].split(",")[0]
                 self._is_up = True
                 self._known.set()
-        self._known.set()  # it ended: whoever waits for it looks at the log
+        self._known.set()  # the hub has ended: `start` reports its log
 
 
 if __name__ == "__main__":

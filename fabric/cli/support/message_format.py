@@ -1,5 +1,4 @@
-"""How `fabric sub` and its like write a message: as text, JSON, lines of JSON, raw bytes, or by a format with
-percent signs."""
+"""Writes messages for `fabric sub`, `get` and `dlq peek`: as text, JSON, lines of JSON, raw bytes, or by a format."""
 
 import base64
 import json
@@ -34,7 +33,7 @@ def shape_options(command: F) -> F:
 
 
 class Shape(NamedTuple):
-    """`line` writes one message; the rest goes around all of them."""
+    """`line` formats a message; `opening`, `between` and `closing` surround all messages."""
 
     line: "Callable[[Message], bytes]"
     opening: bytes = b""
@@ -48,16 +47,16 @@ class Shape(NamedTuple):
 
 
 def chosen_shape(*, headers: bool, **options: Any) -> Shape:
-    """What `-f`, `-o` and `--json` ask for, the parameters `template`, `output` and `as_json` of a command."""
+    """The shape of `-f`, `-o` and `--json`, the parameters `template`, `output` and `as_json` of a command."""
     chosen = prevailing(**options)
     template, output = chosen["template"], "json" if chosen.get("as_json") else chosen["output"]
     if template is not None and output is not None:
-        raise click.UsageError("-f and -o or --json do not go together", click.get_current_context())
+        raise click.UsageError("-f cannot be used with -o or --json", click.get_current_context())
     return shape_of(template, output or ("text" if sys.stdout.isatty() else "ndjson"), headers=headers)
 
 
 def shape_of(template: str | None, output: str, *, headers: bool = False) -> Shape:
-    """The shape for `-f` or `-o`. With `headers`, text shows them, too."""
+    """The shape for `-f` or `-o`. With `headers`, text has them as well."""
     if template is not None:
         return Shape(_formatter(template))
     match output:
@@ -66,13 +65,13 @@ def shape_of(template: str | None, output: str, *, headers: bool = False) -> Sha
         case "ndjson":
             return Shape(lambda message: _json(message) + b"\n")
         case "raw":
-            return Shape(lambda message: message.body)  # the bytes alone, so that a picture stays one
+            return Shape(lambda message: message.body)  # no newline: it would damage binary data
     line = _coloured if sys.stdout.isatty() else _plain
     return Shape((lambda message: line(message) + _headers(message)) if headers else line, for_people=True)
 
 
 def record(message: "Message") -> dict[str, Any]:
-    """A message as JSON has it. `data` is decoded JSON or text; bytes that are neither are in `base64`."""
+    """The JSON of a message. `data` is decoded JSON or text; other bytes are in `base64`."""
     row: dict[str, Any] = {
         "seq": message.seq,
         "topic": message.topic,
@@ -88,7 +87,7 @@ def record(message: "Message") -> dict[str, Any]:
     try:
         data = message.data
         row["data"] = data.decode() if isinstance(data, bytes) else data
-    except ValueError:  # not UTF-8, or says that it is JSON and is not
+    except ValueError:  # not UTF-8, or marked as JSON and not JSON
         row["base64"] = base64.b64encode(message.body).decode()
     return row
 
@@ -105,7 +104,7 @@ def _json(message: "Message", indent: int | None = None) -> bytes:
 
 
 def _shown(body: bytes) -> str:
-    """Text that cannot move the cursor or hide: control characters are written out."""
+    """Printable text: control characters are escaped, so that they cannot change the terminal."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -158,7 +157,7 @@ def _formatter(template: str) -> "Callable[[Message], bytes]":
         if token[0] == "%":
             if token[1:] not in _FIELDS:
                 known = " ".join(f"%{letter}" for letter in _FIELDS)
-                raise click.UsageError(f"-f does not know {token!r}; it knows {known}")
+                raise click.UsageError(f"-f has no field {token!r}; it has {known}")
             parts.append(_FIELDS[token[1:]])
         else:
             parts.append(_constant(_ESCAPES.get(token, token.encode())))

@@ -1,7 +1,7 @@
-"""Commands of two words, `fabric group list`: the class of the first word.
+"""Commands of two words, such as `fabric group list`: the class of the first word.
 
-Both `group` and `groups` are understood, `ls` for list and `rm` for delete; a slip of the finger gets a hint. Commands
-are listed in the order in which they are written down.
+`groups` works like `group`, `ls` like `list` and `rm` like `delete`; a wrong name gets a hint. Help lists the commands
+in the order of the source.
 """
 
 import difflib
@@ -38,4 +38,4 @@ class Noun(Overview):
         except FabricError as error:
             if getattr(error, "code", None) != Code.NOT_FOUND or "list" not in self.commands:
                 raise
-            raise Failed(str(error), f"'fabric {self.name} list' shows what there is", EXIT_NOT_FOUND) from error
+            raise Failed(str(error), f"'fabric {self.name} list' shows the existing names", EXIT_NOT_FOUND) from error

@@ -12,12 +12,12 @@ TERMINAL_EVERY_S: Final = 0.2  # how often a line of progress is written over on
 PLAIN_EVERY_S: Final = 5.0  # how often a new line of progress is written when stderr is not a terminal
 Progress = Callable[[int, int], None]
 
-no_progress_option = click.option("--no-progress", is_flag=True, help="Say nothing while at work.")
+no_progress_option = click.option("--no-progress", is_flag=True, help="Do not show progress.")
 
 
 @contextmanager
 def shown(doing: str, unit: str, is_silent: bool) -> Iterator[Progress]:
-    """A bar on a terminal, a line every few seconds elsewhere; on stderr."""
+    """Shows progress: a bar on a terminal, a line every few seconds elsewhere."""
     if is_silent:
         yield lambda done, total: None
         return
@@ -45,8 +45,7 @@ def _plain_progress(doing: str, unit: str) -> Progress:
 
 
 class RateLine:
-    """A count that grows, and its rate: one line that is written over on a terminal, a new line now and then
-    elsewhere; on stderr."""
+    """Shows a growing count and its rate."""
 
     def __init__(self, *, is_silent: bool) -> None:
         self._is_silent = is_silent
@@ -64,7 +63,7 @@ class RateLine:
         click.echo(f"\r{line}\x1b[K" if self._terminal else line, nl=not self._terminal, err=True)
 
     def done(self) -> float:
-        """Remove the line; seconds since the beginning."""
+        """Remove the line; returns the seconds since the beginning."""
         if self._terminal and not self._is_silent:
             click.echo("\r\x1b[K", nl=False, err=True)
         return time.monotonic() - self._begun

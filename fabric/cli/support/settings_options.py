@@ -1,4 +1,4 @@
-"""Settings of groups and topics as options. A command that takes them gets one map, with the client's own words."""
+"""Settings of groups and topics as options. A command gets them as one map, with the names of the Python client."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -11,14 +11,18 @@ from fabric.cli.support.values import Duration, Size, Word
 F = TypeVar("F", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
 
-# Names of parameters are the client's names of the settings.
+# By the names of the Python client.
 GROUP: Final[dict[str, Option]] = {
-    "lease": click.option("--lease", type=Duration(), help="How long a message may be held without an ack.  [30s]"),
-    "lease_max": click.option("--lease-max", type=Duration(), help="How long at most, touched or not.  [1h]"),
+    "lease": click.option(
+        "--lease", type=Duration(), help="How long a consumer may hold a message without an ack.  [30s]"
+    ),
+    "lease_max": click.option(
+        "--lease-max", type=Duration(), help="Longest lease, however often it is extended.  [1h]"
+    ),
     "attempts": click.option(
         "--attempts",
         type=click.IntRange(min=0, max=1000),
-        help="Failures until a message goes to the dead letters; 0: never.  [5]",
+        help="Failures until a message becomes a dead letter; 0: never.  [5]",
     ),
     "backoff": click.option(
         "--backoff",
@@ -33,56 +37,56 @@ GROUP: Final[dict[str, Option]] = {
         "--jitter",
         type=click.IntRange(min=0, max=100),
         callback=lambda ctx, param, value: None if value is None else value / 100,
-        help="Percent by which a wait is longer or shorter, so that not all come at once.  [10]",
+        help="Percent by which a wait is randomly longer or shorter.  [10]",
     ),
     "order": click.option(
         "--order",
         type=Word(["none", "key", "strict"]),
-        help="none: anyone, at once. key: the messages of a key one after the other. strict: all of them.  [none]",
+        help="none: in parallel. key: messages of a key one after the other. strict: all one after the other.  [none]",
     ),
     "ack": click.option(
         "--ack",
         type=Word(["explicit", "auto"]),
-        help="auto: a message is settled when it was sent, and lost with its consumer.  [explicit]",
+        help="auto: a message is settled when it is sent, and lost if its consumer is lost.  [explicit]",
     ),
     "on_expire": click.option(
-        "--on-expire", type=Word(["drop", "dead"]), help="What expires is dropped, or a dead letter.  [drop]"
+        "--on-expire", type=Word(["drop", "dead"]), help="Drop an expired message, or make it a dead letter.  [drop]"
     ),
     "level": click.option(
         "--level",
         type=Word(["journaled", "received"]),
-        help="Deliver what is on disk, or on receipt (a crash may take it back).  [journaled]",
+        help="Deliver messages on disk, or on receipt (a crash may lose them).  [journaled]",
     ),
 }
 TOPIC: Final[dict[str, Option]] = {
     "max_age": click.option("--max-age", type=Duration(), help="Remove messages older than this; 0: no limit."),
     "max_msgs": click.option(
-        "--max-messages", "max_msgs", type=click.IntRange(min=0), help="Keep at most so many; 0: no limit."
+        "--max-messages", "max_msgs", type=click.IntRange(min=0), help="Most messages to keep; 0: no limit."
     ),
-    "max_bytes": click.option("--max-bytes", type=Size(), help="Keep at most so much data; 0: no limit."),
+    "max_bytes": click.option("--max-bytes", type=Size(), help="Most bytes to keep; 0: no limit."),
     "on_full": click.option(
         "--on-full",
         type=Word(["refuse", "drop_old"]),
-        help="At the limit, refuse publishes or drop the oldest.  [refuse]",
+        help="At a limit, refuse publishes or drop the oldest messages.  [refuse]",
     ),
     "keep": click.option(
         "--keep",
         type=Word(["limits", "until_acked", "last_per_key"]),
-        help="until_acked: gone when all groups that want it are done. last_per_key: the latest of each key.  [limits]",
+        help="until_acked: until all groups have settled it. last_per_key: the latest of each key.  [limits]",
     ),
     "dedupe": click.option(
         "--dedupe",
         type=Word(["window", "slide", "until_ack"]),
-        help="How long an --id is remembered: for a time, since its last use, or until all groups are done.  [window]",
+        help="How long an id is known: for a time, since its last use, or until all groups have acked.  [window]",
     ),
-    "dedupe_window": click.option("--dedupe-window", type=Duration(), help="That time.  [10m]"),
+    "dedupe_window": click.option("--dedupe-window", type=Duration(), help="The time of --dedupe.  [10m]"),
 }
-# A queue keeps what is not acked, so how long it is kept is no question.
+# A queue always keeps messages until they are acked.
 QUEUE_TOPIC: Final = {name: option for name, option in TOPIC.items() if name != "keep"}
 
 
 def group_settings(command: F) -> F:
-    """The command gets `settings`: those of a group that were given."""
+    """Adds the settings of a group; the command gets the given values as `settings`."""
     return gathered(command, "settings", GROUP)
 
 
@@ -91,7 +95,7 @@ def topic_settings(command: F) -> F:
 
 
 def queue_settings(command: F) -> F:
-    """Those of a topic and those of a group."""
+    """The settings of a topic and of a group."""
     return gathered(command, "settings", {**QUEUE_TOPIC, **GROUP})
 
 

@@ -1,6 +1,6 @@
-"""How the commands of administration answer: a table or a sentence for people, one JSON document for programs.
+"""Output of commands: a table or a sentence for people, a JSON document for programs.
 
-A table shows a part of what JSON has, never more. Times are RFC 3339 in JSON and relative in tables.
+A table shows some of the fields of the JSON. Times are RFC 3339 in JSON and relative in tables.
 """
 
 import functools
@@ -22,16 +22,15 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]
 FOLDED_MIN: Final = 16  # characters that a folding column keeps
-MOMENTS: Final = ("created_us", "due_us", "time_us")  # other fields of microseconds are lengths
+MOMENTS: Final = ("created_us", "due_us", "time_us")  # other fields in microseconds are durations
 GAP: Final = 2  # spaces between columns
-NARROWEST: Final = 4  # of a column on a terminal that is too narrow for all that must be shown
-PIPE_WIDTH: Final = 100_000  # of a table that is not written to a terminal: as wide as it must be
+NARROWEST: Final = 4  # width of a column on a very narrow terminal
+PIPE_WIDTH: Final = 100_000  # a table in a pipe is as wide as it needs
 
 
 class Column(NamedTuple):
-    """`key` is what the value is called in JSON. On a narrow terminal the columns that `fold` take several lines, and
-    those of the highest `rank` are left out first; rank 0 stays. A column where every row has the `usual` value says
-    nothing, and is left out."""
+    """`key` is the name in JSON. On a narrow terminal, columns that fold take several lines, and columns of the highest
+    `rank` are omitted first; rank 0 stays. A column is omitted if every row has its `usual` value."""
 
     title: str
     key: str
@@ -46,11 +45,11 @@ class Unconfirmed(click.ClickException):
 
 
 class Failed(click.ClickException):
-    """It came to nothing, or to a part of what was asked."""
+    """The command failed, or did a part of its work."""
 
     def __init__(self, message: str, hint: str, exit_code: int) -> None:
         super().__init__(f"{message}\nhint: {hint}")
-        self.exit_code = exit_code  # type: ignore[misc]  # of this one
+        self.exit_code = exit_code  # type: ignore[misc]  # a class variable in click
 
 
 def output_options(command: F) -> F:
@@ -73,7 +72,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do it without asking.")
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Go on when the user wants that: asked on a terminal, told by --yes elsewhere."""
+    """Ask the user on a terminal; elsewhere --yes is required. Raises Unconfirmed."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -90,14 +89,14 @@ def usage(message: str) -> NoReturn:
 
 
 def say(schema: str, fields: Row, sentence: str, as_json: bool) -> None:
-    """What was done."""
+    """Print what was done."""
     click.echo(document(schema, fields) if as_json else sentence)
 
 
 def show_rows(
     schema: str, name: str, rows: Sequence[Row], columns: Sequence[Column], as_json: bool, nothing: str, **besides: Any
 ) -> None:
-    """A list. `nothing` is said to people when it is empty; `besides` are further fields of the document."""
+    """Print a list. `nothing` is the text for an empty list; `besides` are more fields of the JSON."""
     if as_json:
         click.echo(document(schema, {name: [readable(row) for row in rows], **besides}))
     elif not rows:
@@ -107,7 +106,7 @@ def show_rows(
 
 
 def show_fields(schema: str, fields: Row, columns: Sequence[Column], as_json: bool) -> None:
-    """One thing, a line for each field."""
+    """Print an object, a line for each field."""
     if as_json:
         click.echo(document(schema, fields))
         return
@@ -123,7 +122,7 @@ def show_fields(schema: str, fields: Row, columns: Sequence[Column], as_json: bo
 
 
 def print_table(rows: Iterable[Row], columns: Sequence[Column]) -> None:
-    """A table as wide as the terminal, at most. In a pipe it is as wide as it must be, and nothing is left out."""
+    """Print a table, at most as wide as the terminal. In a pipe no column is omitted."""
     from rich.table import Table
 
     rows, console = list(rows), _console()
@@ -137,12 +136,11 @@ def print_table(rows: Iterable[Row], columns: Sequence[Column]) -> None:
         table.add_row(*(_cell(column, row) for column in chosen))
     console.print(table)
     if missing := [column.title for column in telling if column not in chosen]:
-        click.echo(f"not shown: {', '.join(missing)}; a wider terminal or --json has them", err=True)
+        click.echo(f"not shown: {', '.join(missing)}; a wider terminal or --json shows them", err=True)
 
 
 def _fitting(rows: Sequence[Row], columns: Sequence[Column], width: int) -> dict[Column, int]:
-    """The columns for which there is room, with the width of each. The least important ones give way, the first one
-    never: a table must say what its rows are about."""
+    """The columns that fit, with their widths. The highest rank is omitted first, the first column never."""
     wanted = {column: _width(column, rows) for column in columns}
     least = {column: _least(column, wanted[column]) for column in columns}
     while _total(least) > width and (spare := [column for column in least if column.rank and column != columns[0]]):
@@ -162,7 +160,7 @@ def _total(widths: Mapping[Column, int]) -> int:
 
 
 def _width(column: Column, rows: Sequence[Row]) -> int:
-    """What a column needs when it is not folded."""
+    """The width of a column without folding."""
     from rich.cells import cell_len
 
     return max(len(column.title), *(cell_len(_cell(column, row)) for row in rows))
@@ -177,7 +175,7 @@ def document(schema: str, fields: Row) -> str:
 
 
 def readable(row: Row) -> dict[str, Any]:
-    """Times of the wire, `due_us` and the like, as RFC 3339 in `due`."""
+    """A row with its times, such as `due_us`, as RFC 3339 in `due`."""
     return {
         name.removesuffix("_us") if name in MOMENTS else name: _time(value) if name in MOMENTS else value
         for name, value in row.items()
@@ -214,7 +212,7 @@ def _cell(column: Column, row: Row) -> str:
 
 
 def tidy(text: str) -> str:
-    """Text that cannot move the cursor or hide: control characters are written out."""
+    """Printable text: control characters are escaped, so that they cannot change the terminal."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -238,7 +236,7 @@ def limit(shown: Callable[[int], str] = "{:,}".format) -> Callable[[int], str]:
 
 
 def counted(value: int) -> str:
-    """A number that the hub does not know yet when it is negative."""
+    """A number; negative while the hub is still counting."""
     return f"{value:,}" if value >= 0 else "counting"
 
 
@@ -247,5 +245,5 @@ def plural(count: int, noun: str) -> str:
 
 
 def some(values: Sequence[str]) -> str:
-    """The first of several."""
+    """The first value, and the number of the others."""
     return tidy(values[0]) + (f" +{len(values) - 1}" if len(values) > 1 else "") if values else "-"

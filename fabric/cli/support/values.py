@@ -1,7 +1,6 @@
-"""What people write on the command line: sizes, durations, positions, times, headers. One parser for each, used
-everywhere.
+"""Values on the command line: sizes, durations, positions, times, headers. All commands use these parsers.
 
-A value that is not understood is answered with a sentence that shows what would be.
+The error about a wrong value shows valid values.
 """
 
 import re
@@ -23,14 +22,12 @@ SIZE_UNITS: Final = {
 _DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
-SECONDS_MAX: Final = (
-    1000 * 365 * 86_400.0
-)  # a thousand years: more is a slip of the finger, and no clock counts that far
+SECONDS_MAX: Final = 1000 * 365 * 86_400.0  # a thousand years: more is a typing error
 BYTES_MAX: Final = 1 << 62
 
 
 def seconds(text: str) -> float:
-    """`90`, `500ms`, `7d`, `1h30m` in seconds. Raises ValueError with a sentence."""
+    """`90`, `500ms`, `7d`, `1h30m` in seconds. Raises ValueError with valid examples."""
     written = text.strip().lower()
     if _NUMBER.fullmatch(written):
         total = float(written)
@@ -45,7 +42,7 @@ def seconds(text: str) -> float:
 
 
 def size_bytes(text: str) -> int:
-    """`4096`, `10GB`, `1.5GiB` in bytes. Raises ValueError with a sentence."""
+    """`4096`, `10GB`, `1.5GiB` in bytes. Raises ValueError with valid examples."""
     match = _SIZE.fullmatch(text.strip().lower())
     unit = (match[2] or "b") if match else ""
     if match is None or unit not in SIZE_UNITS:
@@ -60,7 +57,7 @@ POSITIONS: Final = "first, new, last, last_per_key, seq:120, 1h (an hour ago) or
 
 
 def position(text: str, now_s: float) -> "Start":
-    """Where to start: a word, `seq:N`, a time, or a duration before now. As the client takes it."""
+    """A position for the client: a word, `seq:N`, a time, or a duration before now."""
     word = text.strip()
     match word.replace("-", "_"):
         case "first" | "new" | "last" | "last_per_key" as known:
@@ -79,14 +76,14 @@ def position(text: str, now_s: float) -> "Start":
 
 
 def moment(text: str, now_s: float, side: Literal["before", "after"]) -> float:
-    """A time in seconds since 1970: written as such, or as a duration before or after now."""
+    """A time in seconds since 1970, from a time or from a duration before or after now."""
     word = text.strip()
     ago = "in an hour" if side == "after" else "an hour ago"
     if _NUMBER.fullmatch(word):
         raise ValueError(f"{text!r} is not a time; write {word}s for seconds, 1h ({ago}) or 2026-11-16T02:00Z")
     try:
         span_s = seconds(word)
-        return now_s + span_s if side == "after" else max(now_s - span_s, 0.0)  # all messages are younger than 1970
+        return now_s + span_s if side == "after" else max(now_s - span_s, 0.0)  # 0: before all messages
     except ValueError:
         pass
     try:
@@ -97,7 +94,7 @@ def moment(text: str, now_s: float, side: Literal["before", "after"]) -> float:
 
 
 def seq(text: str) -> int:
-    """`120`, `#120` or `seq:120`; `first` is 1. Raises ValueError with a sentence."""
+    """`120`, `#120` or `seq:120`; `first` is 1. Raises ValueError with valid examples."""
     word = text.strip().removeprefix("seq:").removeprefix("#")
     if word == "first":
         return 1
@@ -119,25 +116,25 @@ if TYPE_CHECKING:
 
     _Base = click.ParamType[Any]
 else:
-    _Base = click.ParamType  # older releases of click know no type argument
+    _Base = click.ParamType  # older releases of click have no type argument
 
 
 class _Parsed(_Base):
-    """A parameter whose text goes through one of the parsers above."""
+    """A parameter that is parsed by a function above."""
 
     def parse(self, text: str) -> Any:
         raise NotImplementedError
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
-            return value  # a default, already what it should be
+            return value  # a default, already parsed
         try:
             return self.parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
     def split_envvar_value(self, rv: str) -> list[str]:
-        """Several values in one variable stand apart by spaces; quotes keep those that are part of a value."""
+        """Several values in a variable are separated by spaces; a value with spaces is quoted."""
         try:
             return shlex.split(rv)
         except ValueError as error:
@@ -145,7 +142,7 @@ class _Parsed(_Base):
 
 
 class Text(_Parsed):
-    """Any text; for options that may be given several times."""
+    """Any text; for options that can be repeated."""
 
     name = "text"
 
@@ -175,7 +172,7 @@ class Position(_Parsed):
 
 
 class Moment(_Parsed):
-    """A time; a duration alone is that long ago, or from now."""
+    """A time, or a duration before or after now."""
 
     name = "time"
 
@@ -193,8 +190,8 @@ class Seq(_Parsed):
         return seq(text)
 
 
-class Word(click.Choice):  # type: ignore[type-arg]  # older releases of click know no type argument
-    """One of the words that the hub knows. `drop-old` is understood as `drop_old`."""
+class Word(click.Choice):  # type: ignore[type-arg]  # older releases of click have no type argument
+    """A word of the protocol. `drop-old` means `drop_old`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return super().convert(value.replace("-", "_") if isinstance(value, str) else value, param, ctx)
@@ -226,7 +223,7 @@ def shown_seconds(span_s: float) -> str:
 
 
 def shown_time(moment_s: float) -> str:
-    """RFC 3339 in UTC, to the microsecond; the last moment there is for what lies beyond."""
+    """RFC 3339 in UTC, with microseconds; a later time than datetime can hold is shown as its last."""
     return (
         datetime.fromtimestamp(min(moment_s, TIME_US_MAX / 1e6), UTC)
         .isoformat(timespec="microseconds")
@@ -235,7 +232,7 @@ def shown_time(moment_s: float) -> str:
 
 
 def shown_span(span_s: float) -> str:
-    """A duration in its largest two units, as it would be written: `7d`, `1h30m`, `500ms`."""
+    """A duration in its largest two units, as the parser takes it: `7d`, `1h30m`, `500ms`."""
     if span_s < 1:
         return f"{span_s * 1000:.0f}ms"
     left, parts = round(span_s), list[str]()

@@ -1,9 +1,9 @@
-"""Environment variables: every option of every command has one, by one rule.
+"""Environment variables: every option of every command has one, named by one rule.
 
 The variable of an option is `FABRIC_`, the command and the option's long name, in capitals and with underscores:
 `fabric hub --max-age` is `FABRIC_HUB_MAX_AGE`, `fabric group list --json` is `FABRIC_GROUP_LIST_JSON`. Some options
-have a shorter variable besides, for all commands that have the option: `FABRIC_URL`, `FABRIC_DATA`. The longer one
-goes first, and what is written on the command line before both.
+also have a shorter variable, the same for all commands: `FABRIC_URL`, `FABRIC_DATA`. The command line counts first,
+then the longer variable, then the shorter.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 PREFIX = "FABRIC"
-# Read elsewhere than by an option: by the client, by Spark, by tests and benchmarks; or set for the command of --exec.
+# Variables without an option: read by the client, Spark, tests and benchmarks, or set for the command of --exec.
 OTHERS = {
     "FABRIC_URL": "the hub's address",
     "FABRIC_DATA": "the journal's directory",
@@ -51,13 +51,13 @@ def assign(command: click.Command, path: tuple[str, ...]) -> click.Command:
 
 
 def options(command: click.Command) -> Iterator[click.Option]:
-    """Those that set something: not --help and --version."""
+    """The options with a value: not --help and --version."""
     return (param for param in command.params if isinstance(param, click.Option) and param.expose_value)
 
 
 def prevailing(**values: Any) -> dict[str, Any]:
-    """Of options that exclude each other, by their parameters, those that count: what is on the command line, and
-    otherwise what variables say. The others are None."""
+    """Of options that exclude each other, by their parameters, the values that count: those of the command line, or
+    else those of variables. The other values are None."""
     source = click.get_current_context().get_parameter_source
     typed = any(source(name) is ParameterSource.COMMANDLINE for name in values)
     return {
@@ -66,7 +66,7 @@ def prevailing(**values: Any) -> dict[str, Any]:
 
 
 def unknown(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
-    """Variables that look like ours and are not, each with the name that was probably meant, or nothing."""
+    """Variables that begin with FABRIC_ and are unknown, each with the nearest known name, or empty."""
     names = {*known, *OTHERS}
     strangers = sorted(name for name in environment if name.startswith(f"{PREFIX}_") and name not in names)
     if not strangers:
