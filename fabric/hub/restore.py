@@ -1,7 +1,7 @@
 """A router with the state that is in the journal: when a hub starts, and when it goes on after a fault of its own."""
 
 import logging
-import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def restored_router(journal: Journal, state: Restored, counters: "Counter[str] |
     about = {"hub": fabric.__version__, "journal": journal.uuid, "epoch": journal.epoch}
     router = Router(
         journal.reader(),
-        lambda: os.urandom(16),
+        lambda: secrets.token_bytes(16),
         first_seq=state.first_seq,
         last_seq=state.last_seq,
         last_ts_us=state.last_ts_us,

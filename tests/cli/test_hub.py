@@ -34,6 +34,27 @@ def read_until(process: "subprocess.Popen[bytes]", word: str) -> str:
     return said
 
 
+@pytest.mark.parametrize(
+    ("needed", "unneeded"),
+    [
+        (
+            "fabric.cli, fabric.cli.commands.hub, fabric.hub",
+            ("fabric_client", "fabric.snapshot", "fabric.bench", "rich", "asyncio", "bz2", "difflib"),
+        ),
+        (
+            "fabric.journal.tools.verify",
+            ("zmq", "fabric.router", "fabric.journal.reader", "fabric.event_block", "ctypes", "subprocess", "bz2"),
+        ),
+    ],
+    ids=["the hub", "the check of its journal"],
+)
+def test_a_start_imports_only_what_it_needs(needed: str, unneeded: tuple[str, ...]) -> None:
+    """What keeps it quick, without a clock in the test."""
+    code = f"import sys, {needed}; print([name for name in {unneeded!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_good_order(start: Start, tmp_path: Path, number: int) -> None:
     process = start("hub", "--data", str(tmp_path / "journal"), "--bind", f"ipc://{tmp_path}/hub")
