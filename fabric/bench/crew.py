@@ -5,12 +5,13 @@ parent lets them begin. Every wait has a limit, and a worker ends itself when it
 """
 
 import multiprocessing
-import multiprocessing.connection
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any, Final, NamedTuple
 
 from fabric.cli.support.hub_process import HubProcess
@@ -33,7 +34,7 @@ class Task(NamedTuple):
 class Line:
     """A worker's connection to its parent."""
 
-    def __init__(self, pipe: Any) -> None:
+    def __init__(self, pipe: "Connection[Any, Any]") -> None:
         self._pipe = pipe
 
     def ready(self) -> None:
@@ -103,7 +104,7 @@ def run(tasks: Sequence[Task], hub: HubProcess | None = None) -> Run:
             theirs.close()
 
 
-def _hear(pipe: Any, seconds: float) -> dict[str, Any]:
+def _hear(pipe: "Connection[Any, Any]", seconds: float) -> dict[str, Any]:
     if not pipe.poll(seconds):
         raise FabricError(
             f"a benchmark process was silent for {seconds:g} s",
@@ -115,14 +116,14 @@ def _hear(pipe: Any, seconds: float) -> dict[str, Any]:
     return value or {}
 
 
-def _end(process: Any) -> None:
+def _end(process: BaseProcess) -> None:
     process.join(END_S)
     if process.is_alive():
         process.kill()
         process.join()
 
 
-def _work(task: Task, pipe: Any) -> None:
+def _work(task: Task, pipe: "Connection[Any, Any]") -> None:
     """Run in the worker."""
     _die_with_parent()
     line = Line(pipe)

@@ -1,7 +1,7 @@
 """`fabric info`: shows the hub's answers to INFO with the field names of the wire."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
@@ -72,9 +72,9 @@ def info(what: str, name: str | None, as_json: bool, url: str, connect_timeout: 
         click.echo("there are none")
 
 
-def _whole(ask: Any, listed: str | None) -> dict[str, Any]:
+def _whole(ask: Callable[..., dict[str, Any]], listed: str | None) -> dict[str, Any]:
     """The answer with all pages of its list."""
-    answer: dict[str, Any] = ask()
+    answer = ask()
     while listed is not None and answer.get("more") and answer.get("next") is not None:
         page = ask(after=answer["next"])
         answer = {**page, listed: answer[listed] + page[listed]}

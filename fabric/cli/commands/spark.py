@@ -224,5 +224,5 @@ def _no_spark(error: ImportError) -> NoReturn:
     ) from error
 
 
-def _shown_default(value: Any) -> str:
+def _shown_default(value: object) -> str:
     return "" if value in (None, "", 0) else str(value).lower() if isinstance(value, bool) else str(value)

@@ -182,7 +182,7 @@ def readable(row: Row) -> dict[str, Any]:
     }
 
 
-def _time(value: Any) -> str | None:
+def _time(value: float | None) -> str | None:
     return shown_time(value / 1e6) if value else None
 
 
