@@ -45,7 +45,7 @@ class Names(dict[str, int]):
 
 
 class Tables:
-    """The name tables of many blocks. Most blocks have the same one as others, so each is looked at once."""
+    """The name tables of many blocks. Most blocks have the same table, so each table is decoded once."""
 
     def __init__(self) -> None:
         self.names = Names()
@@ -53,7 +53,7 @@ class Tables:
         self._numbers: list[int] = []
 
     def find(self, key: Hashable) -> int | None:
-        """Where a block's table begins in the one of all, if it is known; `key` tells tables apart."""
+        """The place of a block's table in the joined table, if it is known; `key` identifies the table."""
         return self._bases.get(key)
 
     def add(self, key: Hashable, names: Iterable[str]) -> int:
@@ -69,7 +69,7 @@ class Tables:
 
 
 class Ends:
-    """Offsets into one column, out of those of its pieces: each piece's own, shifted by what comes before it."""
+    """Offsets into a column from the offsets of its pieces, each shifted by the size of the pieces before it."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -215,7 +215,7 @@ def _optional(place: Callable[[Sections], int]) -> Callable[[Rows, pa.DataType],
 
 
 def _column(rows: Rows, place: Callable[[Sections], int]) -> tuple[Numbers, bytes]:
-    """A column of byte strings out of those of the blocks; blocks without one have empty strings."""
+    """A column of byte strings from the columns of the blocks; a block without the column has empty strings."""
     ends, pieces = Ends(), []
     for block, start, stop in rows.cuts:
         if (pos := place(block.sections)) < 0:

@@ -38,7 +38,7 @@ class Scan(NamedTuple):
     schema: pa.Schema
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Task):  # Spark makes one of its own when there are none
+        if not isinstance(partition, Task):  # Spark makes its own partition when there are none
             return
         options, share = self.options, partition.share
         rules = Rules(options.start_us, options.end_us, options.verify, options.fail_on_data_loss, options.cache)
@@ -49,7 +49,7 @@ class Scan(NamedTuple):
                 yield from self._messages(share, rules)
 
     def _messages(self, share: Share, rules: Rules) -> Iterator[pa.RecordBatch]:
-        """Batches of so many rows or bytes; memory is that of one batch and one step of reading."""
+        """Batches, bounded by rows and bytes; memory holds one batch and one step of reading."""
         cuts: list[Cut] = []
         rows = size = 0
         for cut in self._cuts(share, rules):

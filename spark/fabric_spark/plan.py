@@ -12,7 +12,7 @@ from fabric_spark.topics import Wanted
 
 
 class Share(NamedTuple):
-    """What one task reads of one hub."""
+    """The rows of one hub that a task reads."""
 
     hub: str
     pieces: tuple[Piece, ...]
@@ -49,7 +49,7 @@ def _clipped(run: Run, first: int, last: int) -> Run:
 
 
 def _portions(found: Iterator[Run], is_live: bool, rows_each: int) -> Iterator[tuple[Piece, ...]]:
-    """Portions of about as many rows each: large runs are cut, small ones are joined."""
+    """Portions of about the same number of rows: large runs are cut, small runs are joined."""
     portion: list[Piece] = []
     room = rows_each
     for run in found:
@@ -69,7 +69,7 @@ def _portions(found: Iterator[Run], is_live: bool, rows_each: int) -> Iterator[t
 
 
 def _add(portion: list[Piece], piece: Piece) -> None:
-    """Add a piece; what follows right on the one before, in the same file, is one with it."""
+    """Add a piece; it is joined with the piece before it if both are adjacent in the same file."""
     if portion and portion[-1].file == piece.file and portion[-1].last + 1 == piece.first:
         portion[-1] = portion[-1]._replace(last=piece.last)
     else:

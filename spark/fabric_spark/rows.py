@@ -123,7 +123,7 @@ class BlockWalk:
             try:
                 stamp = span_of(base, raw)
                 if stamp.base_seq != base:
-                    raise BlockError(f"the block of seq {stamp.base_seq} is in its place")
+                    raise BlockError(f"the row holds the block of seq {stamp.base_seq}")
             except BlockError as error:
                 more = cursor.next()
                 self._damaged(base, key_seq(cursor.key()) - 1 if more else last, str(error))
@@ -184,7 +184,7 @@ def lose(what: str, hint: str, rules: Rules) -> None:
 
 
 def event_blocks(piece: Piece, rules: Rules) -> Iterator[tuple[int, bytes]]:
-    """(number of its first event, bytes) of blocks of events; empty bytes for one that does not match its seal."""
+    """(number of its first event, bytes) of blocks of events; empty bytes for a damaged block."""
     opened = _open(piece, EVENTS, rules)
     with closing(opened.environment), lmdb_errors(f"cannot read {piece.file}"):
         number, more = piece.first, opened.table is not None

@@ -41,7 +41,7 @@ class FabricSource(DataSource):
             return FabricStreamReader(options, arrow_schema(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from fabric_spark.writer import FabricWriter  # late: who only reads needs no client
+        from fabric_spark.writer import FabricWriter  # late: a reader needs no client
 
         return FabricWriter(self.options, schema, overwrite)
 

@@ -65,7 +65,7 @@ class FabricStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._renew(place)
             if isinstance(limit, ReadMaxRows):
                 end = min(end, begin + limit.max_rows)
-            # An older snapshot than the last one has nothing new. Nothing is said of a loss before something is read.
+            # A snapshot older than the last has no new messages. A loss is reported only when messages are read.
             return self._offset(place, end) if end > begin else start
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -94,7 +94,7 @@ class FabricStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if last > ends:
                 raise SourceError(
                     f"the query has read up to {last} before, and {place.path} ends at {ends}",
-                    "give a snapshot that is not older than the one that the query has read",
+                    "give a snapshot that is not older than the snapshot that the query has read",
                 )
             last = min(last, self._options.end_seq - 1)
             self._pin(place, first)  # this batch may be read again, until it is committed

@@ -1,6 +1,6 @@
 """Which topics are wanted: by pattern, as in a subscription, and by the filters that Spark pushes down.
 
-Wildcards do not match a first word that starts with `$`: those topics are the hub's own, and are asked for by name.
+Wildcards do not match a first word that starts with `$`: such topics belong to the hub, and are named in full.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ class Wanted(NamedTuple):
         return not self.patterns or any(matches(pattern, topic) for pattern in self.patterns)
 
     def any_of(self, topics: Iterable[str] | None) -> bool:
-        """Whether one of the topics is wanted; None stands for topics that are not known."""
+        """Whether any of the topics is wanted; None stands for unknown topics."""
         return topics is None or self.is_everything or any(self(topic) for topic in topics)
 
     def named(self, names: Iterable[str]) -> "Wanted":
@@ -60,7 +60,7 @@ def matches(pattern: str, topic: str) -> bool:
 
 
 def _match(pattern: Sequence[str], words: Sequence[str]) -> bool:
-    """The usual walk of a wildcard: remember the last `#` and let it take one word more whenever the rest fails."""
+    """Match a pattern: the last `#` takes one word more whenever the rest does not match."""
     at = place = 0
     mark, marked = -1, 0
     while at < len(words):

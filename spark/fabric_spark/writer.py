@@ -1,7 +1,7 @@
 """`df.write.format("fabric")`: publishes the rows of a DataFrame to a hub.
 
-Spark runs a task again when it failed, and may run one twice at the same time. So that nothing is there twice, every
-row without an id of its own gets one from what stays the same: the write, the partition and the row's number in it.
+Spark runs a failed task again, and may run a task twice at the same time. So that no message is stored twice, every row
+without an id gets an id from the write, the partition and the row's number in it, which do not change.
 The hub stores one message of a topic with that id, for ten minutes or for as long as the topic says.
 """
 
@@ -81,7 +81,7 @@ def target_of(options: Mapping[str, str]) -> Target:
             raise SourceError(f"unknown option {name!r} of a write", f"the options are {', '.join(WRITING[:6])}")
     prefix = given.get("idprefix") or uuid.uuid4().hex
     if len(prefix.encode()) > ID_BYTES_MAX - 64:
-        raise SourceError(f"option idPrefix has more than {ID_BYTES_MAX - 64} bytes", "choose a shorter one")
+        raise SourceError(f"option idPrefix has more than {ID_BYTES_MAX - 64} bytes", "choose a shorter prefix")
     try:
         timeout = float(given.get("timeout", TIMEOUT_S))
     except ValueError:
@@ -117,7 +117,7 @@ def layout_of(schema: StructType, target: Target) -> Layout:
     if payload not in fields:
         raise SourceError("there is no column payload", "name the column that has the message's bytes payload or value")
     if "payload" in fields and "value" in fields:
-        raise SourceError("there are columns payload and value", "they mean the same: drop one")
+        raise SourceError("there are columns payload and value", "they mean the same: drop one of the two")
     for name in (payload, "topic", "key", "id"):
         if name in fields and not isinstance(fields[name], _TEXTS):
             raise SourceError(
@@ -267,7 +267,7 @@ def _about(partition: int, number: int) -> Iterator[None]:
 
 
 def _tell(target: Target, messages: Sequence[WriterCommitMessage | None], **more: object) -> None:
-    """Write down what was done, for whoever asked for a report."""
+    """Write the report about the rows that were published, if one is wanted."""
     done = [message for message in messages if isinstance(message, Written)]
     rows, duplicates = sum(m.rows for m in done), sum(m.duplicates for m in done)
     if target.report:

@@ -70,7 +70,7 @@ def parameters_of(job: Job, given: dict[str, Any]) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fabric_spark.jobs", description="Jobs on journals, by Spark.")
-    parser.add_argument("job", nargs="?", choices=list(MODULES), help="without one: the list of jobs")
+    parser.add_argument("job", nargs="?", choices=list(MODULES), help="without a job: the list of jobs")
     parser.add_argument("--snapshot", help="a snapshot or a journal directory; several separated by commas")
     parser.add_argument("--out", help="write the tables into this folder; for lake, the lake")
     parser.add_argument("--format", choices=("parquet", "json", "csv"), help="of --out; parquet unless told")

@@ -65,7 +65,7 @@ def _table(name: str, frame: DataFrame, rows: int) -> Table:
 
 
 def _utc(value: Any) -> Any:
-    """Times as Spark gives them to Python are those of this machine's zone, and do not say so."""
+    """Spark gives Python times in the zone of this machine, without the zone."""
     return value.astimezone(UTC).replace(tzinfo=None) if isinstance(value, datetime) else value
 
 

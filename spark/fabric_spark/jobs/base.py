@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from fabric.snapshot import snapshots
 from fabric_spark import options as source
@@ -153,7 +153,7 @@ def span_seconds(name: str, text: str) -> int:
 
 
 def read(spark: SparkSession, settings: Settings, stream: str, columns: str, **more: object) -> DataFrame:
-    """A stream with only the columns that the job needs: the others are not even decoded."""
+    """A stream with only the columns that the job needs: other columns are not decoded."""
     reader = spark.read.format("fabric").option("stream", stream).option("columns", columns)
     for name, option in _OPTIONS.items():
         value = settings.get(name)
@@ -197,7 +197,7 @@ def bucket_of(ts: Column, seconds: int) -> Column:
 
 
 def millis(start: Column, end: Column) -> Column:
-    """From one time to another, in milliseconds, never less than nothing; null when one of them is not known."""
+    """Milliseconds between two times, at least 0; null if a time is unknown."""
     passed = F.greatest(F.lit(0.0), (F.unix_micros(end) - F.unix_micros(start)) / F.lit(1000.0))
     return F.when(start.isNotNull() & end.isNotNull(), passed)
 

@@ -152,7 +152,7 @@ def _lines(chart: Chart, table: Table) -> str:
 
 
 def _thinned(points: list[tuple[Any, float]]) -> list[tuple[Any, float]]:
-    """Few enough points: of neighbours the highest stays, since peaks are what one looks for."""
+    """Fewer points: of neighbours the highest stays, because peaks matter most."""
     size = -(-len(points) // POINTS_MAX)
     if size <= 1:
         return points

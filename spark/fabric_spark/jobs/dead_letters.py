@@ -1,4 +1,4 @@
-"""Dead letters by cause, and the newest ones. All is in the letters' own headers, so events are not needed."""
+"""Dead letters by cause, and the newest dead letters. Their headers have all fields, so events are not needed."""
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812

@@ -150,7 +150,7 @@ def run(spark: SparkSession, settings: Settings) -> Tables:
     if not found:
         raise SourceError(
             f"there is no group {', '.join(chosen)}" if chosen else "there are no groups in the snapshot",
-            f"it has {', '.join(sorted(names))}" if names else "lag is that of groups: subscribe with one first",
+            f"it has {', '.join(sorted(names))}" if names else "only groups have a lag: subscribe with a group first",
         )
     history = reduce(DataFrame.unionByName, found)
     history = (history if hub else history.drop("hub")).orderBy("time", *hub, "group").cache()

@@ -1,6 +1,6 @@
-"""The journal as Parquet by date and topic, for all who ask the same data again and again.
+"""The journal as Parquet files by date and topic, for repeated queries.
 
-Every run takes what has come since the last one, and is there as a whole or not at all:
+Every run adds the messages since the last run, all of them or none:
 
     <out>/_staging/<run>/…                                 while Spark writes
     <out>/date=2026-11-16/topic=orders/<run>-00001.parquet    moved there when it is written

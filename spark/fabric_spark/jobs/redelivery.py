@@ -1,4 +1,4 @@
-"""What had to be delivered again, why, to whom, and which messages are the worst. Needs delivery events."""
+"""Redeliveries by cause, by group and consumer, and the messages with most of them. Needs delivery events."""
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812

@@ -23,7 +23,7 @@ def selection(spark: SparkSession, settings: Settings) -> DataFrame:
     """What would be published: topic, key, headers, payload and id."""
     found = places_of(settings)
     if len(found) > 1:
-        raise SourceError("a replay is of one journal", "run it once for each")
+        raise SourceError("a replay reads one journal", "run it once for each journal")
     rows = read(spark, settings, "journal", "seq,topic,ts,key,headers,payload", headers="raw")
     if settings["where"]:
         try:
@@ -48,7 +48,7 @@ def selection(spark: SparkSession, settings: Settings) -> DataFrame:
 
 
 def _target(settings: Settings) -> Column:
-    """The topic to publish on: the one that was told, or the message's own, of a dead letter the one that it had."""
+    """The topic to publish on: the given topic, or the topic of the message; of a dead letter, its first topic."""
     if settings["to"]:
         return F.lit(settings["to"])
     origin = F.filter("headers", lambda pair: pair["name"] == "fabric-topic")[0]["value"].cast("string")
@@ -83,8 +83,8 @@ JOB = Job(
         *COMMON,
         TOPICS,
         Parameter("where", "A condition in SQL, as \"key = 'a' and seq > 100\"."),
-        Parameter("limit", "So many messages at most, the first ones.", "number", 0),
-        Parameter("url", "The hub to publish to; FABRIC_URL, or the one on this machine."),
+        Parameter("limit", "Most messages to publish, the first first.", "number", 0),
+        Parameter("url", "The hub to publish to.  Default: FABRIC_URL, or the hub on this machine."),
         Parameter("to", "Publish on this topic instead of the messages' own."),
         Parameter("prefix", "Put this before the messages' own topics, as 'again.'."),
         Parameter("name", "Of this replay: another name publishes the same messages once more.", default="replay"),

@@ -99,7 +99,7 @@ def _palette() -> str:
 
 
 def _figures(answer: Answer) -> str:
-    """The sums of the first table: what one wants to know first."""
+    """The sums of the first table."""
     table = next(iter(answer.tables.values()), None)
     if table is None or not table.rows:
         return ""
@@ -119,7 +119,7 @@ def _figures(answer: Answer) -> str:
 
 
 def _digest(column: str, numbers: list[Any], unit: str) -> tuple[Any, str]:
-    """One figure for a column: the sum of what can be added up, else the greatest."""
+    """The figure of a column: the sum if its values can be added, else the greatest value."""
     name = column.replace("_", " ")
     if len(numbers) == 1:
         return numbers[0], name

@@ -1,6 +1,6 @@
 """A folder of files, on this machine or on whatever file system Spark knows: hdfs, s3a and so on.
 
-Spark's own way to local files starts a process for each file that it lists, so local ones are handled here.
+Spark starts a process for each local file that it lists, so local files are handled here.
 """
 
 import json
