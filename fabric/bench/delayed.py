@@ -13,9 +13,10 @@ import zmq
 
 import fabric_client
 from fabric.bench.crew import Line, Task, run
-from fabric.bench.figures import JOURNALED, Figure, median_figure, percentile
+from fabric.bench.figures import JOURNALED, MIB, Figure, median_figure, percentile
 from fabric.bench.parts import Bench
 from fabric.bench.singles import POLL_MS, WINDOW, connect
+from fabric.bench.workers import STUCK_S
 from fabric_protocol import messages as m
 from fabric_protocol import wire
 from fabric_protocol.block import encode
@@ -27,8 +28,6 @@ SPEAKERS: Final = 4  # connections that publish the waiting messages
 LEAD_S: Final = 1.0  # from the last publish to the first due time
 PUBLISH_RATE: Final = 4_000  # publishes per second that every machine reaches
 STAMP: Final = struct.Struct("<q")  # the first bytes of a body: the due time in microseconds since 1970
-STUCK_S: Final = 120.0
-MIB: Final = 1 << 20
 
 
 def part_delayed(bench: Bench) -> Iterator[Figure]:

@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 JOURNALED: Final = "journaled: every publish confirmed after its fsync"
 RECEIVED: Final = "received: confirmed on receipt, before the fsync (unsafe)"
+MIB: Final = 1 << 20
 NO_JOURNAL: Final = "no journal"
 NO_HUB: Final = "LMDB alone, every commit synced"
 

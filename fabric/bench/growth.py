@@ -11,14 +11,13 @@ from typing import Final
 import fabric_client
 from fabric.bench import workers
 from fabric.bench.crew import Run, Task, run
-from fabric.bench.figures import JOURNALED, Figure, median_figure
+from fabric.bench.figures import JOURNALED, MIB, Figure, median_figure
 from fabric.bench.parts import Bench, end_to_end, worst
 from fabric.bench.singles import GroupMaker
 
 TOPICS: Final = 10_000
 GROUPS: Final = 1_000
 GROUPS_PER_SESSION: Final = 100
-MIB: Final = 1 << 20
 
 
 def part_topics(bench: Bench) -> Iterator[Figure]:

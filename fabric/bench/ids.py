@@ -12,7 +12,7 @@ import zmq
 
 import fabric_client
 from fabric.bench.crew import Line, Run, Task, run
-from fabric.bench.figures import JOURNALED, Figure, median_figure
+from fabric.bench.figures import JOURNALED, MIB, Figure, median_figure
 from fabric.bench.growth import cpu_each, restart_s
 from fabric.bench.parts import Bench, consuming, end_to_end, worst
 from fabric.bench.singles import POLL_MS, connect
@@ -22,7 +22,6 @@ from fabric_protocol import wire
 from fabric_protocol.block import encode
 from fabric_protocol.errors import FabricError
 
-MIB: Final = 1 << 20
 BATCH: Final = 1000
 AHEAD: Final = 32  # unconfirmed blocks of known ids
 

@@ -30,6 +30,7 @@ from fabric.journal.rows import (
 
 MAP_BYTES: Final = 1 << 40  # address space is free, and the disk fills before the map does
 READERS_MAX: Final = 1024  # slots in lock.mdb: two for the hub, the others for backups, snapshots and commands
+STEP_BYTES: Final = 16 << 20  # copied or verified within one read transaction
 RESTORE_HINT: Final = "restore a backup with 'fabric journal restore'"
 _SPARE_READERS: Final = 4  # read transactions kept for reuse: to begin one then costs a microsecond
 

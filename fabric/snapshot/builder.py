@@ -18,10 +18,11 @@ from typing import Final, NamedTuple, TypeVar
 from fabric import __version__
 from fabric.errors import SnapshotError
 from fabric.journal.directory import FILE_MODE
+from fabric.journal.environment import STEP_BYTES
 from fabric.journal.limits import DISK_FLOOR_BYTES, DISK_FLOOR_SHARE
 from fabric.journal.tables.holes import last_seq_of
 from fabric.snapshot.folder import Snapshot
-from fabric.snapshot.journal_view import STEP_BYTES, Moment, Overtaken, Rows, Source
+from fabric.snapshot.journal_view import Moment, Overtaken, Rows, Source
 from fabric.snapshot.manifest import FORMAT, SHARDS_DIR, EventShard, Manifest, Shard, problem_with
 from fabric.snapshot.shard_summary import BlockSummary, EventSummary, Summary, event_end
 from fabric.snapshot.shards import SHARD_BYTES, ShardWriter, end_heads, open_shard

@@ -17,7 +17,16 @@ import lmdb
 from fabric.errors import JournalError
 from fabric.event_block import EVENTS_MAX, extent_of
 from fabric.journal.directory import has_data
-from fabric.journal.environment import Reading, existing, lmdb_errors, open_environment, open_tables, read_meta, seek
+from fabric.journal.environment import (
+    STEP_BYTES,
+    Reading,
+    existing,
+    lmdb_errors,
+    open_environment,
+    open_tables,
+    read_meta,
+    seek,
+)
 from fabric.journal.rows import Meta, decode_group, key_seq, seq_key
 from fabric.journal.tables import state
 from fabric.journal.tables.holes import Hole, hole_of, last_seq_of
@@ -26,7 +35,6 @@ from fabric.snapshot.manifest import Failure, GroupState, Span, TopicState
 from fabric_protocol.block import HEAD_BYTES
 from fabric_protocol.errors import BlockError
 
-STEP_BYTES: Final = 16 << 20  # copied within one read transaction
 STEP_ROWS: Final = 20_000  # read within one read transaction
 
 Rows = list[tuple[int, bytes]]

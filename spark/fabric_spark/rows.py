@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import lmdb
 
 from fabric.errors import JournalDamaged
-from fabric.journal.environment import Cursor, lmdb_errors, open_environment, open_tables, seek
+from fabric.journal.environment import STEP_BYTES, Cursor, lmdb_errors, open_environment, open_tables, seek
 from fabric.journal.rows import META_KEY, decode_meta, key_seq, unseal
 from fabric.journal.tables.holes import span_of
 from fabric.snapshot.shards import BLOCKS, EVENTS, open_shard
@@ -23,7 +23,6 @@ from fabric_protocol.errors import BlockError
 from fabric_spark import remote
 from fabric_spark.errors import SourceError
 
-STEP_BYTES: Final = 16 << 20  # copied within one read transaction
 STEP_ROWS: Final = 20_000  # looked at within one read transaction
 _DAMAGED: Final = "read another snapshot, or set failOnDataLoss=false to leave them out"
 _TRIMMED: Final = "start later, set the option pin, or set failOnDataLoss=false to read what is left"

@@ -16,12 +16,12 @@ from fabric.cli.support.progress import RateLine
 from fabric.cli.support.settings_options import F, Option, gathered
 from fabric.cli.support.tables import Failed, usage
 from fabric.cli.support.values import Duration, Header, Moment, shown_ago, shown_bytes, shown_seconds, shown_time
+from fabric_protocol.bounds import EVERY_MS
 
 if TYPE_CHECKING:
     from fabric_client import Client, Receipt
 
 JSON_TYPE: Final = "application/json"
-EVERY_S_MIN: Final = 0.1  # as in the hub
 CONFIRMS_S: Final = 2.0  # how long an interrupted command waits for confirms
 UNCONFIRMED_MAX: Final = 200_000  # messages of a stream; fewer than the client's buffer holds
 UNCONFIRMED_BYTES_MAX: Final = 32 << 20
@@ -151,8 +151,8 @@ def _check_schedule(options: Mapping[str, Any], *, alone: bool, output: str | No
         usage("--every, --cron and --name are for a single message")
     if later and output == "seq":
         usage("a message for later has no seq yet; '-o json' shows the id of its schedule")
-    if later.get("every", 1) < EVERY_S_MIN:
-        usage("--every is 100ms or more")
+    if later.get("every", 1) * 1000 < EVERY_MS[0]:
+        usage(f"--every is {EVERY_MS[0]}ms or more")
 
 
 def _told(style: str, topic: str, size: int, level: str, receipt: "Receipt", took_s: float) -> str:

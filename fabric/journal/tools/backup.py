@@ -21,6 +21,7 @@ import lmdb.verify
 from fabric.errors import JournalDamaged, JournalError
 from fabric.journal.directory import DATA_FILE, LockFile, has_data, make_directory, require_local, scratch, swap
 from fabric.journal.environment import (
+    STEP_BYTES,
     Cursor,
     Reading,
     Tables,
@@ -39,7 +40,6 @@ from fabric.journal.tables.holes import Hole, count_removed, hole_of, last_seq_o
 from fabric.journal.tools.stats import collect
 from fabric.journal.tools.verify import Finding, Progress, Report, verify_in_child
 
-STEP_BYTES: Final = 16 << 20  # copied within one read transaction
 RESTARTS_MAX: Final = 10  # times that retention may overtake a backup
 REPLACED_FILE: Final = "data.mdb.replaced"
 

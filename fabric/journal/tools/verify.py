@@ -18,6 +18,7 @@ from fabric.errors import JournalDamaged, JournalError
 from fabric.journal import rows as records
 from fabric.journal.blocks import Found, check_block
 from fabric.journal.environment import (
+    STEP_BYTES,
     Reading,
     Tables,
     existing,
@@ -37,8 +38,7 @@ from fabric_protocol.errors import BlockError
 Progress = Callable[[int, int], None]  # (verified seqs, all seqs)
 
 TAIL_BLOCKS: Final = 256  # more than the blocks that a crash can damage
-STEP_BLOCKS: Final = 64  # blocks for each read transaction,
-STEP_BYTES: Final = 16 << 20  # or bytes
+STEP_BLOCKS: Final = 64  # blocks for each read transaction, or STEP_BYTES
 STEP_EVENTS: Final = 1_000  # blocks of events for each read transaction
 # Tables with checks of their own; of the other tables only the checksums are verified.
 _WALKED: Final = ("meta", "blocks", "chunks", "groups", "producers", "events")
