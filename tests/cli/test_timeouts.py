@@ -153,4 +153,4 @@ def test_a_hub_that_is_gone_is_not_the_same_as_nothing_that_came(talk: Fabric, m
     monkeypatch.setattr(fabric_client.Client, "connected", False)
     result = talk("sub", "a", "--timeout", "10ms")
     assert result.exit_code == 3
-    assert "nothing came, and the hub at tcp://" in result.stderr
+    assert "no message came, and the hub at tcp://" in result.stderr

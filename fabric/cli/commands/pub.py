@@ -115,8 +115,7 @@ def pub(
       fabric pub reports.daily '{}' --cron '0 6 * * *' --name daily-report
 
     The command ends when all messages are on disk. A message for later has no seq yet, but the id of a schedule: see
-    'fabric schedule'. Ctrl-C and SIGTERM end --lines and --count with exit code 130, and with the number of stored
-    messages.
+    'fabric schedule'. Ctrl-C and SIGTERM end --lines and --count with a summary and exit code 130.
     """
     if lines and (data not in (None, "-") or count != 1 or output == "seq" or "id" in options):
         usage("--lines reads the messages from standard input; DATA, --count, --id and -o seq cannot be used with it")

@@ -124,7 +124,7 @@ def sub(
         except HubError as error:
             if patterns or error.code != Code.BAD_OPTION:
                 raise
-            raise Failed(f"{error}", f"give PATTERNS for the new group {group}", EXIT_USAGE) from error
+            raise Failed(str(error), f"give PATTERNS for the new group {group}", EXIT_USAGE) from error
         except KeyboardInterrupt:
             _settle(fab, tally)
             return 0
@@ -132,9 +132,13 @@ def sub(
             _close_output()
             return 0
         if not (tally.count or fab.connected):
-            raise Failed(f"no message came, and the hub at {url} is lost", "start the hub, then run the command again", EXIT_NO_HUB)
+            raise Failed(f"no message came, and the hub at {url} is lost", "start the hub, then try again", EXIT_NO_HUB)
     if timeout is not None and not tally.count and shape.for_people:
         click.echo(f"no message came in {shown_seconds(timeout)}", err=True)
+    return _exit_code(tally, count, timeout)
+
+
+def _exit_code(tally: "_Tally", count: int | None, timeout: float | None) -> int:
     if timeout is not None and not tally.count:
         return EXIT_NOTHING
     return EXIT_PARTLY if tally.failed or (count is not None and tally.count < count) else 0
