@@ -10,7 +10,9 @@ import pytest
 
 from fabric.bench.crew import Line, Task, run
 from fabric.bench.figures import JOURNALED, Figure, median_figure, percentile
+from fabric.bench.floods import FLOODS
 from fabric.bench.report import line
+from fabric.bench.shares import FLOODING
 from fabric.cli.commands.bench import GROWTH, PARTS, SHORT, chosen
 from fabric_protocol.errors import FabricError
 from tests.cli.conftest import Fabric
@@ -63,7 +65,8 @@ def test_the_part_about_start_runs(fabric: Fabric, tmp_path: Path) -> None:
 
 def test_the_part_about_shares_runs(fabric: Fabric, tmp_path: Path) -> None:
     figures = measured(fabric, tmp_path, "shares", "--seconds", "300ms")
-    assert [figure["unit"] for figure in figures] == ["ms", "ms", *["ms", "ms", "x"] * 2]
+    beside = [*["ms"] * 3, "x"] * (len(FLOODING) + len(FLOODS))
+    assert [figure["unit"] for figure in figures] == [*["ms"] * 3, *beside]
     assert all(figure["value"] > 0 for figure in figures)
 
 
