@@ -158,9 +158,9 @@ class Keys:
             kept = [held for held in lock.parked if not seqs.holds(held.seq)]
             if len(kept) == len(lock.parked):
                 continue
-            if lock.suspected and seqs.holds(lock.parked[0].seq):
-                del self._suspected[lock.parked[0].seq]
-                lock.suspected = False
+            for held in lock.parked:  # a message that was parked later may stand before the suspect
+                if seqs.holds(held.seq) and self._suspected.pop(held.seq, None) is not None:
+                    lock.suspected = False
             if any(held.failures for held in lock.parked) and not any(held.failures for held in kept):
                 lock.troubled = False
             self.parked -= len(lock.parked) - len(kept)
