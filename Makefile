@@ -68,9 +68,10 @@ bench: $(STAMP)  ## how fast it is on this machine
 	@$(COMPILE)
 	$(BIN)/fabric bench
 
-generated: $(STAMP)  ## write anew what is made from the code: golden vectors, dumps in PROTOCOL.md, docs/cli.md
+generated: $(STAMP)  ## write anew what is made from the code: golden vectors, dumps and lifecycle in PROTOCOL.md, docs/cli.md
 	$(BIN)/python clients/vectors/make.py
 	$(BIN)/python clients/dumps.py
+	$(BIN)/python docs/lifecycle.py
 	$(BIN)/python docs/reference.py
 
 clean:  ## remove the environment and all caches

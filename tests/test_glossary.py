@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from fabric.router.groups.lifecycle import State
 from tests.test_house import DOCUMENTS, LINK, ROOT
 
 PAGE: Final = ROOT / "docs/glossary.md"
@@ -14,7 +15,6 @@ PARTS: Final = dict(
 )
 OURS: Final = "The words of Fabric"
 FIELD: Final = "The words of the field"
-LIFECYCLE: Final = {"ready", "leased", "retrying", "suspect", "settled", "dead"}
 SENTENCE_END: Final = re.compile(r"[.!?](?=\s|$)")
 GENERATED: Final = ROOT / "docs/cli.md"  # its words are those of the commands
 WRITTEN: Final = [
@@ -54,7 +54,7 @@ def test_a_word_has_one_sentence(part: str) -> None:
 
 
 def test_the_words_of_the_lifecycle_are_there() -> None:
-    assert set(entries(OURS)) >= LIFECYCLE
+    assert set(entries(OURS)) >= set(State)
 
 
 def test_a_word_of_the_field_leads_to_one_of_ours() -> None:

@@ -1,17 +1,7 @@
 """One DELIVER on its way: which ordinals it gave out, which seqs are behind them, which are still unsettled.
 
-The life of a message in a group, drawn once in clients/PROTOCOL.md:
-
-      publish         deliver            ack
-     --------> READY --------> LEASED ---------> DONE
-                 ^               | |
-                 '---------------' '-----------> DEAD
-      retry, release, lapse,         reject, or attempts spent
-      consumer gone
-
-READY is a place above a lane's cursor, in `Group.pending` or behind its key's lock; LEASED is an open ordinal of a
-lease; DONE and DEAD are absence from `Group.open`. A verdict on an ordinal that is no longer open is stale and changes
-nothing.
+A message is leased while its ordinal is open; `lifecycle` has all states of a message. A verdict on an ordinal that is
+no longer open is stale and changes nothing.
 """
 
 from collections.abc import Iterator, Sequence
