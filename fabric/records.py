@@ -169,6 +169,21 @@ class SaveProducer(NamedTuple):
     blocks: bytes = b""  # flat (count, CRC of the body), u32 each, of the latest blocks; the last ends with last_pseq
 
 
+class Restored(NamedTuple):
+    """What a restart begins with: all that the journal knows. The defaults are those of a new journal."""
+
+    first_seq: int = 1
+    last_seq: int = 0
+    last_ts_us: int = 0
+    groups: tuple[SaveGroup, ...] = ()
+    producers: tuple[SaveProducer, ...] = ()
+    failures: tuple[SaveFailure, ...] = ()
+    topics: tuple[SaveTopic, ...] = ()
+    settings: tuple[SaveSetting, ...] = ()
+    was_clean: bool = True  # the hub before this one was stopped in good order
+    findings: tuple[Any, ...] = ()  # damage in the tail; worth a line in the log
+
+
 _Groups = SaveGroup | DropGroup | SaveFailure | DropFailure
 _Topics = SaveTopic | DropTopic | Discard
 _Later = SaveSchedule | DropSchedule | CountSchedules

@@ -87,7 +87,7 @@ SAMPLES: Final = tuple(samples())
 def handlers() -> set[str]:
     """What there is: each verb, and each operation of ADMIN."""
     verbs = {kind.__name__ for kind in m.ToHub.__args__} - {"Admin"}
-    return verbs | {f"Admin {op}" for op in (*admin.OPERATIONS, *admin._OF_TOPICS)}
+    return verbs | {f"Admin {op}" for op in admin.OPERATIONS}
 
 
 def handler_of(sample: Sample) -> str:

@@ -68,8 +68,8 @@ ORDERS: Final = {
         "directory rows environment limits page_release pins tables blocks reader end retention writer tools journal"
     ),
     "fabric.router": (
-        "change clock timers ranges turn fields paging patterns schedules.due_queue block_store rounds shared "
-        "searches sessions.session publish dead_letters groups advisories event_recorder schedules topics sessions "
+        "change clock timers ranges part event_recorder patterns turn fields paging schedules.due_queue block_store "
+        "rounds shared searches sessions.session dead_letters publish groups advisories schedules topics sessions "
         "requests transactions admin read commands router"
     ),
 }

@@ -83,10 +83,8 @@ class Guard:
             budget=self._memory_bytes,
             connections=connections.kept,
             silent_closed=silent,
-            sessions=len(router.session_table.sessions),
-            pending_bytes=router.publishing.pending_bytes,
             arrived_bytes=arrivals.bytes,
-            ids=router.ids.count,
+            **router.gauges(),
         )
         if quiet:
             self._say(now, "quiet connections closed", closed=quiet, memory=memory, open=connections.kept)
@@ -99,11 +97,10 @@ class Guard:
         if now - since < QUIET_S or memory <= self._cut_above:
             return 0
         self._over_at, self._cut_above = now, int(memory * GROWTH)
-        sessions = router.session_table
         quiet = self._connections.cut(
             descriptor
             for descriptor, peer in self._connections.speakers()
-            if (session := sessions.find(peer)) is None or session.last_seen < since
+            if (heard := router.last_heard(peer)) is None or heard < since
         )
         self._counters["connections_quiet"] += quiet
         return quiet

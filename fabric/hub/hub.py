@@ -12,6 +12,7 @@ import math
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -40,8 +41,8 @@ from fabric.hub.restore import finish, restored_router
 from fabric.hub.router_socket import RouterSocket, check_address
 from fabric.journal.journal import Journal
 from fabric.router.publish.publishing import RETRY_MS, Refusal
-from fabric.router.router import Turn
-from fabric.router.turn import Out
+from fabric.router.router import Transaction
+from fabric.router.turn import Frames
 from fabric_protocol import messages as m
 from fabric_protocol import wire
 from fabric_protocol.errors import Code, FabricError, ProtocolError
@@ -80,10 +81,9 @@ class Hub:
                 undo.callback(self.context.term)
             self.journal = Journal.open(path, options.limits, allow_network_fs=options.allow_network_fs)
             undo.callback(self.journal.close)
-            self._router = restored_router(self.journal, self.journal.load())
-            self.counters = self._router.counters
             self._log = AdvisoryLog()
-            self._router.advisories.hear = self._log.hear
+            self.counters = Counter[str]()
+            self._router = restored_router(self.journal, self.journal.load(), self.counters, self._log.hear)
             self._faults = Faults(self._log)
             self._opened = 0  # sessions, when the router was restored last
             self._socket = RouterSocket(self.context, self.counters, self._faults.of_answer)
@@ -101,8 +101,8 @@ class Hub:
         self._arrivals = Arrivals()
         self._share = CommitShare()
         self._gone: list[PeerId] = []  # peers without a connection, which may have frames among the arrivals
-        self._turns: list[Turn] = []  # sealed, not handed over yet
-        self._committing: list[Turn] = []  # handed over, not on disk yet
+        self._turns: list[Transaction] = []  # sealed, not handed over yet
+        self._committing: list[Transaction] = []  # handed over, not on disk yet
         self._space_at = 0.0
         self._draining_until = 0.0
         self._stop_requests = 0
@@ -177,22 +177,21 @@ class Hub:
     def turn(self) -> None:
         """One round: what arrived, what time brought, what the disk finished."""
         ready = self._wait()
-        out: Out = []
         received = self._socket.receive(*self._arrivals.room)
         now = time.monotonic()
-        self._router.clock.set(time.time_ns() // 1000, now)
+        self._router.begin(time.time_ns() // 1000, now)
         self.counters["turns"] += 1
         has_news = self._journal_thread.wake_fd in ready
         if has_news and self._arrivals.count:  # confirmations leave before the commands that wait are processed
-            self._journal_news(now, out)
-            self._send(out)
-            out, has_news = [], False
+            self._journal_news(now)
+            self._send()
+            has_news = False
         if not self._arrivals.count:
-            received = self._take_at_once(received, now, out)
+            received = self._take_at_once(received, now)
         if received:
-            self._keep(received, out)
+            self._keep(received)
         if self._arrivals.is_ready:
-            self._take_arrivals(now, out)
+            self._take_arrivals(now)
         if self._socket.connections.fd in ready:
             self._socket.connections.read()
         if self._guard.is_crowded:
@@ -201,11 +200,11 @@ class Hub:
         if self._gone:
             self._say_gone()
         if has_news:
-            self._journal_news(now, out)
-        self._hand_over(now, out)  # the disk works while time passes and deliveries are made
-        self._router.tick(now, out)
-        self._hand_over(now, out)
-        self._send(out)
+            self._journal_news(now)
+        self._hand_over(now)  # the disk works while time passes and deliveries are made
+        self._router.tick(now)
+        self._hand_over(now)
+        self._send()
         self._housekeeping(now)
 
     def _wait(self) -> list[object]:
@@ -221,27 +220,27 @@ class Hub:
             timeout_s, poller = min(timeout_s, CROWDED_S), self._inner_poller
         return [source for source, _ in poller.poll(max(math.ceil(timeout_s * 1000), 0))]
 
-    def _take_at_once(self, received: list[Arrival], now: float, out: Out) -> list[Arrival]:
+    def _take_at_once(self, received: list[Arrival], now: float) -> list[Arrival]:
         """Process what was received, in the order of ZeroMQ: a frame of each peer in turn. Returns what has to wait,
         because the frames before it have cost enough, or because it is for a later commit."""
         for i, (peer, frames) in enumerate(received):
-            if not self._take_share(peer, frames, now, out):
+            if not self._take_share(peer, frames, now):
                 return received[i:]
             if time.monotonic() - now >= AT_ONCE_S:
                 return received[i + 1 :]
         return []
 
-    def _keep(self, received: list[Arrival], out: Out) -> None:
+    def _keep(self, received: list[Arrival]) -> None:
         """Let frames wait for their share. A publish for which there is no room is refused: the client resends it."""
-        arrivals, window_bytes = self._arrivals, self._router.session_table.window[1]
+        arrivals, window_bytes = self._arrivals, self._router.window[1]
         for peer, frames in received:
             if arrivals.has_room(peer, window_bytes) or not is_publish(frames):
                 arrivals.put(peer, frames)
             else:
                 busy = ProtocolError(Code.BUSY, "more publishes wait than the window allows", retry_ms=RETRY_MS)
-                self._router.refuse(busy, peer, *wire.request_id(frames), out)
+                self._router.refuse(busy, peer, *wire.request_id(frames))
 
-    def _take_arrivals(self, now: float, out: Out) -> None:
+    def _take_arrivals(self, now: float) -> None:
         """Process what waits, a share of each peer in turn, until this has cost enough or a commit is done."""
         arrivals, begun = self._arrivals, time.monotonic()
         arrivals.begin_turn()
@@ -249,24 +248,24 @@ class Hub:
             peer, frames = arrivals.next()
             if arrivals.is_deferred(peer) or (self._journal_thread.has_reports and begun > now + SHARE_S):
                 break
-            if self._take_share(peer, frames, now, out):
+            if self._take_share(peer, frames, now):
                 ended = time.monotonic()
                 arrivals.take(peer, ended - begun)
                 begun = ended
             else:
                 arrivals.hold(peer)
 
-    def _take_share(self, peer: PeerId, frames: list[bytes], now: float, out: Out) -> bool:
+    def _take_share(self, peer: PeerId, frames: list[bytes], now: float) -> bool:
         """Process the frames of a command; False: it is a publish that has to wait for another commit."""
         if not is_publish(frames):
-            self._take(peer, frames, now, out)
+            self._take(peer, frames, now)
             return True
         if self._share.is_full(peer) and (self._committing or self._router.wants_commit(now)):
             return False
-        publishing = self._router.publishing  # of a router that may be replaced meanwhile
-        pending_bytes, begun = publishing.pending_bytes, time.monotonic()
-        self._take(peer, frames, now, out)
-        self._share.published(peer, publishing.pending_bytes - pending_bytes, now, time.monotonic() - begun)
+        router = self._router  # it may be replaced meanwhile
+        pending_bytes, begun = router.pending_bytes, time.monotonic()
+        self._take(peer, frames, now)
+        self._share.published(peer, router.pending_bytes - pending_bytes, now, time.monotonic() - begun)
         return True
 
     def _say_gone(self) -> None:
@@ -278,51 +277,48 @@ class Hub:
             else:
                 self._router.peer_gone(peer)
 
-    def _take(self, peer: PeerId, frames: list[bytes], now: float, out: Out) -> None:
+    def _take(self, peer: PeerId, frames: list[bytes], now: float) -> None:
         try:
             message = wire.decode_command(frames)
         except ProtocolError as error:
-            if self._router.session_table.find(peer) is None:
+            if self._router.last_heard(peer) is None:
                 self.counters["dropped_junk"] += 1
                 return
-            self._router.refuse(error, peer, *wire.request_id(frames), out)
+            self._router.refuse(error, peer, *wire.request_id(frames))
             return
         except Exception as error:
-            self._router.change.begun = False
-            self._fault(error, peer, frames, out)
+            self._fault(error, peer, frames, is_decoded=False)
             return
-        said = len(out)
         try:
-            self._router.step(message, peer, now, out)
+            self._router.step(message, peer, now)
         except Exception as error:
-            del out[said:]
-            self._fault(error, peer, frames, out)
+            self._fault(error, peer, frames)
 
-    def _fault(self, error: Exception, peer: PeerId, frames: list[bytes], out: Out) -> None:
+    def _fault(self, error: Exception, peer: PeerId, frames: list[bytes], *, is_decoded: bool = True) -> None:
         """A command has failed by a fault of the hub. Its session hears of it; the others do not, or go on anew."""
         self._faults.of_command(error, frames)
-        if not self._router.fail(peer, *wire.request_id(frames), out):
-            self._restore(out)
+        if not self._router.fail(peer, *wire.request_id(frames), is_decoded=is_decoded):
+            self._restore(self._router.take_frames())
 
-    def _journal_news(self, now: float, out: Out) -> None:
+    def _journal_news(self, now: float) -> None:
         for report in self._journal_thread.reports():
             match report:
                 case Committed(seconds):
-                    self._committed(seconds, now, out)
+                    self._committed(seconds, now)
                 case Trimmed(first_seq):
-                    self._router.trimmed(first_seq, out)
+                    self._router.trimmed(first_seq)
                     self._log.write(JOURNAL_TRIMMED, {"first_seq": first_seq})
                 case Begins(first_seq):
                     self._router.begins_at(first_seq)
                 case TrimWanted(seq):
-                    self._router.topics.request_trim(seq)
+                    self._router.trim_request(seq)
                 case Unwritable(error):
                     self._committing, self._turns = [], []
                     raise error
                 case Failed(error):
                     raise journal_failed(error)
 
-    def _committed(self, seconds: float, now: float, out: Out) -> None:
+    def _committed(self, seconds: float, now: float) -> None:
         """Release what waited for this commit, but first give the disk its next work."""
         done, self._committing = self._committing, []
         self.counters["commits"] += 1
@@ -330,33 +326,32 @@ class Hub:
         self._share.committed(seconds)
         if seconds > SLOW_COMMIT_S:
             self._log.write(SLOW_COMMIT, {"ms": round(seconds * 1000), "turns": len(done)})
-        self._hand_over(now, out)
+        self._hand_over(now)
         self._arrivals.release()
-        for turn in done:
-            out += turn.sends
-        self._send(out)  # confirmations do not wait for deliveries
-        out.clear()
+        for transaction in done:
+            self._router.release(transaction)
+        self._send()  # confirmations do not wait for deliveries
         for _ in done:
-            self._router.committed(now, out)
+            self._router.committed(now)
 
-    def _hand_over(self, now: float, out: Out) -> None:
+    def _hand_over(self, now: float) -> None:
         """Seal the turn and give it to the journal thread, unless that one is still busy."""
         router = self._router
         busy = bool(self._committing)
         if (not busy and router.wants_commit(now)) or router.wants_seal():
-            self._turns.append(router.seal(time.time_ns() // 1000, now, out))
+            self._turns.append(router.seal(time.time_ns() // 1000, now))
         if self._turns and not busy:
             self._committing, self._turns = self._turns, []
             self._journal_thread.submit([record for turn in self._committing for record in turn.records])
             self._share.submitted()
             self._arrivals.release()
 
-    def _send(self, out: Out) -> None:
+    def _send(self) -> None:
         if self._socket.has_outboxes:
             for peer in self._socket.flush():
-                self._router.block_peer(peer, blocked=False)
-        for peer in self._socket.send(out):
-            self._router.block_peer(peer, blocked=True)
+                self._router.peer_blocked(peer, blocked=False)
+        for peer in self._socket.send(self._router.take_frames()):
+            self._router.peer_blocked(peer, blocked=True)
 
     def _housekeeping(self, now: float) -> None:
         self._guard.look(now, self._router, self._arrivals)
@@ -366,33 +361,31 @@ class Hub:
         if self._draining_until:
             return
         self._space_at = now + SPACE_EVERY_S
-        self.journal.hold_seq = self._router.topics.hold
+        self.journal.hold_seq = self._router.trim_limit
         reason = self.journal.pressure()
-        refusing = self._router.publishing.refusal is not None
-        if (reason is not None) != refusing:
+        if (reason is not None) != self._router.is_refusing:
             event(logging.WARNING, "publishes refused" if reason else "publishes taken again", reason=reason or "")
         self._router.refuse_publishes(Refusal(Code.DISK_FULL, reason, 1000) if reason else None)
 
     # After a fault.
 
-    def _restore(self, out: Out) -> None:
+    def _restore(self, frames: Frames) -> None:
         """Go on with a new router and what is in the journal, exactly as after a crash: what is not on disk has not
-        happened, and clients say HELLO again. What was sealed before the fault is written first."""
-        old = self._router
-        self._socket.send(out)
+        happened, and clients say HELLO again. What was sealed before the fault is written first, and `frames` leave."""
+        peers = list(self._router.peers())
+        self._socket.send(frames)
         self._socket.send(finish(self._journal_thread, self._committing, self._turns))
         self._committing, self._turns, self._share = [], [], CommitShare()
         self._arrivals.release()
-        self._router = restored_router(self.journal, self._journal_thread.ask(self.journal.load), self.counters)
-        self._router.advisories.hear = self._log.hear
+        restored = self._journal_thread.ask(self.journal.load)
+        self._router = restored_router(self.journal, restored, self.counters, self._log.hear)
         self.counters["restored"] += 1
         self._opened, self._space_at = self.counters["sessions_opened"], 0.0
         if self._draining_until:
-            self._router.drain(STOPPING, [])
+            self._router.drain(STOPPING)  # it has no sessions yet to tell
         error = m.Err(0, 0, Code.NO_SESSION, "the hub has restored itself from its journal; say HELLO again", {})
-        self._socket.send((session.peer, error) for session in old.session_table.sessions.values())
-        out.clear()
-        event(logging.WARNING, "restored after a fault", sessions=len(old.session_table.sessions))
+        self._socket.send((peer, error) for peer in peers)
+        event(logging.WARNING, "restored after a fault", sessions=len(peers))
 
     # The end.
 
@@ -411,18 +404,16 @@ class Hub:
     def _begin_drain(self, now: float) -> None:
         event(logging.INFO, "draining", outstanding=self._router.outstanding())
         self._draining_until = now + self._options.drain_s
-        out: Out = []
-        self._router.drain(STOPPING, out)
-        self._send(out)
+        self._router.drain(STOPPING)
+        self._send()
 
     def _last_words(self, now: float) -> bool:
         """Write down where every group is; True when that is done."""
-        out: Out = []
-        turn = self._router.seal(time.time_ns() // 1000, now, out)
+        turn = self._router.seal(time.time_ns() // 1000, now)
         if turn.records or turn.sends:
             self._turns.append(turn)
-            self._hand_over(now, out)
-            self._send(out)
+            self._hand_over(now)
+            self._send()
             return False
         return True
 

@@ -9,49 +9,43 @@ from collections.abc import Sequence
 import fabric
 from fabric.hub.journal_thread import Committed, Failed, JournalThread, Unwritable, journal_failed
 from fabric.hub.log import event
-from fabric.journal.journal import Journal, Restored
-from fabric.router.router import Router, Turn
-from fabric.router.turn import Out
+from fabric.journal.journal import Journal
+from fabric.records import Restored
+from fabric.router.router import Router, Transaction
+from fabric.router.turn import Frames, Hear
 
 
-def restored_router(journal: Journal, state: Restored, counters: "Counter[str] | None" = None) -> Router:
+def restored_router(journal: Journal, restored: Restored, counters: Counter[str], hear: Hear) -> Router:
     about = {"hub": fabric.__version__, "journal": journal.uuid, "epoch": journal.epoch}
     router = Router(
+        restored,
         journal.reader(),
         lambda: secrets.token_bytes(16),
-        first_seq=state.first_seq,
-        last_seq=state.last_seq,
-        last_ts_us=state.last_ts_us,
-        groups=state.groups,
-        producers=state.producers,
-        failures=state.failures,
-        topics=state.topics,
-        settings=state.settings,
-        about=about,
+        about,
+        place={**about, "journal": journal.uuid.hex(), "path": str(journal.path.resolve())},
         counters=counters,
-        clean=state.was_clean,
+        hear=hear,
         wall_us=time.time_ns() // 1000,
         now=time.monotonic(),
     )
     event(
         logging.INFO,
         "journal opened",
-        first_seq=state.first_seq,
-        last_seq=state.last_seq,
-        groups=len(state.groups),
-        clean=state.was_clean,
+        first_seq=restored.first_seq,
+        last_seq=restored.last_seq,
+        groups=len(restored.groups),
+        clean=restored.was_clean,
     )
-    journal.hold_seq = router.topics.hold
-    router.place = {**about, "journal": journal.uuid.hex(), "path": str(journal.path.resolve())}
-    for finding in state.findings:
+    journal.hold_seq = router.trim_limit
+    for finding in restored.findings:
         event(logging.ERROR, "journal damaged", finding=str(finding))
     return router
 
 
-def finish(journal_thread: JournalThread, committing: Sequence[Turn], sealed: Sequence[Turn]) -> Out:
+def finish(journal_thread: JournalThread, committing: Sequence[Transaction], sealed: Sequence[Transaction]) -> Frames:
     """Wait until turns are on disk that were handed to the journal thread, and others that were only sealed. Returns
     what may be said then."""
-    sends: Out = []
+    sends: Frames = []
     for turns, is_submitted in ((committing, True), (sealed, False)):
         if not is_submitted and turns:
             journal_thread.submit([record for turn in turns for record in turn.records])

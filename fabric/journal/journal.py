@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import lmdb
 
@@ -49,12 +49,9 @@ from fabric.records import (
     Discard,
     DropSchedule,
     Record,
-    SaveFailure,
-    SaveGroup,
+    Restored,
     SaveProducer,
     SaveSchedule,
-    SaveSetting,
-    SaveTopic,
 )
 from fabric_protocol.block import glance
 
@@ -63,21 +60,6 @@ __all__ = ["Journal", "Limits", "Restored"]
 # Counted for a row of the two tables that grow at any place: the kernel maps the neighbours of a page with it.
 SCATTERED_BYTES: Final = 32 << 10
 _NO_LIMITS: Final = Limits()
-
-
-class Restored(NamedTuple):
-    """The state in the journal, with which a hub starts."""
-
-    first_seq: int
-    last_seq: int
-    last_ts_us: int
-    groups: tuple[SaveGroup, ...]
-    producers: tuple[SaveProducer, ...]
-    failures: tuple[SaveFailure, ...]
-    topics: tuple[SaveTopic, ...]
-    settings: tuple[SaveSetting, ...]
-    was_clean: bool
-    findings: tuple[Finding, ...]  # damage in the tail, for the log
 
 
 class Journal:

@@ -5,10 +5,13 @@ A live group is served from memory and costs no disk read. The block store is de
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from fabric.router.schedules.due_queue import StoredSchedules
 from fabric_protocol.block import Block
+
+if TYPE_CHECKING:
+    from fabric.router.shared import Shared
 
 # Memory for the latest blocks. Enough for what is in flight to the disk plus consumers a second or so behind.
 SHELF_BYTES_MAX: Final = 24 << 20
@@ -81,25 +84,21 @@ class Found(NamedTuple):
 
 
 class BlockStore:
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
+    def __init__(self, reader: Reader, shared: "Shared") -> None:
+        self._reader = reader
+        self._shared = shared
         self._blocks: list[Block] = []  # contiguous and ascending up to the last appended; those before _start are gone
         self._bases: list[int] = []  # base_seq of each
         self._start = 0
         self._bytes = 0
         self._kept: dict[int, Block] = {}  # by the seq that will be asked for, the oldest first
-        self.first_seq = 1  # what lies below is removed, also when it is still in memory
-        self.begins_at = 1  # where the journal begins, as the router was told
-        self.removed: dict[str, int] = {}  # topic -> its messages with a seq below were removed
-        self.keyed: set[str] = set()  # topics that keep the latest of each key; of these,
-        self.superseded: Callable[[Block, int], bool] | None = None  # whether a later message has the key of a place
-        self.committed = 0  # last seq on disk; what lies above must not be dropped from memory
 
     def add(self, block: Block) -> None:
+        """Keep a block. What is not on disk yet is not dropped from memory."""
         self._blocks.append(block)
         self._bases.append(block.base_seq)
         self._bytes += len(block.raw)
-        while self._bytes > SHELF_BYTES_MAX and self._blocks[self._start].last_seq <= self.committed:
+        while self._bytes > SHELF_BYTES_MAX and self._blocks[self._start].last_seq <= self._shared.committed_seq:
             self._bytes -= len(self._blocks[self._start].raw)
             self._start += 1
         if self._start > GONE_MAX:
@@ -124,25 +123,25 @@ class BlockStore:
 
     def at(self, seq: int) -> Block | Damaged | None:
         """The block that holds seq."""
-        if seq < self.first_seq:
+        if seq < self._shared.removed_below:
             return None
         if self.holds(seq):
             block = self._blocks[bisect_right(self._bases, seq) - 1]
             return block if seq <= block.last_seq else None
-        return self.reader.block_at(seq)
+        return self._reader.block_at(seq)
 
     def awaits_news(self, seq: int) -> bool:
         """Whether retention has removed what lies at seq, and the router was not told yet."""
-        begins_at = self.reader.begins_at
-        return seq < begins_at and self.begins_at < begins_at
+        begins_at = self._reader.begins_at
+        return seq < begins_at and self._shared.first_seq < begins_at
 
     def find(self, cursor: int, horizon: int, wanted: Callable[[str], bool]) -> Found:
         """The first block at or after cursor, up to horizon, with a wanted topic."""
         if not self.holds(cursor):
             kept = self._kept.pop(cursor, None)
-            if kept is not None and cursor >= self.reader.begins_at and any(map(wanted, kept.topics)):
+            if kept is not None and cursor >= self._reader.begins_at and any(map(wanted, kept.topics)):
                 return Found(kept, cursor, more=False)
-            block, reached = self.reader.next_block(cursor, wanted)
+            block, reached = self._reader.next_block(cursor, wanted)
             return Found(block, cursor, more=False) if block else Found(None, reached, more=reached <= horizon)
         blocks, at, topics = self._blocks, bisect_right(self._bases, cursor) - 1, 0
         for i in range(at, min(at + SCAN_BLOCKS_MAX, len(blocks))):

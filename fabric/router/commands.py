@@ -7,7 +7,7 @@ from fabric.router.fields import bounded, group_settings, is_number
 from fabric.router.groups.subscription import Subscription
 from fabric.router.read.info import info
 from fabric.router.sessions.session import CHANNELS_MAX, Session
-from fabric.router.turn import Out
+from fabric.router.turn import Turn
 from fabric_protocol import messages as m
 from fabric_protocol.bounds import CHANNEL_MAX, CONCURRENCY
 from fabric_protocol.errors import Code, ProtocolError
@@ -18,97 +18,105 @@ if TYPE_CHECKING:
 AGAIN_BYTES: Final = 16 << 20  # delivered again to a client that is back, at once
 
 
-def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, now: float, out: Out) -> None:
+def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, now: float, turn: Turn) -> None:
     """Do what a command says. A wrong one raises, and has changed nothing."""
     match message:
         case m.Publish():
             router.counters["publishes"] += 1
             if message.options:
-                taken = router.schedules.publish(session, message, router.session_table.window, now)
+                taken = router.schedules.publish(session, message, router.session_table.window, now, turn)
             else:
-                taken = router.publishing.accept(session, message, router.session_table.window)
+                taken = router.publishing.accept(session, message, router.session_table.window, turn)
             if taken is None:
                 router.counters["duplicates"] += 1
         case m.Settle():
             sub = _channel(session, message.chan)
-            answer = router.dispatcher.settle(sub, message, now)
+            answer = router.dispatcher.settle(sub, message, now, turn)
             if message.rid:
-                router.dispatcher.answer(sub.group, session.peer, m.Ok(message.chan, message.rid, answer))
+                router.dispatcher.answer(sub.group, session.peer, m.Ok(message.chan, message.rid, answer), turn)
         case m.Credit(chan, ordinal_max, bytes_max, unsure):
             sub = _channel(session, chan)
-            router.change.begin()
-            sub.ordinal_max, sub.bytes_max, sub.unsure = ordinal_max, bytes_max, unsure
+            router.shared.change.begin()
+            sub.grant(ordinal_max, bytes_max, unsure)
             router.dispatcher.mark_runnable(sub.group)
         case m.Ping(rid):
-            out.append((session.peer, m.Pong(rid)))
+            turn.send(session.peer, m.Pong(rid))
         case m.Fetch():
             router.dispatcher.fetch(_channel(session, message.chan), message, now)
         case m.Subscribe():
-            _subscribe(router, message, session, out)
+            _subscribe(router, message, session, turn)
         case m.Request():
-            router.requests.ask(session, message, now, out)
+            router.requests.ask(session, message, now, turn)
         case m.Reply():
-            router.requests.reply(session, message, out)
+            router.requests.reply(session, message, turn)
         case m.Cancel():
-            router.schedules.cancel(session, message)
+            router.schedules.cancel(session, message, turn)
         case m.Ready():
-            router.refreshes.ready(_channel(session, message.chan), message)
+            router.refreshes.ready(_channel(session, message.chan), message, turn)
         case m.Transact():
-            router.transactions.transact(session, message, router.session_table.window, now)
+            router.transactions.transact(session, message, router.session_table.window, now, turn)
+        case _:
+            _handle_other(router, message, session, now, turn)
+
+
+def _handle_other(router: "Router", message: m.ToHub | m.ToClient, session: Session, now: float, turn: Turn) -> None:
+    """Ends of subscriptions and sessions, questions and administration."""
+    match message:
         case m.Unsubscribe(chan, rid) if chan in router.requests.services.of(session):
-            router.change.begin()
-            router.requests.leave(router.requests.services.of(session)[chan], "has unsubscribed")
-            _answer(session, m.Ok(chan, rid, {}), out)
+            router.shared.change.begin()
+            router.requests.leave(router.requests.services.of(session)[chan], "has unsubscribed", turn)
+            _answer(session, m.Ok(chan, rid, {}), turn)
         case m.Unsubscribe(chan, rid):
             sub = _channel(session, chan)
-            router.change.begin()
-            router.leave(sub, lost=False)
-            _answer(session, m.Ok(chan, rid, {}), out)
+            router.shared.change.begin()
+            router.leave(sub, turn, lost=False)
+            _answer(session, m.Ok(chan, rid, {}), turn)
         case m.Goodbye(rid):
-            router.change.begin()
-            router.end(session, lost=False)
-            _answer(session, m.Ok(0, rid, {}), out)
+            router.shared.change.begin()
+            router.end(session, turn, lost=False)
+            _answer(session, m.Ok(0, rid, {}), turn)
         case m.Info(rid, fields):
-            out.append((session.peer, m.Ok(0, rid, info(router, fields))))
+            turn.send(session.peer, m.Ok(0, rid, info(router, fields)))
         case m.Get(rid, fields):
             if session.blocked:
                 raise ProtocolError(Code.BUSY, "take in what was sent before you ask for more", retry_ms=50)
-            frames, found = router.reading.get(rid, fields, router.dispatcher.first_seq, router.clock.wall_us(now))
-            out += [(session.peer, frame) for frame in frames]
-            out.append((session.peer, m.Ok(0, rid, found)))
+            frames, found = router.reading.get(rid, fields, router.shared.clock.wall_us(now))
+            for frame in frames:
+                turn.send(session.peer, frame)
+            turn.send(session.peer, m.Ok(0, rid, found))
         case m.Admin():
-            operations.handle(router, message, session, now, out)
+            operations.handle(router, message, session, now, turn)
         case _:
             raise ProtocolError(Code.UNKNOWN_VERB, f"{type(message).__name__} is not for the hub")
 
 
-def hello(router: "Router", message: m.Hello, peer: m.PeerId, now: float, out: Out) -> None:
+def hello(router: "Router", message: m.Hello, peer: m.PeerId, now: float, turn: Turn) -> None:
     """Open a session, or go on with one: what the client has not seen is sent again."""
-    welcome, session, last_seen, is_claim = router.session_table.greet(message, peer, now, out)
+    welcome, session, last_seen, is_claim = router.session_table.greet(message, peer, now, turn)
     if last_seen is None:
         router.counters["sessions_opened"] += 1
-        router.advisories.say("$sys.session.opened", **session.who)
+        turn.advise("$sys.session.opened", **session.who)
         if is_claim:
-            router.buffer.answer(peer, welcome)
+            turn.answer(peer, welcome)
         else:
-            out.append((peer, welcome))
+            turn.send(peer, welcome)
         return
     router.counters["sessions_resumed"] += 1
-    router.advisories.say("$sys.session.resumed", **session.who)
+    turn.advise("$sys.session.resumed", **session.who)
     seen = {chan: ordinal for chan, ordinal in last_seen if chan in session.channels}
-    router.requests.drop_responders(session, "has lost its connection")
+    router.requests.drop_responders(session, "has lost its connection", turn)
     for sub in list(session.channels.values()):
         if sub.chan not in seen or not sub.group.durable:
-            router.leave(sub, lost=True)
+            router.leave(sub, turn, lost=True)
     fields = {**welcome.fields, "subs": sorted(session.channels)}
-    out.append((peer, m.Welcome(welcome.rid, fields)))
+    turn.send(peer, m.Welcome(welcome.rid, fields))
     room = AGAIN_BYTES
     for sub in session.channels.values():
-        room = router.dispatcher.send_again(sub, seen[sub.chan], room, out)
-    router.dispatcher.reattach(session)  # after what is sent again, because some of that may have been taken back
+        room = router.dispatcher.send_again(sub, seen[sub.chan], room, turn)
+    router.dispatcher.reattach(session, turn)  # after what is sent again, because some of that may have been taken back
 
 
-def _subscribe(router: "Router", message: m.Subscribe, session: Session, out: Out) -> None:
+def _subscribe(router: "Router", message: m.Subscribe, session: Session, turn: Turn) -> None:
     chan, fields = message.chan, message.fields
     taken = session.channels.keys() | router.requests.services.of(session).keys()
     if not 1 <= chan <= CHANNEL_MAX or chan in taken or len(taken) >= CHANNELS_MAX:
@@ -116,7 +124,7 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, out: Ou
             Code.BAD_OPTION, f"channel {chan}: use a free one in 1..{CHANNEL_MAX}, at most {CHANNELS_MAX} at once"
         )
     if fields.get("respond", False) is not False:
-        router.requests.serve(session, message, out)
+        router.requests.serve(session, message, turn)
         return
     name = fields.get("group")
     existing = router.groups.get(name) if isinstance(name, str) else None
@@ -130,13 +138,13 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, out: Ou
         raise ProtocolError(Code.BAD_OPTION, f"unsure is a number, not {unsure!r:.60}; batches is true or false")
     if existing is not None:
         router.refreshes.require_start(existing)
-    router.change.begin()
+    router.shared.change.begin()
     group = existing or router.dispatcher.create(name, settings, fields.get("start"))
     if existing is None and group.durable:
-        router.advisories.say("$sys.group.created", group=group.name, **session.who)
-    sub = session.channels[chan] = Subscription(session, chan, group, credit[0], credit[1], concurrency)
-    sub.unsure, sub.batches = unsure, batches
-    router.dispatcher.join(sub)
+        turn.advise("$sys.group.created", group=group.name, **session.who)
+    sub = Subscription(session, chan, group, credit[0], credit[1], concurrency, unsure, batches=batches)
+    session.channels[chan] = sub
+    router.dispatcher.join(sub, turn)
     answer = {
         "group": group.name,
         "cursor": group.position(),
@@ -146,14 +154,14 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, out: Ou
         "order": group.settings.order,
         "ack": group.settings.ack,
     }
-    _answer(session, m.Ok(chan, message.rid, answer), out)
-    router.refreshes.joined(sub, out)
+    _answer(session, m.Ok(chan, message.rid, answer), turn)
+    router.refreshes.joined(sub, turn)
 
 
-def _answer(session: Session, answer: m.Ok, out: Out) -> None:
+def _answer(session: Session, answer: m.Ok, turn: Turn) -> None:
     """Answer a command at once; one without a rid wants no answer."""
     if answer.rid:
-        out.append((session.peer, answer))
+        turn.send(session.peer, answer)
 
 
 def _channel(session: Session, chan: int) -> Subscription:

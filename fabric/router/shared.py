@@ -1,23 +1,23 @@
-"""What all groups of one hub share: where blocks are, how far the disk is, what time it is, who keeps a record."""
+"""What all parts of one router share: the ends of the journal, what was removed from it, blocks, clock and counters.
 
+Each of these facts has its only home here. Seqs only ever rise:
+
+    first_seq <= … <= committed_seq <= appended_seq < next_seq
+"""
+
+from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-from fabric.router.block_store import BlockStore
+from fabric.router.block_store import BlockStore, Reader
 from fabric.router.change import Change
 from fabric.router.clock import Clock
 from fabric.router.patterns.trie import Trie
 from fabric.router.rounds import Rounds
-from fabric_protocol.messages import Happening
+from fabric_protocol.block import Block
 
 if TYPE_CHECKING:
     from fabric.router.groups.group import Group
-
-
-class Events(Protocol):
-    """Who writes down what happens to deliveries."""
-
-    def note(self, kind: Happening, group: str, client: str, attempt: int, first: int, last: int) -> None: ...
 
 
 class Shared:
@@ -27,25 +27,35 @@ class Shared:
         "change",
         "clock",
         "committed_seq",
-        "events",
+        "counters",
+        "draining",
+        "first_seq",
         "held",
+        "keyed",
+        "next_seq",
+        "reader",
+        "removed",
+        "removed_below",
         "rounds",
-        "say",
+        "superseded",
         "trie",
     )
 
-    def __init__(self, block_store: BlockStore, clock: Clock, last_seq: int, change: Change) -> None:
-        self.change = change
-        self.block_store = block_store
+    def __init__(self, reader: Reader, clock: Clock, first_seq: int, last_seq: int, counters: Counter[str]) -> None:
+        self.first_seq = first_seq  # where the journal begins, as the router was told
+        self.removed_below = first_seq  # messages below were removed with the start of the journal, also from memory
+        self.committed_seq = last_seq  # on disk
+        self.appended_seq = last_seq  # sealed, and on disk soon; what groups of level `received` may have
+        self.next_seq = last_seq + 1  # what the next message gets
+        self.removed: dict[str, int] = {}  # topic -> its messages with a seq below were removed
+        self.keyed: set[str] = set()  # topics that keep the latest of each key; of these,
+        self.superseded: Callable[[Block, int], bool] | None = None  # whether a later message has the key of a place
+        self.draining = False  # the hub is stopping: nothing new is delivered
+        self.counters = counters  # what was done and what was refused, by name
+        self.change = Change()  # where the command at hand begins to change state
         self.clock = clock
+        self.reader = reader
+        self.block_store = BlockStore(reader, self)
         self.trie: Trie[Group] = Trie()
         self.rounds = Rounds()
         self.held = 0  # deliveries of all groups that are not settled
-        self.committed_seq = last_seq  # on disk
-        self.appended_seq = last_seq  # sealed, and on disk soon; what groups of level `received` may have
-        self.events: Events | None = None  # None: nobody wants to know
-        self.say: Callable[..., None] = _silent  # an advisory, as in `advisories`
-
-
-def _silent(topic: str, /, **fields: Any) -> None:
-    pass

@@ -17,7 +17,7 @@ from fabric.router.groups.verdict_rows import Row, merged, require_few, require_
 from fabric.router.publish.publishing import Publishing
 from fabric.router.ranges import Ranges
 from fabric.router.sessions.session import Session
-from fabric.router.turn import TurnBuffer
+from fabric.router.turn import Turn
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code, ProtocolError
 
@@ -25,21 +25,20 @@ _Verdicts = Sequence[Row]
 
 
 class Transactions:
-    def __init__(self, publishing: Publishing, dispatcher: Dispatcher, buffer: TurnBuffer) -> None:
+    def __init__(self, publishing: Publishing, dispatcher: Dispatcher) -> None:
         self._publishing = publishing
         self._dispatcher = dispatcher
-        self._buffer = buffer
 
-    def transact(self, session: Session, message: m.Transact, window: tuple[int, int], now: float) -> None:
+    def transact(self, session: Session, message: m.Transact, window: tuple[int, int], now: float, turn: Turn) -> None:
         """Do all of it, or raise and do nothing. The answer waits for the commit."""
         publish = m.Publish(0, message.pseq, m.Level.JOURNALED, message.block)
         examined = self._publishing.examine(session, publish, window)
         is_resend = examined[1] is not None
         work = [] if is_resend else self._checked(session, message)
-        self._publishing.accept(session, publish, window, examined)
+        self._publishing.accept(session, publish, window, turn, examined)
         _, first, stored, dups, *dup_rows = self._publishing.confirmed
         applied = sum(
-            self._dispatcher.apply(sub, _in_safe_order(sub, verdicts), now, whole=True)["applied"]
+            self._dispatcher.apply(sub, _in_safe_order(sub, verdicts), now, turn, whole=True)["applied"]
             for sub, verdicts in work
         )
         counters = self._dispatcher.counters
@@ -49,7 +48,7 @@ class Transactions:
             answer: dict[str, Any] = {"first_seq": first, "stored": stored, "dups": dups, "applied": applied}
             if dup_rows:
                 answer["dup_rows"] = dup_rows[0]
-            self._buffer.answer(session.peer, m.Ok(0, message.rid, answer))
+            turn.answer(session.peer, m.Ok(0, message.rid, answer))
 
     def _checked(self, session: Session, message: m.Transact) -> list[tuple[Subscription, _Verdicts]]:
         """The subscriptions and what to apply to them, when every ordinal is open."""

@@ -8,18 +8,19 @@ from typing import Final
 from fabric.cli import main
 from fabric.journal.journal import Journal
 from fabric.records import Record
-from fabric.router.router import Router, Turn
-from fabric.router.turn import Out
+from fabric.router.router import Router, Transaction
 
 DISK_S: Final = 0.05  # a slow disk, so that a kill is sure to fall between the confirmation and the commit
 
 _honest_seal, _quick_commit = Router.seal, Journal.commit
 
 
-def _hasty_seal(self: Router, wall_us: int, now: float, out: Out) -> Turn:
-    turn = _honest_seal(self, wall_us, now, out)
-    out += turn.sends
-    return Turn(turn.records, [])
+def _hasty_seal(self: Router, wall_us: int, now: float) -> Transaction:
+    transaction = _honest_seal(self, wall_us, now)
+    for peer, message in transaction.sends:
+        self.turn.send(peer, message)
+    transaction.sends.clear()
+    return transaction
 
 
 def _slow_commit(self: Journal, turn: Sequence[Record]) -> None:

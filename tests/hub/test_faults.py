@@ -109,10 +109,10 @@ def plant(monkeypatch: pytest.MonkeyPatch, said: m.ToHub | type, position: str) 
                 try:
                     original(router, message, who, now, out)
                 finally:
-                    router.change.begin()
+                    router.shared.change.begin()
                     raise Planted(position)
             if position == "boundary":
-                router.change.begin()
+                router.shared.change.begin()
             raise Planted(position)
 
         return handler

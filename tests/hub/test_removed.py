@@ -46,7 +46,8 @@ class OnDisk(World):
 
     def tell(self) -> None:
         out: list[tuple[bytes, m.ToClient]] = []
-        self.router.trimmed(self.journal.first_seq, out)
+        self.router.trimmed(self.journal.first_seq)
+        out += self.router.take_frames()
         self._hear(out)
         self.commit()
 

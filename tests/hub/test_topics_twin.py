@@ -72,7 +72,7 @@ class Life(twin.Life):
 
     def configure(self, topic: str) -> None:
         """A topic that gets settings begins after what the journal is about to remove."""
-        hold = self.router.topics.hold
+        hold = self.router.trim_limit
         super().configure(topic)
         if hold < 1 << 60:
             self.twin.floors[topic] = max(self.twin.floors.get(topic, 0), hold)
@@ -80,17 +80,18 @@ class Life(twin.Life):
     def request_trim(self) -> None:
         """The journal's own retention, as far as it gets."""
         for _ in range(4):
-            self.journal.hold_seq = self.router.topics.hold
+            self.journal.hold_seq = self.router.trim_limit
             first_seq = self.journal.trim_step(self.wall_us())
             if self.journal.trim_wanted:
-                self.router.topics.request_trim(self.journal.trim_wanted)
+                self.router.trim_request(self.journal.trim_wanted)
                 for topic in twin.TOPICS if self.router.topics.tracked else ():
                     if topic in self.twin.settings:
                         self.twin.floors[topic] = max(self.twin.floors.get(topic, 0), self.journal.trim_wanted)
                 self.finish()
             if first_seq is not None:
                 self.trims += 1
-                self.router.trimmed(first_seq, [])
+                self.router.trimmed(first_seq)
+                self.router.take_frames()
                 for topic in twin.TOPICS:
                     self.twin.floors[topic] = max(self.twin.floors.get(topic, 0), first_seq)
             self.router.begins_at(self.journal.first_seq)

@@ -106,9 +106,10 @@ class Observer:
             return Event.GAP
         if seq in self.unwanted or not group.wants(topic):
             return Event.SKIP
-        if seq < store.removed.get(topic, 0):
+        shared = group.shared
+        if seq < shared.removed.get(topic, 0):
             return Event.GAP
-        if store.superseded is not None and topic in store.keyed and store.superseded(block, seq - block.base_seq):
+        if shared.superseded is not None and topic in shared.keyed and shared.superseded(block, seq - block.base_seq):
             return Event.SKIP
         assert not group.leases, f"{group.name} {seq}: {state} without a cause"
         return Event.DELIVER

@@ -147,7 +147,8 @@ class Talk(World):
         elif self.reader.blocks:
             first_seq = self.chance.choice(self.reader.blocks[-8:]).base_seq
             out: list[tuple[bytes, m.ToClient]] = []
-            self.router.trimmed(first_seq, out)
+            self.router.trimmed(first_seq)
+            out += self.router.take_frames()
             self._hear(out)
             self.reader.blocks = [block for block in self.reader.blocks if block.last_seq >= first_seq]
             self.first_seq = first_seq

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from fabric.router import advisories as advisories
+from fabric.router.turn import ADVISED_MAX
 from fabric_protocol import messages as m
 from fabric_protocol.block import Block
 from tests.router.world import BIG, World
@@ -119,7 +120,8 @@ def test_messages_that_a_group_will_not_get_are_told() -> None:
     w = world("$sys.gap")
     w.sub(C, 1, "a", group="g", credit=0)
     w.pub(P, "a", "1", "2", "3")
-    w.router.trimmed(3, [])
+    w.router.trimmed(3)
+    w.router.take_frames()
     w.pass_time(0.1)
     assert [(topic, fields["group"], fields["last_seq"]) for topic, fields in news(w)] == [("$sys.gap", "g", 2)]
 
@@ -163,8 +165,8 @@ def test_who_has_no_credit_misses_them_and_that_is_counted() -> None:
 
 def test_nothing_is_made_when_nobody_listens() -> None:
     w = world("a")
-    w.router.advisories.say("$sys.group.created", group="g")
-    assert not w.router.advisories
+    w.router.turn.advise("$sys.group.created", group="g")
+    assert not w.router.turn.take_advised()
     admin(w, "group.create", group="g", patterns=["x"])
     assert w.router.counters["advisories"] == 0
 
@@ -180,8 +182,8 @@ def test_they_can_be_switched_off() -> None:
 
 def test_a_storm_of_news_is_bounded() -> None:
     w = world("$sys.#", credit=1 << 30)
-    for i in range(advisories.PENDING_MAX + 5):
-        w.router.advisories.say("$sys.gap", first=i)
+    for i in range(ADVISED_MAX + 5):
+        w.router.turn.advise("$sys.gap", first=i)
     w.pass_time(0.1)
-    assert w.router.counters["advisories"] == advisories.PENDING_MAX
+    assert w.router.counters["advisories"] == ADVISED_MAX
     assert w.router.counters["advisories_dropped"] == 5

@@ -41,7 +41,7 @@ def lost(w: World, who: bytes = A) -> list[str]:
 
 def counted(w: World) -> list[str]:
     """Messages with failures that are no dead letters."""
-    rows = w.router.groups["g"].failures.rows()
+    rows = w.router.groups["g"].failures.all()
     bodies = [body.decode() for block in w.reader.blocks if block.topics == ("t",) for body in block.payloads()]
     return [bodies[seq - 1] for first, row in rows for seq in range(first, row.last + 1)]
 

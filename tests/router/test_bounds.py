@@ -41,10 +41,13 @@ class Table(World):
         """All that a peer hears at once because of some frames."""
         out: list[tuple[bytes, m.ToClient]] = []
         try:
-            self.router.step(wire.decode(frames), peer, self.now, out)
+            self.router.step(wire.decode(frames), peer, self.now)
+            out += self.router.take_frames()
         except ProtocolError as error:
-            self.router.refuse(error, peer, *wire.request_id(frames), out)
-        self.router.tick(self.now, out)
+            self.router.refuse(error, peer, *wire.request_id(frames))
+            out += self.router.take_frames()
+        self.router.tick(self.now)
+        out += self.router.take_frames()
         heard = [message for to, message in out if to == peer]
         for message in heard:
             wire.encode(message)

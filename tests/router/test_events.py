@@ -8,7 +8,7 @@ from fabric.router.event_recorder import WAIT_S, Events
 from fabric.router.timers import NEVER
 from fabric_protocol import messages as m
 from fabric_protocol.messages import Happening
-from tests.router.world import World
+from tests.router.world import MemoryReader, World
 
 ACK, RETRY, RELEASE, REJECT, TOUCH = m.Verdict
 
@@ -18,7 +18,7 @@ class Witness(World):
 
     def __init__(self) -> None:
         super().__init__()
-        self.router.set_events(True)
+        self.router.events.switch(True)
         self.hello(b"p")
         self.hello(b"c", client="consumer", ttl_ms=600_000)
         self.sub(b"c", 1, "a", group="g", attempts_max=2)
@@ -44,8 +44,8 @@ def test_nothing_is_noted_unless_it_is_switched_on() -> None:
     world.sub(b"c", 1, "a", group="g")
     world.pub(b"c", "a", "1")
     world.settle(b"c", 1, ACK, 1, 1)
-    assert world.router.events is None
-    assert world.router.shared.events is None
+    assert not world.router.events.is_on
+    assert not len(world.router.events)
     assert not world.reader.events
 
 
@@ -94,8 +94,10 @@ def test_events_are_written_with_the_turn_of_what_they_speak_of() -> None:
     witness = Witness()
     witness.pub(b"p", "a", "1")
     out: list[tuple[bytes, m.ToClient]] = []
-    witness.router.step(m.Settle(1, 7, ((ACK, 1, 1, None),)), b"c", witness.now, out)
-    turn = witness.router.seal(5_000, witness.now, out)
+    witness.router.step(m.Settle(1, 7, ((ACK, 1, 1, None),)), b"c", witness.now)
+    out += witness.router.take_frames()
+    turn = witness.router.seal(5_000, witness.now)
+    out += witness.router.take_frames()
     (record,) = [record for record in turn.records if isinstance(record, SaveEvents)]
     assert [Happening(event.kind) for event in events.rows(record.value)] == [Happening.DELIVER, Happening.ACK]
     assert any(isinstance(record, SaveGroup) for record in turn.records)
@@ -104,10 +106,10 @@ def test_events_are_written_with_the_turn_of_what_they_speak_of() -> None:
 def test_switched_off_what_was_noted_is_still_written() -> None:
     witness = Witness()
     witness.pub(b"p", "a", "1")
-    witness.router.set_events(False)
+    witness.router.events.switch(False)
     witness.settle(b"c", 1, ACK, 1, 1)
     assert witness.noted() == [("DELIVER", 1, 1, 1)]
-    witness.router.set_events(True)
+    witness.router.events.switch(True)
     witness.pub(b"p", "a", "2")
     assert witness.noted() == [("DELIVER", 1, 1, 1), ("DELIVER", 1, 2, 2)], "and the numbers go on"
 
@@ -117,7 +119,7 @@ def test_numbers_go_on_after_a_restart() -> None:
     witness.pub(b"p", "a", "1")
     witness.pass_on()
     witness.restart()
-    witness.router.set_events(True)
+    witness.router.events.switch(True)
     witness.hello(b"c", client="consumer")
     witness.sub(b"c", 1, group="g")
     assert [row[0] for row in witness.noted()] == ["DELIVER", "DELIVER"]
@@ -127,26 +129,28 @@ def test_numbers_go_on_after_a_restart() -> None:
 
 
 def test_what_was_noted_waits_a_second_for_company() -> None:
-    noted = Events(Clock(), 1)
+    noted = Events(Clock(), MemoryReader())
+    noted.switch(True)
     assert noted.commit_deadline() == NEVER
     noted.note(Happening.ACK, "g", "c", 1, 1, 1)
-    noted.settle_down(10.0)
-    noted.settle_down(10.5)
+    noted.tick(10.0, World().router.turn)
+    noted.tick(10.5, World().router.turn)
     assert noted.commit_deadline() == 10.0 + WAIT_S
-    (record,) = noted.take()
+    (record,) = noted.rows()
     assert isinstance(record, SaveEvents)
     assert (record.first, record.count) == (1, 1)
     assert noted.commit_deadline() == NEVER
-    assert noted.take() == []
+    assert noted.rows() == []
 
 
 def test_a_full_block_asks_for_a_commit_and_the_next_is_begun() -> None:
-    noted = Events(Clock(), 1)
+    noted = Events(Clock(), MemoryReader())
+    noted.switch(True)
     for seq in range(1, 2 * EVENTS_MAX + 2, 2):
         noted.note(Happening.ACK, "g", "c", 1, seq, seq)
     assert len(noted) == EVENTS_MAX + 1
     assert noted.commit_deadline() == 0.0
-    records = noted.take()
+    records = noted.rows()
     assert [(record.first, record.count) for record in records if isinstance(record, SaveEvents)] == [
         (1, EVENTS_MAX),
         (EVENTS_MAX + 1, 1),

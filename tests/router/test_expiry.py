@@ -172,6 +172,6 @@ def test_what_comes_back_again_and_again_takes_no_more_memory() -> None:
 def test_a_clock_that_is_set_back_lets_a_message_wait_on() -> None:
     w = Queue()
     w.put("old", ttl_ms=TTL_MS)
-    w.router.clock.set(w.router.clock.wall_us(w.now) - 3_600_000_000, w.now)
+    w.router.begin(w.router.shared.clock.wall_us(w.now) - 3_600_000_000, w.now)
     w.later()
     assert w.floor == 0

@@ -187,7 +187,8 @@ def test_rejected_message_becomes_a_dead_letter_in_the_same_turn() -> None:
     w = world(A)
     w.pub(P, "job.x", "1", "2")
     w.say(A, m.Settle(1, 0, ((m.Verdict.REJECT, 1, 1, "bad currency"),)), commit=False)
-    turn = w.router.seal(0, w.now, [])
+    turn = w.router.seal(0, w.now)
+    w.router.take_frames()
     kinds = [type(record) for record in turn.records]
     assert kinds == [Append, SaveGroup, SaveSetting]
     assert isinstance(turn.records[0], Append)
@@ -308,7 +309,8 @@ def test_what_retention_took_is_told_as_a_gap() -> None:
     w.pub(P, "job.x", "4")
     del w.reader.blocks[0]
     out: list[tuple[bytes, m.ToClient]] = []
-    w.router.trimmed(4, out)
+    w.router.trimmed(4)
+    out += w.router.take_frames()
     assert out == [(A, m.Gap(1, 1, 3, "removed by retention"))]
 
 

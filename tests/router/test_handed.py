@@ -123,7 +123,8 @@ def test_a_hub_that_stopped_in_good_order_marks_what_was_held_and_no_more() -> N
     w = Dying(credit=2)
     w.put("1", "2", "3", "4")
     w.settle(A, 1, Verdict.ACK, 1, 1)
-    w.router.drain(Refusal(0, "the hub is stopping", 500), [])  # type: ignore[arg-type]
+    w.router.drain(Refusal(0, "the hub is stopping", 500))  # type: ignore[arg-type]
+    w.router.take_frames()
     w.commit()
     assert w.die() == {"2": 2, "3": 1, "4": 1}
 
@@ -133,7 +134,8 @@ def test_a_mark_outlives_a_second_death_and_a_good_end() -> None:
     w.put("1", "2")
     w.restart()
     w.arrive()
-    w.router.drain(Refusal(0, "the hub is stopping", 500), [])  # type: ignore[arg-type]
+    w.router.drain(Refusal(0, "the hub is stopping", 500))  # type: ignore[arg-type]
+    w.router.take_frames()
     w.commit()
     w.restart()
     assert w.die() == {"1": 2, "2": 2}
@@ -153,7 +155,7 @@ def test_rows_of_an_older_hub_say_nothing_of_it(clean: bool, attempt: int) -> No
     w = Dying()
     w.put("1")
     w.groups = {"g": w.groups["g"]._replace(handed=None, untold=())}
-    w._come_back(clean=clean)
+    w._come_back(was_clean=clean)
     w.arrive()
     w.sub(A, 1, group="g")
     assert w.attempts() == {"1": attempt}
@@ -175,7 +177,8 @@ def test_a_fetch_ends_though_the_disk_is_slow() -> None:
     w.say(B, m.Subscribe(1, 5, {"group": "h", "patterns": ["a"], "credit": [0, 0]}), commit=False)
     w.say(B, m.Fetch(1, 8, 1, 0), commit=False)
     out: list[tuple[bytes, m.ToClient]] = []
-    w.router.tick(w.now + 1, out)
+    w.router.tick(w.now + 1)
+    out += w.router.take_frames()
     assert [said.sent for _, said in out if isinstance(said, m.End)] == [0]
 
 

@@ -263,7 +263,7 @@ def test_no_window_means_for_ever(world: IdWorld) -> None:
 
 def test_a_clock_that_is_set_back_forgets_nothing(world: IdWorld) -> None:
     world.put("a", "x")
-    world.router.clock.set(1, world.now)
+    world.router.begin(1, world.now)
     assert world.row("a", "x") == (1, 0, 1, ((0, 1),))
 
 
@@ -350,7 +350,7 @@ def test_a_refused_publish_leaves_no_key(world: IdWorld) -> None:
 
 def test_blocks_of_the_hub_itself_are_not_looked_at(world: IdWorld) -> None:
     world.put("a", "x")
-    world.router.publishing.append(Block(encode("a", [b"1"], ids=[b"x"])))
+    world.router.publishing.append(Block(encode("a", [b"1"], ids=[b"x"])), world.router.turn)
     world.commit()
     assert len(world.stored()) == 2
 

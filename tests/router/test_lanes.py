@@ -156,7 +156,7 @@ def test_a_group_moved_back_reads_again_and_its_old_ordinals_are_stale() -> None
     pub(w, 4, "1", "2", "3")
     w.settle(A, 1, Verdict.ACK, 1, 2)
     group = w.router.groups["g"]
-    w.router.dispatcher.seek(group, w.router.dispatcher.position(group, {"seq": 2}, "to"))
+    w.router.dispatcher.seek(group, w.router.dispatcher.position(group, {"seq": 2}, "to"), w.router.turn)
     assert w.settle(A, 1, Verdict.ACK, 3, 3) == [
         m.Notice("lease_lost", {"chan": 1, "ordinals": [[3, 3]], "why": "the group was moved"}),
         m.Ok(1, 7, {"applied": 0, "stale": [[3, 3]]}),
@@ -236,8 +236,8 @@ def test_a_new_priority_does_not_reach_back_behind_a_start() -> None:
 def test_a_group_deleted_and_made_again_in_one_turn_is_there_after_a_restart() -> None:
     w = world()
     group = w.router.groups["g"]
-    w.router.leave(group.members[0], lost=False)
-    w.router.dispatcher.delete(group)
+    w.router.leave(group.members[0], w.router.turn, lost=False)
+    w.router.dispatcher.delete(group, w.router.turn)
     w.say(A, m.Subscribe(2, 5, {"group": "g", "patterns": ["other"], "credit": [9, 9999]}), commit=False)
     w.commit()
     w.restart()

@@ -11,6 +11,7 @@ from fabric.router.dead_letters import index as deadletters
 from fabric.router.dead_letters.index import Box, DeadLetters
 from fabric_protocol.block import BLOCK_BYTES_MAX, SPARSE, Block, encode
 from fabric_protocol.block_parts import pick
+from tests.router.world import World
 from tests.seeds import seeded
 
 
@@ -174,10 +175,6 @@ def test_a_count_that_somebody_made_up_is_no_count(value: str | bytes) -> None:
 # Which there are.
 
 
-def silent(*_: object, **__: object) -> None:
-    pass
-
-
 def test_a_box_against_a_set() -> None:
     chance = seeded("boxes")
     for _ in range(20):
@@ -200,14 +197,14 @@ def test_a_box_against_a_set() -> None:
                 box.trim(floor)
                 twin = {s for s in twin if s >= floor}
             if chance.random() < 0.3:
-                for row in box.take_rows():
+                for row in box.rows():
                     assert isinstance(row, SaveSetting)
                     rows[row.name] = row.value
-        for row in box.take_rows():
+        for row in box.rows():
             assert isinstance(row, SaveSetting)
             rows[row.name] = row.value
         saved = [SaveSetting(name, value) for name, value in rows.items() if value is not None]
-        restored = DeadLetters(saved, 1, silent).boxes.get("g", Box("g"))
+        restored = DeadLetters(saved, 1).boxes.get("g", Box("g"))
         assert all(len(s.firsts) <= 2 * deadletters.RUNS_PER_SEGMENT for s in box._segments)
         for one in (box, restored):
             assert seqs(one, 0, seq) == sorted(twin)
@@ -237,20 +234,20 @@ def test_a_death_rewrites_one_short_row_however_many_letters_there_are() -> None
     box = Box("g")
     for i in range(10_000):
         box.add(1 + 2 * i, 1)
-    list(box.take_rows())
+    list(box.rows())
     box.add(50_000, 1)
-    (row,) = box.take_rows()
+    (row,) = box.rows()
     assert isinstance(row, SaveSetting)
     assert len(row.value) <= 16 * deadletters.RUNS_PER_SEGMENT
 
 
 def test_letters_of_several_groups_are_told_apart_whatever_their_names() -> None:
-    dead = DeadLetters((), 1, silent)
+    dead = DeadLetters((), 1)
     for at, group in enumerate(("a", "a:1", "a.b")):
-        dead.appended(Block(encode(f"$dlq.{group}", [b"x"])), 10 + at)
-    dead.appended(Block(encode("$redrive.a", [b"x"])), 20)
-    saved = [row for row in dead.take_rows() if isinstance(row, SaveSetting)]
-    again = DeadLetters(saved, 1, silent)
+        dead.appended(Block(encode(f"$dlq.{group}", [b"x"])), 10 + at, World().router.turn)
+    dead.appended(Block(encode("$redrive.a", [b"x"])), 20, World().router.turn)
+    saved = [row for row in dead.rows() if isinstance(row, SaveSetting)]
+    again = DeadLetters(saved, 1)
     assert {name: seqs(box, 0, 99) for name, box in again.boxes.items()} == {"a": [10], "a:1": [11], "a.b": [12]}
     assert again.holds("$dlq.a:1", 11)
     assert not again.holds("$dlq.a", 11)
@@ -258,7 +255,7 @@ def test_letters_of_several_groups_are_told_apart_whatever_their_names() -> None
 
 
 def test_what_retention_took_is_not_restored() -> None:
-    dead = DeadLetters((), 1, silent)
-    dead.appended(Block(encode("$dlq.g", [b"x"] * 10)), 10)
-    saved = [row for row in dead.take_rows() if isinstance(row, SaveSetting)]
-    assert seqs(DeadLetters(saved, 15, silent).boxes["g"], 0, 99) == [15, 16, 17, 18, 19]
+    dead = DeadLetters((), 1)
+    dead.appended(Block(encode("$dlq.g", [b"x"] * 10)), 10, World().router.turn)
+    saved = [row for row in dead.rows() if isinstance(row, SaveSetting)]
+    assert seqs(DeadLetters(saved, 15).boxes["g"], 0, 99) == [15, 16, 17, 18, 19]

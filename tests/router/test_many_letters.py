@@ -31,15 +31,18 @@ def letters(w: World) -> list[str]:
 
 def turn(w: World) -> list[m.ToClient]:
     """Write down what there is, without time passing before it; what the consumer is told then."""
-    sealed = w.router.seal(w.wall_us(), w.now, [])
+    sealed = w.router.seal(w.wall_us(), w.now)
+    w.router.take_frames()
     w.write(sealed.records)
     out = list(sealed.sends)
-    w.router.committed(w.now, out)
+    w.router.committed(w.now)
+    out += w.router.take_frames()
     return [message for peer, message in out if peer == A]
 
 
 def tick(w: World) -> None:
-    w.router.tick(w.now, [])
+    w.router.tick(w.now)
+    w.router.take_frames()
 
 
 def bodies() -> list[str]:
@@ -63,7 +66,8 @@ def publish(w: World) -> None:
 
 def reject(w: World) -> None:
     publish(w)
-    w.router.step(m.Settle(1, 7, ((Verdict.REJECT, 1, COUNT, None),)), A, w.now, [])
+    w.router.step(m.Settle(1, 7, ((Verdict.REJECT, 1, COUNT, None),)), A, w.now)
+    w.router.take_frames()
 
 
 def test_a_step_writes_a_few_and_the_answer_comes_with_the_last() -> None:
@@ -124,7 +128,8 @@ def test_a_group_that_is_moved_or_deleted_has_written_its_letters(op: str) -> No
 def test_a_hub_that_stops_has_written_its_letters() -> None:
     w = world()
     reject(w)
-    w.router.drain(Refusal(Code.SHUTTING_DOWN, "the hub is stopping", 500), [])
+    w.router.drain(Refusal(Code.SHUTTING_DOWN, "the hub is stopping", 500))
+    w.router.take_frames()
     turn(w)
     assert letters(w) == bodies()
 
@@ -133,6 +138,7 @@ def test_a_transaction_is_written_as_a_whole() -> None:
     w = world()
     publish(w)
     settles = ((1, ((Verdict.REJECT, 1, COUNT, None),)),)
-    w.router.step(m.Transact(7, 0, settles, encode("b", [b"x"])), A, w.now, [])
+    w.router.step(m.Transact(7, 0, settles, encode("b", [b"x"])), A, w.now)
+    w.router.take_frames()
     turn(w)
     assert letters(w) == bodies()

@@ -157,12 +157,17 @@ def test_what_is_confirmed_and_not_on_disk_yet_counts_as_published() -> None:
     w = Change()
     w.put("b1", commit=False)
     out: list[tuple[bytes, m.ToClient]] = []
-    w.router.step(m.Publish(9, 0, m.Level.RECEIVED, encode("a", [b"a2"])), P, w.now, out)
-    w.router.step(m.Publish(9, 0, m.Level.RECEIVED, encode("b", [b"b3"])), P, w.now, out)
-    turn = w.router.seal(w.wall_us(), w.now, out)
-    w.router.step(m.Admin(3, {"op": "group.update", "group": "g", "patterns": ["a", "b"]}), P, w.now, out)
+    w.router.step(m.Publish(9, 0, m.Level.RECEIVED, encode("a", [b"a2"])), P, w.now)
+    out += w.router.take_frames()
+    w.router.step(m.Publish(9, 0, m.Level.RECEIVED, encode("b", [b"b3"])), P, w.now)
+    out += w.router.take_frames()
+    turn = w.router.seal(w.wall_us(), w.now)
+    out += w.router.take_frames()
+    w.router.step(m.Admin(3, {"op": "group.update", "group": "g", "patterns": ["a", "b"]}), P, w.now)
+    out += w.router.take_frames()
     w.write(turn.records)
-    w.router.committed(w.now, out)
+    w.router.committed(w.now)
+    out += w.router.take_frames()
     w.commit()
     assert w.more() == ["a2", "b3"]
 

@@ -62,7 +62,8 @@ def test_a_claim_is_on_disk_before_it_is_told() -> None:
     w = World()
     say_later(w, A, m.Hello(1, {"proto": 1, "producer": {"name": "p"}}))
     assert w.router.wants_commit(w.now), "it does not wait for something else to be written"
-    turn = w.router.seal(0, w.now, [])
+    turn = w.router.seal(0, w.now)
+    w.router.take_frames()
     (row,) = turn.records
     assert isinstance(row, SaveProducer)
     ((peer, welcome),) = turn.sends

@@ -90,7 +90,7 @@ class Bazaar(World):
             self.say(peer, m.Reply(request.chan, request.rid, {"final": final}, encode("r", [b"!"])))
 
     def block(self, peer: bytes) -> None:
-        self.router.block_peer(peer, self.chance.random() < 0.5)
+        self.router.peer_blocked(peer, self.chance.random() < 0.5)
         self.pass_time(0)
 
     def listen(self) -> None:
@@ -178,7 +178,7 @@ class Mill(World):
     def __init__(self, chance: random.Random, order: str) -> None:
         super().__init__()
         self.chance = chance
-        self.router.set_events(True)
+        self.router.events.switch(True)
         self.pseq = {b"c": 0, b"d": 0}
         self.hello(b"boss", ttl_ms=600_000)
         for peer in self.pseq:
@@ -216,7 +216,8 @@ class Mill(World):
         settles = ((1, rows),) if rows else ()
         out: list[tuple[bytes, m.ToClient]] = []
         message = m.Transact(9, self.pseq[peer] + 1, settles, encode("done", [b"y"]))
-        self.router.step(message, peer, self.now, out)
+        self.router.step(message, peer, self.now)
+        out += self.router.take_frames()
         if is_open:
             assert not out, "said when it is on disk"
             self.commit()
@@ -235,7 +236,7 @@ class Mill(World):
         """All that a transaction could change."""
         group = self.router.groups["g"]
         held = [[(p.first, list(p.open)) for p in sub.leases] for sub in group.members]
-        return list(group.open), held, self.router.publishing.next_seq, self.router.publishing.producers["c"].last_pseq
+        return list(group.open), held, self.router.shared.next_seq, self.router.publishing.producers["c"].last_pseq
 
 
 @pytest.mark.parametrize("order", ["none", "key", "strict"])

@@ -187,9 +187,9 @@ def test_what_was_removed_from_a_topic_or_superseded_is_not_read() -> None:
     w = world()
     put(w, ["a", "b"], "1", "2")
     put(w, ["a", "b", "a"], "3", "4", "5")
-    w.router.block_store.removed["a"] = 4
+    w.router.shared.removed["a"] = 4
     assert [body for _, body in get(w, n=9)[0]] == ["2", "4", "5"]
-    w.router.block_store.superseded = lambda block, at: block.base_seq + at == 4
+    w.router.shared.superseded = lambda block, at: block.base_seq + at == 4
     assert [body for _, body in get(w, n=9)[0]] == ["2", "5"]
 
 
@@ -243,12 +243,15 @@ def test_all_answers_of_one_turn_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     put(w, "a", "x" * 500)
     out: list[tuple[bytes, m.ToClient]] = []
     for _ in range(3):
-        w.router.step(m.Get(3, {}), R, w.now, out)
-    w.router.step(m.Get(4, {"last": True}), R, w.now, out)
+        w.router.step(m.Get(3, {}), R, w.now)
+        out += w.router.take_frames()
+    w.router.step(m.Get(4, {"last": True}), R, w.now)
+    out += w.router.take_frames()
     kinds = [type(message).__name__ for _, message in out]
     assert kinds == ["Got", "Ok", "Ok", "Ok", "Err"]
     assert out[2][1] == m.Ok(0, 3, {"count": 0, "next": 1, "more": True})
-    w.router.tick(w.now, out)
+    w.router.tick(w.now)
+    out += w.router.take_frames()
     assert len(get(w)[0]) == 1
 
 
@@ -288,9 +291,9 @@ def test_a_view_agrees_with_the_trie() -> None:
 def test_who_does_not_take_in_what_was_read_is_given_nothing_more() -> None:
     w = world()
     put(w, "a", "1")
-    w.router.block_peer(R, True)
+    w.router.peer_blocked(R, True)
     assert refused(w).code == Code.BUSY
-    w.router.block_peer(R, False)
+    w.router.peer_blocked(R, False)
     assert len(get(w)[0]) == 1
 
 
@@ -305,7 +308,7 @@ def test_a_long_block_is_looked_at_in_several_answers(monkeypatch: pytest.Monkey
         looked.append(at)
         return False
 
-    w.router.block_store.superseded = superseded
+    w.router.shared.superseded = superseded
     rows, answers, more, following = list[tuple[int, str]](), 0, True, 0
     while more:
         looked.clear()

@@ -392,7 +392,8 @@ def test_a_group_deleted_made_again_and_refreshed_in_one_turn_keeps_its_refresh(
         ("group.create", {"patterns": ["a"]}),
         ("group.refresh", {"from": {"seq": 4}}),
     ):
-        w.router.step(m.Admin(9, {"op": op, "group": "g", **fields}), b"op", w.now, [])
+        w.router.step(m.Admin(9, {"op": op, "group": "g", **fields}), b"op", w.now)
+        w.router.take_frames()
     w.pass_time(0)
     assert w.settings["refresh:g"].value == {"seq": 4}
     if restarts:

@@ -102,7 +102,7 @@ def test_nothing_is_noted_of_a_failure_of_what_is_removed() -> None:
     w = holding("1", "2", "3")
     w.trim(3)
     w.settle(A, 1, Verdict.RETRY, 1, 3, 60_000)
-    assert [(first, row.last) for first, row in w.router.groups["h"].failures.rows()] == [(3, 3)]
+    assert [(first, row.last) for first, row in w.router.groups["h"].failures.all()] == [(3, 3)]
     assert [(row.first, row.last) for row in w.failures.values()] == [(3, 3)]
 
 

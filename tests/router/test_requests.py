@@ -287,10 +287,10 @@ def test_a_newcomer_gets_what_waits() -> None:
 def test_an_unreachable_responder_is_not_asked_until_it_is_back() -> None:
     office = Office()
     office.respond("adder", "sum")
-    office.router.block_peer(b"adder", True)
+    office.router.peer_blocked(b"adder", True)
     office.ask()
     assert not office.asked("adder")
-    office.router.block_peer(b"adder", False)
+    office.router.peer_blocked(b"adder", False)
     assert office.router.next_deadline() == 0.0
     office.pass_time(0)
     assert len(office.asked("adder")) == 1
@@ -317,7 +317,7 @@ def test_an_asker_that_does_not_read_loses_its_request() -> None:
     office.respond("adder", "sum")
     rid = office.ask(replies_max=1_000)
     office.answer("adder", office.asked("adder")[0], "1", final=False)
-    office.router.block_peer(b"asker", True)
+    office.router.peer_blocked(b"asker", True)
     office.answer("adder", office.asked("adder")[0], "2", final=False)
     assert office.heard(rid) == [("1", False), (Code.BUSY, {"sent": True})]
     assert office.is_empty()
@@ -349,8 +349,10 @@ def test_the_end_of_a_request_is_told_where_the_session_is_by_then() -> None:
     resume = {"session": welcome.fields["session"], "subs": []}  # type: ignore[union-attr]
     out: list[tuple[bytes, m.ToClient]] = []
     for peer in (b"two", b"three"):
-        office.router.step(m.Hello(9, {"proto": 1, "resume": resume}), peer, office.now, out)
-    office.router.tick(office.now, out)
+        office.router.step(m.Hello(9, {"proto": 1, "resume": resume}), peer, office.now)
+        out += office.router.take_frames()
+    office.router.tick(office.now)
+    out += office.router.take_frames()
     told = [peer for peer, message in out if isinstance(message, m.Err) and message.rid == rid]
     assert told == [b"three"]
 
@@ -451,7 +453,8 @@ def test_a_stopping_hub_takes_no_requests_but_passes_replies_on() -> None:
     office = Office()
     office.respond("adder", "sum")
     rid = office.ask()
-    office.router.drain(Refusal(Code.SHUTTING_DOWN, "stopping", 500), [])
+    office.router.drain(Refusal(Code.SHUTTING_DOWN, "stopping", 500))
+    office.router.take_frames()
     assert office.router.outstanding() == 1
     assert office.heard(office.ask()) == [(Code.SHUTTING_DOWN, {"retry_ms": 500})]
     office.answer("adder", office.asked("adder")[0])
@@ -493,9 +496,12 @@ def test_nobody_overtakes_those_who_wait() -> None:
     office.ask(body="second")
     out: list[tuple[bytes, m.ToClient]] = []
     reply = m.Reply(1, office.asked("adder")[0].rid, {}, encode("r", [b"2"]))
-    office.router.step(reply, b"adder", office.now, out)  # in the same turn, before those who wait have theirs,
-    office.router.step(m.Request(0, 7, {}, encode("sum", [b"third"])), b"asker", office.now, out)
-    office.router.tick(office.now, out)
+    office.router.step(reply, b"adder", office.now)  # in the same turn, before those who wait have theirs,
+    out += office.router.take_frames()
+    office.router.step(m.Request(0, 7, {}, encode("sum", [b"third"])), b"asker", office.now)
+    out += office.router.take_frames()
+    office.router.tick(office.now)
+    out += office.router.take_frames()
     (request,) = [message for peer, message in out if peer == b"adder" and isinstance(message, m.Request)]
     assert Block(request.block).payloads() == [b"second"]
 

@@ -227,9 +227,10 @@ def test_a_gap_is_told_to_who_comes_next() -> None:
     w.pub(P, "job.x", "2")
     out: list[Any] = []
     w.reader.blocks.pop(0)
-    w.router.block_store._blocks.clear()
-    w.router.block_store._bases.clear()
-    w.router.trimmed(2, out)
+    w.router.shared.block_store._blocks.clear()
+    w.router.shared.block_store._bases.clear()
+    w.router.trimmed(2)
+    out += w.router.take_frames()
     w.hello(B)
     answers = w.sub(B, 1, group="g")
     assert [a for a in answers if isinstance(a, m.Gap)] == [m.Gap(1, 1, 1, "removed by retention")]

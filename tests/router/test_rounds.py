@@ -20,7 +20,8 @@ BODY = bytes(1 << 20)
 def turn(w: World) -> list[tuple[bytes, m.ToClient]]:
     """What is said in one turn in which nothing arrives."""
     out: list[tuple[bytes, m.ToClient]] = []
-    w.router.tick(w.now, out)
+    w.router.tick(w.now)
+    out += w.router.take_frames()
     return out
 
 
@@ -39,7 +40,8 @@ def replaying(subs: int, blocks: int) -> World:
     out: list[tuple[bytes, m.ToClient]] = []
     for chan in range(1, subs + 1):
         fields = {"patterns": ["#"], "start": "first", "credit": [BIG, BIG]}
-        w.router.step(m.Subscribe(chan, chan, fields), A, w.now, out)
+        w.router.step(m.Subscribe(chan, chan, fields), A, w.now)
+        out += w.router.take_frames()
     return w
 
 
@@ -60,11 +62,14 @@ def test_what_is_live_comes_before_what_is_replayed() -> None:
     w = replaying(40, 12)
     for _ in range(3):
         turn(w)
-    w.router.step(m.Publish(1, 0, 0, encode("live", [b"now"])), B, w.now, [])
-    sealed = w.router.seal(w.wall_us(), w.now, [])
+    w.router.step(m.Publish(1, 0, 0, encode("live", [b"now"])), B, w.now)
+    w.router.take_frames()
+    sealed = w.router.seal(w.wall_us(), w.now)
+    w.router.take_frames()
     w.write(sealed.records)
     out: list[tuple[bytes, m.ToClient]] = []
-    w.router.committed(w.now, out)
+    w.router.committed(w.now)
+    out += w.router.take_frames()
     out += turn(w)
     assert [Block(one.block).payloads() for peer, one in out if peer == B and isinstance(one, m.Deliver)] == [[b"now"]]
     assert w.router.dispatcher.busy, "the replays go on"
@@ -156,7 +161,8 @@ def test_a_client_that_is_back_gets_a_bounded_part_at_once_and_the_rest_later(mo
         w.say(A, m.Publish(1, 0, 0, encode("t", [b"%d" % n + BODY])))
     out: list[tuple[bytes, m.ToClient]] = []
     resume = {"session": session, "subs": [[1, 2]]}
-    w.router.step(m.Hello(1, {"proto": 1, "resume": resume}), B, w.now, out)
+    w.router.step(m.Hello(1, {"proto": 1, "resume": resume}), B, w.now)
+    out += w.router.take_frames()
     again = delivered(out)
     assert [one.first_ordinal for one in again] == [3, 4, 5]
     out = turn(w)

@@ -11,6 +11,7 @@ from fabric.router.schedules import due_queue as upcoming
 from fabric.router.schedules import schedules as schedule
 from fabric.router.schedules.cron import Cron
 from fabric.router.schedules.options import EXPIRY_GRAIN_US, NAME_CHARS_MAX
+from fabric.router.turn import Turn
 from fabric_protocol import messages as m
 from fabric_protocol.block import Block, encode
 from fabric_protocol.bounds import EVERY_MS, HORIZON_MS, SCHEDULES_N
@@ -35,11 +36,11 @@ class Later(World):
 
     def set_clock(self, by_s: float) -> None:
         self.ahead_us += int(by_s * 1e6)
-        self.router.clock.set(self.wall_us(), self.now)
+        self.router.begin(self.wall_us(), self.now)
 
     def restart(self) -> None:
         super().restart()
-        self.router.clock.set(self.wall_us(), self.now)
+        self.router.begin(self.wall_us(), self.now)
         self.hello(A, producer={"name": "p", "epoch": self.epoch})
 
     def later(self, body: str, topic: str = "t", *, pseq: int = 0, commit: bool = True, **options: Any) -> Any:
@@ -142,10 +143,13 @@ def test_many_that_are_due_are_fired_in_steps(world: Later, monkeypatch: pytest.
     for i in range(12):
         world.schedule(str(i), delay_ms=1000)
     world.now += 2
-    world.router.tick(world.now, [])
-    world.router.tick(world.now, [])
-    world.router.tick(world.now, [])
-    assert world.router.schedules.deadline == float("inf"), "held up until the turn is sealed"
+    world.router.tick(world.now)
+    world.router.take_frames()
+    world.router.tick(world.now)
+    world.router.take_frames()
+    world.router.tick(world.now)
+    world.router.take_frames()
+    assert world.router.schedules.next_deadline() == float("inf"), "held up until the turn is sealed"
     world.commit()
     assert world.stored() == list(map(str, range(5)))
     assert world.router.next_deadline() <= world.now
@@ -165,8 +169,10 @@ def test_singles_that_are_due_together_become_one_block(world: Later) -> None:
 def test_a_crash_before_the_commit_fires_it_again_and_after_it_does_not(world: Later) -> None:
     world.schedule("once", delay_ms=1000)
     world.now += 2
-    world.router.tick(world.now, [])
-    world.router.seal(world.wall_us(), world.now, [])  # never reaches the disk
+    world.router.tick(world.now)
+    world.router.take_frames()
+    world.router.seal(world.wall_us(), world.now)  # never reaches the disk
+    world.router.take_frames()
     assert (world.stored(), world.waiting()) == ([], ["once"])
     world.restart()
     world.pass_time(0.0)
@@ -197,7 +203,7 @@ def test_a_full_disk_makes_them_wait(world: Later) -> None:
     world.router.refuse_publishes(Refusal(Code.DISK_FULL, "full", 1000))
     world.pass_time(2.0)
     assert world.stored() == []
-    assert world.router.schedules.deadline == float("inf")
+    assert world.router.schedules.next_deadline() == float("inf")
     refused = world.later("refused", delay_ms=1)
     assert (refused.code, refused.fields) == (Code.DISK_FULL, {"retry_ms": 1000})
     world.router.refuse_publishes(None)
@@ -354,7 +360,8 @@ def test_cancel_takes_it_back(world: Later) -> None:
 def test_of_cancel_and_fire_one_wins_and_the_answer_says_which(world: Later) -> None:
     number = world.schedule("late", delay_ms=1000)
     world.now += 1.0
-    world.router.tick(world.now, [])  # fired, not on disk
+    world.router.tick(world.now)  # fired, not on disk
+    world.router.take_frames()
     heard = world.say(A, m.Cancel(8, {"id": number}), commit=False)
     assert heard == [], "said when the firing is on disk"
     world.commit()
@@ -448,15 +455,15 @@ def test_the_checks_of_any_publish_apply(world: Later) -> None:
     assert not world.reader.schedules.rows
 
 
-def test_a_full_topic_refuses_what_is_for_later_and_takes_what_is_due(world: Later) -> None:
-    def full(block: Block) -> None:
+def test_a_full_topic_refuses_what_is_for_later_and_takes_what_is_due(
+    world: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(block: Block, turn: Turn) -> None:
         raise ProtocolError(Code.TOPIC_FULL, "topic 't' is full")
 
     world.schedule("late", delay_ms=1000)
-    world.router.publishing.tracked.add("t")
-    world.router.publishing.require_room = full
+    monkeypatch.setattr(world.router.topics, "require_room", full)
     assert world.later("x", delay_ms=1).code == Code.TOPIC_FULL
-    world.router.publishing.tracked.clear()  # whoever counts is not asked here
     world.pass_time(2.0)
     assert world.stored() == ["late"]
 
@@ -490,10 +497,10 @@ def test_too_many_ids_make_them_wait(world: Later, monkeypatch: pytest.MonkeyPat
     raw = encode("t", [b"with id"], ids=[b"id-1"])
     world.say(A, m.Publish(7, 0, m.Level.JOURNALED, raw, {"delay_ms": 1000}))
     with monkeypatch.context() as patch:
-        patch.setattr(world.router.publishing.ids, "check", busy)
+        patch.setattr(world.router.ids, "check", busy)
         world.pass_time(2.0)
         assert world.stored() == []
-        assert world.router.schedules.deadline == pytest.approx(world.now + schedule.HOLD_S)
+        assert world.router.schedules.next_deadline() == pytest.approx(world.now + schedule.HOLD_S)
     world.pass_time(0.05)
     assert world.stored() == []
     world.pass_time(0.06)
@@ -603,7 +610,8 @@ def test_only_the_next_minute_is_in_memory_and_no_block(world: Later) -> None:
     assert len(world.router.schedules._upcoming) <= 60
     assert world.router.schedules._unwritten.keys() == []
     world.restart()
-    world.router.tick(world.now, [])
+    world.router.tick(world.now)
+    world.router.take_frames()
     assert len(world.router.schedules._upcoming) == 50
     assert world.reader.schedules.reads == 0
     for _ in range(200):

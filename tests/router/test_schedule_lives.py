@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from fabric.records import SaveSchedule
-from fabric.router.router import Turn
+from fabric.router.router import Transaction
 from fabric.router.schedules import due_queue as upcoming
 from fabric.router.schedules import schedules as schedule
 from fabric.router.schedules.options import next_due
@@ -43,7 +43,7 @@ class Life(World):
         self.tell_time()
         self.rows: dict[int, SaveSchedule] = {}  # by id
         self.fired: list[str] = []  # bodies, in the order in which they were appended
-        self.turns: deque[tuple[Turn, dict[int, SaveSchedule], list[str], int]] = deque()
+        self.turns: deque[tuple[Transaction, dict[int, SaveSchedule], list[str], int]] = deque()
         self.disk: tuple[dict[int, SaveSchedule], list[str], int] = ({}, [], 0)
         self.last_id = 0
         self.rid = 0
@@ -57,25 +57,27 @@ class Life(World):
         return int(self.now * 1e6) + self.ahead_us
 
     def tell_time(self) -> None:
-        self.router.clock.set(self.wall_us(), self.now)
+        self.router.begin(self.wall_us(), self.now)
 
     # Doing.
 
     def do(self, message: m.ToHub) -> None:
         self.tell_time()
         out: list[tuple[bytes, m.ToClient]] = []
-        self.router.step(message, PEER, self.now, out)
+        self.router.step(message, PEER, self.now)
+        out += self.router.take_frames()
         assert not [said for _, said in out if isinstance(said, m.Err)], out
         self.tick()
 
     def tick(self) -> None:
         self.tell_time()
         for _ in range(100):
-            before = self.router.publishing.next_seq
-            self.router.tick(self.now, [])
-            if self.router.publishing.next_seq == before:
+            before = self.router.shared.next_seq
+            self.router.tick(self.now)
+            self.router.take_frames()
+            if self.router.shared.next_seq == before:
                 break
-        self.fire_twin(self.router.publishing.next_seq - 1)
+        self.fire_twin(self.router.shared.next_seq - 1)
 
     def fire_twin(self, last_seq: int) -> None:
         """The router has appended some: they must be the earliest that are due."""
@@ -112,7 +114,8 @@ class Life(World):
         replaced = next((row.id for row in self.rows.values() if name and row.name == name), None)
         self.tell_time()
         out: list[tuple[bytes, m.ToClient]] = []
-        self.router.step(m.Publish(self.rid, 0, m.Level.JOURNALED, block, options), PEER, self.now, out)
+        self.router.step(m.Publish(self.rid, 0, m.Level.JOURNALED, block, options), PEER, self.now)
+        out += self.router.take_frames()
         assert out == []
         if replaced is not None:
             del self.rows[replaced]
@@ -147,7 +150,8 @@ class Life(World):
 
     def seal(self) -> None:
         out: list[tuple[bytes, m.ToClient]] = []
-        turn = self.router.seal(self.wall_us(), self.now, out)
+        turn = self.router.seal(self.wall_us(), self.now)
+        out += self.router.take_frames()
         self.turns.append((turn, dict(self.rows), list(self.fired), self.last_id))
 
     def commit_one(self, *, told: bool = True) -> None:
@@ -159,7 +163,8 @@ class Life(World):
             return
         for _, message in turn.sends:
             self.heard(message)
-        self.router.committed(self.now, [])
+        self.router.committed(self.now)
+        self.router.take_frames()
 
     def heard(self, message: m.ToClient) -> None:
         assert isinstance(message, m.Ok | m.Err), message

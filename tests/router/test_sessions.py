@@ -215,11 +215,11 @@ def test_suspect_is_served_again_when_it_speaks() -> None:
 
 def test_congested_connection_gets_the_rest_when_it_flows_again() -> None:
     w, _ = resumable()
-    w.router.block_peer(A, True)
+    w.router.peer_blocked(A, True)
     w.pub(P, "a", "4")
     w.pub(P, "a", "5")
     assert w.bodies(A) == ["1", "2", "3"]
-    w.router.block_peer(A, False)
+    w.router.peer_blocked(A, False)
     w.commit()
     assert w.bodies(A) == ["1", "2", "3", "4", "5"]
 
@@ -266,10 +266,12 @@ def test_resend_of_what_is_still_on_its_way_is_confirmed_no_sooner() -> None:
     w.hello(P, producer={"name": "p"})
     raw = encode("a", [b"1"])
     assert w.say(P, m.Publish(1, 1, 0, raw), commit=False) == []
-    turn = w.router.seal(0, w.now, [])
+    turn = w.router.seal(0, w.now)
+    w.router.take_frames()
     assert w.say(P, m.Publish(2, 1, 0, raw), commit=False) == []
     assert turn.sends == [(P, m.PubOk(0, ((1, 1, 1, 0),)))]
-    later = w.router.seal(0, w.now, [])
+    later = w.router.seal(0, w.now)
+    w.router.take_frames()
     assert later.sends == [(P, m.PubOk(0, ((2, 1, 0, 1),)))]
 
 
@@ -389,7 +391,8 @@ def test_level_received_is_confirmed_at_once_and_delivered_with_the_disk() -> No
     w.say(P, m.Publish(4, 0, Level.RECEIVED, encode("a", [b"4"])), commit=False)
     assert w.router.wants_seal()
     out: list[tuple[bytes, m.ToClient]] = []
-    turn = w.router.seal(0, w.now, out)
+    turn = w.router.seal(0, w.now)
+    out += w.router.take_frames()
     assert out == [(P, m.PubOk(Level.RECEIVED, ((4, 4, 1, 0),)))]
     assert turn.sends == []
     assert w.bodies(A) == ["1", "2", "3"]
@@ -402,14 +405,16 @@ def test_group_of_level_received_is_served_before_the_disk() -> None:
     w.sub(A, 1, "#", group="live", level="received")
     w.say(P, m.Publish(4, 0, Level.JOURNALED, encode("a", [b"x"])), commit=False)
     out: list[tuple[bytes, m.ToClient]] = []
-    w.router.seal(0, w.now, out)
+    w.router.seal(0, w.now)
+    out += w.router.take_frames()
     assert [type(message) for _, message in out] == [m.Deliver]
 
 
 def test_draining_tells_everyone_and_takes_acks_but_no_publishes() -> None:
     w, _ = resumable()
     out: list[tuple[bytes, m.ToClient]] = []
-    w.router.drain(Refusal(Code.SHUTTING_DOWN, "stopping", 500), out)
+    w.router.drain(Refusal(Code.SHUTTING_DOWN, "stopping", 500))
+    out += w.router.take_frames()
     assert {(peer, message.kind) for peer, message in out if isinstance(message, m.Notice)} == {
         (P, "drain"),
         (A, "drain"),

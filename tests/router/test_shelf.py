@@ -1,8 +1,11 @@
 """The block store keeps the latest blocks, and no more than its memory allows."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from fabric.router.block_store import GONE_MAX, KEPT_BLOCKS_MAX, KEPT_BYTES_MAX, SHELF_BYTES_MAX, BlockStore
+from fabric.router.clock import Clock
+from fabric.router.shared import Shared
 from fabric_protocol.block import Block, encode
 from tests.router.world import MemoryReader
 
@@ -10,11 +13,12 @@ RAW = encode("a", [bytes(100_000)])
 
 
 def filled(count: int, *, committed: bool) -> BlockStore:
-    block_store = BlockStore(MemoryReader())
+    shared = Shared(MemoryReader(), Clock(), 1, 0, Counter())
+    block_store = shared.block_store
     for seq in range(1, count + 1):
         block_store.add(Block(RAW).stamped(seq, seq))
         if committed:
-            block_store.committed = seq
+            shared.committed_seq = seq
     return block_store
 
 
@@ -59,7 +63,7 @@ class CountingReader(MemoryReader):
 def kept(count: int) -> tuple[BlockStore, CountingReader]:
     """A block store that has kept each of the blocks on disk, the first one first."""
     reader = CountingReader(count)
-    block_store = BlockStore(reader)
+    block_store = Shared(reader, Clock(), 1, 0, Counter()).block_store
     for block in reader.blocks:
         block_store.keep(block.base_seq, block)
     return block_store, reader

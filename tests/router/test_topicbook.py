@@ -503,22 +503,23 @@ def test_a_purged_queue_has_nothing_to_hand_out(world: World) -> None:
 
 
 def test_the_journal_waits_until_the_book_has_given_way(world: World) -> None:
-    assert world.router.topics.hold > 1 << 60
+    assert world.router.trim_limit > 1 << 60
     admin(world, "topic.create", topic="a")
     for n in range(6):
         world.pub(P, ["a", "b"], f"{n}", "b")
     book = world.router.topics
-    assert book.hold == 1
+    assert book.trim_limit == 1
     book.request_trim(6)
-    assert book.hold == 1
+    assert book.trim_limit == 1
     world.pass_time(0.01)
-    assert book.hold == 6
+    assert book.trim_limit == 6
     assert amounts(world, "a") == (3, 3)
     assert world.topic_rows["a"].floor == 7
-    world.router.trimmed(6, [])
+    world.router.trimmed(6)
+    world.router.take_frames()
     assert amounts(world, "a") == (3, 3)
     admin(world, "topic.delete", topic="a")
-    assert book.hold > 1 << 60
+    assert book.trim_limit > 1 << 60
 
 
 def test_floors_of_topics_that_are_gone_are_forgotten_when_memory_has_nothing_below(
@@ -534,7 +535,7 @@ def test_floors_of_topics_that_are_gone_are_forgotten_when_memory_has_nothing_be
     world.pub(P, "other", "x" * 2000)
     for _ in range(4):
         world.pass_time(0.5)
-    assert (world.topic_rows, world.router.block_store.removed) == ({}, {})
+    assert (world.topic_rows, world.router.shared.removed) == ({}, {})
     assert on_disk(world) == [21]
 
 
@@ -555,7 +556,8 @@ def test_a_group_that_the_journal_overtakes_hears_of_it_and_is_counted(world: Wo
     world.settle(D, 1, m.Verdict.ACK, 1, 6)
     out: list[tuple[bytes, m.ToClient]] = []
     world.reader.blocks = world.reader.blocks[3:]
-    world.router.trimmed(4, out)
+    world.router.trimmed(4)
+    out += world.router.take_frames()
     gaps = [(peer, said.first_seq, said.last_seq) for peer, said in out if isinstance(said, m.Gap)]
     assert gaps == [(C, 1, 3)]
     assert world.router.counters["groups_overtaken"] == 1

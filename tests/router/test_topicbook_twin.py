@@ -109,7 +109,7 @@ class Life(World):
             self.configure(self.rng.choice(missing))
 
     def publish(self) -> None:
-        rng, first = self.rng, self.router.publishing.next_seq
+        rng, first = self.rng, self.router.shared.next_seq
         count = rng.randint(1, 6)
         topics = rng.choices(TOPICS, k=count) if rng.random() < 0.6 else [rng.choice(TOPICS)] * count
         keys = [rng.choice((b"", b"a", b"b", b"c", b"d", b"e")) for _ in range(count)]
@@ -118,7 +118,7 @@ class Life(World):
         fits = all(self.fits(topic, rows) for topic in self.twin.settings)
         block = encode(topics if len(set(topics)) > 1 else topics[0], bodies, keys=keys)
         self.say(P, m.Publish(9, 0, m.Level.JOURNALED, block), commit=rng.random() < 0.7)
-        assert (self.router.publishing.next_seq > first) == fits, f"{rows} should {'fit' if fits else 'not fit'}"
+        assert (self.router.shared.next_seq > first) == fits, f"{rows} should {'fit' if fits else 'not fit'}"
         if fits:
             self.twin.messages += rows
 
@@ -143,13 +143,13 @@ class Life(World):
     def purge(self) -> None:
         topic = self.rng.choice(TOPICS)
         self.do("topic.purge", topic=topic)
-        self.twin.floors[topic] = self.router.publishing.next_seq
+        self.twin.floors[topic] = self.router.shared.next_seq
 
     def delete(self) -> None:
         if self.twin.settings and self.rng.random() < 0.5:
             topic = self.rng.choice(list(self.twin.settings))
             self.do("topic.delete", topic=topic)
-            self.twin.floors[topic] = self.router.publishing.next_seq
+            self.twin.floors[topic] = self.router.shared.next_seq
             del self.twin.settings[topic]
 
     def update(self) -> None:
@@ -173,9 +173,10 @@ class Life(World):
         self.router.topics.request_trim(seq)
         self.finish()
         if self.router.topics.tracked:
-            assert self.router.topics.hold >= seq
+            assert self.router.trim_limit >= seq
         self.reader.blocks = [block for block in self.reader.blocks if block.base_seq >= seq]
-        self.router.trimmed(seq, [])
+        self.router.trimmed(seq)
+        self.router.take_frames()
         for topic in TOPICS:
             self.twin.floors[topic] = max(self.twin.floors.get(topic, 0), seq)
 
@@ -202,8 +203,8 @@ class Life(World):
         self.twin.settle(self.wall_us(), min(group.floor for group in owners))
         book, removed, superseded = (
             self.router.topics,
-            self.router.block_store.removed,
-            self.router.block_store.superseded,
+            self.router.shared.removed,
+            self.router.shared.superseded,
         )
         for topic in self.twin.settings:
             row, live = book.find(topic), self.twin.live(topic)
@@ -215,7 +216,7 @@ class Life(World):
             block.base_seq + at
             for block in self.reader.blocks
             for at, topic in enumerate(block.topic_names())
-            if block.base_seq + at >= max(removed.get(topic, 0), self.router.dispatcher.first_seq)
+            if block.base_seq + at >= max(removed.get(topic, 0), self.router.shared.first_seq)
             and not (superseded is not None and superseded(block, at))
         ]
         assert readable == sorted(row.seq for topic in TOPICS for row in self.twin.live(topic))
@@ -226,7 +227,7 @@ class Life(World):
         """Blocks without any message left are gone, except the last; those of topics with keys may take longer, and
         so may one that begins before the journal does: messages of topics without settings are not known as gone."""
         for block in self.reader.blocks[:-1]:
-            if block.base_seq >= self.router.dispatcher.first_seq and not {"state", "top"}.intersection(block.topics):
+            if block.base_seq >= self.router.shared.first_seq and not {"state", "top"}.intersection(block.topics):
                 assert any(seq in readable for seq in range(block.base_seq, block.last_seq + 1)), _shown(block)
 
 

@@ -49,11 +49,12 @@ def test_verdicts_and_publish_are_one_turn() -> None:
     factory.pub(b"boss", "raw", "1", "2")
     said = len(factory.said[b"worker"])
     out: list[tuple[bytes, m.ToClient]] = []
-    factory.router.step(
-        m.Transact(9, 1, ((1, ((ACK, 1, 2, None),)),), encode("done", [b"made"])), b"worker", factory.now, out
-    )
+    message = m.Transact(9, 1, ((1, ((ACK, 1, 2, None),)),), encode("done", [b"made"]))
+    factory.router.step(message, b"worker", factory.now)
+    out += factory.router.take_frames()
     assert not out, "nothing is said before it is on disk"
-    turn = factory.router.seal(1_000, factory.now, out)
+    turn = factory.router.seal(1_000, factory.now)
+    out += factory.router.take_frames()
     assert [type(record) for record in turn.records] == [Append, SaveProducer, SaveGroup]
     assert not turn.records[2].open  # type: ignore[union-attr]
     answer = m.Ok(0, 9, {"first_seq": 3, "stored": 1, "dups": 0, "applied": 2})

@@ -13,6 +13,7 @@ from fabric.records import (
     DropSchedule,
     DropTopic,
     Record,
+    Restored,
     SaveEvents,
     SaveFailure,
     SaveGroup,
@@ -94,6 +95,12 @@ class MemoryReader:
         return None
 
 
+def router(reader: Any, token: Callable[[], bytes], **given: Any) -> Router:
+    """A router with what is given: fields of Restored, and other arguments of Router."""
+    rows = {name: given.pop(name) for name in Restored._fields if name in given}
+    return Router(Restored(**rows), reader, token, **given)
+
+
 class World:
     """Time is `now`; `disk` holds what was committed; everything said to a peer is in `said[peer]`."""
 
@@ -109,8 +116,8 @@ class World:
         self._tokens = 0
         self.router = self._router(**restored)
 
-    def _router(self, **restored: Any) -> Router:
-        return Router(self.reader, self._token, **restored)
+    def _router(self, **given: Any) -> Router:
+        return router(self.reader, self._token, **given)
 
     def _token(self) -> bytes:
         self._tokens += 1
@@ -145,8 +152,10 @@ class World:
         """One command; returns what that peer hears because of it."""
         heard = len(self.said.setdefault(peer, []))
         out: list[tuple[bytes, m.ToClient]] = []
-        self.router.step(message, peer, self.now, out)
-        self.router.tick(self.now, out)
+        self.router.step(message, peer, self.now)
+        out += self.router.take_frames()
+        self.router.tick(self.now)
+        out += self.router.take_frames()
         self._hear(out)
         if commit:
             self.commit()
@@ -157,13 +166,17 @@ class World:
 
     def commit(self) -> None:
         out: list[tuple[bytes, m.ToClient]] = []
-        turn = self.router.seal(self.wall_us(), self.now, out)
+        turn = self.router.seal(self.wall_us(), self.now)
+        out += self.router.take_frames()
         self._hear(out)
         self.write(turn.records)
-        out = list(turn.sends)
-        self.router.committed(self.now, out)
+        out = []
+        self.router.release(turn)
+        self.router.committed(self.now)
+        out += self.router.take_frames()
         while self.router.next_deadline() == 0.0:
-            self.router.tick(self.now, out)
+            self.router.tick(self.now)
+            out += self.router.take_frames()
         self._hear(out)
 
     def write(self, records: Iterable[Record]) -> None:
@@ -209,7 +222,8 @@ class World:
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         out: list[tuple[bytes, m.ToClient]] = []
-        self.router.tick(self.now, out)
+        self.router.tick(self.now)
+        out += self.router.take_frames()
         self._hear(out)
         self.commit()
 

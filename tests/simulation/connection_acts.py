@@ -53,7 +53,7 @@ def disconnect(world: World, client: Client, n: int) -> bool:
     wire.cut(drops=bool(n & 1))
     if n & 2:
         world.router.peer_gone(wire.peer)
-        world.observer.gone(wire.peer, world.router.clock.now)
+        world.observer.gone(wire.peer, world.router.shared.clock.now)
     return True
 
 
@@ -72,7 +72,7 @@ def hold(world: World, client: Client, n: int) -> bool:
 def congest(world: World, client: Client, n: int) -> bool:
     if client.wire is None:
         return False
-    world.router.block_peer(client.wire.peer, bool(n & 1))
+    world.router.peer_blocked(client.wire.peer, bool(n & 1))
     world.observer.blocked(client.wire.peer, bool(n & 1))
     world.hub_turn()
     return True

@@ -3,7 +3,7 @@
 import struct
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from fabric.records import (
     Append,
@@ -15,6 +15,7 @@ from fabric.records import (
     DropSchedule,
     DropTopic,
     Record,
+    Restored,
     SaveEvents,
     SaveFailure,
     SaveGroup,
@@ -165,18 +166,18 @@ class Disk:
         self.first_seq = max(self.first_seq, first_seq)
         return self.first_seq
 
-    def restored(self) -> dict[str, Any]:
+    def restored(self) -> Restored:
         """What a router is started with."""
-        return {
-            "first_seq": self.first_seq,
-            "last_seq": self.last_seq,
-            "last_ts_us": self.last_ts_us,
-            "groups": list(self.groups.values()),
-            "producers": list(self.producers.values()),
-            "failures": list(self.failures.values()),
-            "topics": list(self.topics.values()),
-            "settings": list(self.settings.values()),
-        }
+        return Restored(
+            self.first_seq,
+            self.last_seq,
+            self.last_ts_us,
+            tuple(self.groups.values()),
+            tuple(self.producers.values()),
+            tuple(self.failures.values()),
+            tuple(self.topics.values()),
+            tuple(self.settings.values()),
+        )
 
     # The Reader.
 

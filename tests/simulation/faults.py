@@ -26,7 +26,8 @@ def understands(world: "World", wire: Wire, lie: Lie) -> bool:
         decode_command(encode(lie.message))
     except ProtocolError as error:
         world.counts["lies"] += 1
-        world.router.refuse(error, wire.peer, 0, 0, world.out)
+        world.router.refuse(error, wire.peer, 0, 0)
+        world.out += world.router.take_frames()
         world.hub_turn()
         understood = False
     else:
@@ -41,10 +42,12 @@ def falters(world: "World", wire: Wire, message: m.ToHub) -> bool:
     usual = Change.begin
     Change.begin = _fault  # type: ignore[method-assign]
     try:
-        world.router.step(message, wire.peer, world.now, world.out)
+        world.router.step(message, wire.peer, world.now)
+        world.out += world.router.take_frames()
     except Fault:
         chan, rid = getattr(message, "chan", 0), getattr(message, "rid", 0)
-        assert world.router.fail(wire.peer, chan, rid, world.out), "nothing was changed yet"
+        assert world.router.fail(wire.peer, chan, rid), "nothing was changed yet"
+        world.out += world.router.take_frames()
     else:
         return False
     finally:

@@ -20,7 +20,7 @@ def finish(world: World) -> None:
     for number, client in enumerate(world.clients):
         wire = client.wire
         if wire is not None:
-            world.router.block_peer(wire.peer, False)
+            world.router.peer_blocked(wire.peer, False)
             world.observer.blocked(wire.peer, False)
         if wire is not None and client.welcomed and (world.plan.seed >> number) & 1:
             world.send(wire, m.Goodbye(0))

@@ -9,7 +9,7 @@ from fabric.router.admin import groups as admin_groups
 from fabric.router.block_store import BlockStore
 from fabric.router.dead_letters import blocks as letters
 from fabric.router.dead_letters.index import DeadLetters
-from fabric.router.groups import dead_letter_writer, dispatcher, lanes, pattern_change, refresh
+from fabric.router.groups import dead_letter_writer, dispatcher, lanes, pattern_change, refresh, verdict_rows
 from fabric.router.groups import key_locks as keys
 from fabric.router.groups import redelivery as pending
 from fabric.router.groups import verdicts as settling
@@ -215,7 +215,7 @@ MUTANTS: Final = {
     "attempts begin anew on restart": Mutant(Group, "record", record_with(handed=lambda row: ()), CRASHES),
     "failures are counted twice": Mutant(settling, "_fail", count_twice(settling._fail), FAILING),
     "failures are not counted": Mutant(settling, "_fail", count_nothing(settling._fail), FAILING),
-    "failures are not saved": Mutant(Failures, "take_records", empty, FAILING),
+    "failures are not saved": Mutant(Failures, "rows", empty, FAILING),
     "failures are forgotten on restart": Mutant(Group, "restore", restore_without_failures(Group.restore), FAILING),
     "what was only prefetched counts as failed": Mutant(
         Subscription, "begun", lambda self: Ranges([(1, self.sent)]), LAPSING
@@ -236,7 +236,7 @@ MUTANTS: Final = {
     "low priorities starve": Mutant(lanes, "STREAK_MAX", 1 << 40, LONG_AND_RANKED),
     "what has expired is delivered": Mutant(lanes, "fit", fit_what_expired, EXPIRING),
     "schedules are not removed when they fire": Mutant(
-        Schedules, "_drop", lambda self, schedule: self._unwritten.dropped(drop_of(schedule)), LATER
+        Schedules, "_drop", lambda self, schedule, turn: self._unwritten.dropped(drop_of(schedule)), LATER
     ),
     "schedules fire too early": Mutant(Upcoming, "take", take_early(Upcoming.take), LATER),
     "schedules are lost on restart": Mutant(Router, "seal", without(SaveSchedule)(Router.seal), LATER),
@@ -327,8 +327,8 @@ MUTANTS: Final = {
     "calendars are a minute late": Mutant(
         Cron, "after", a_minute_late(Cron.after), Bias(weights={Act.PUBLISH_LATER: 30, Act.CLOCK: 4})
     ),
-    "rows are merged whatever they say": Mutant(dispatcher, "merged", merged_with_the_first, VERBOSE),
-    "rows are applied in another order": Mutant(dispatcher, "merged", lambda rows: rows[::-1], VERBOSE),
+    "rows are merged whatever they say": Mutant(verdict_rows, "merged", merged_with_the_first, VERBOSE),
+    "rows are applied in another order": Mutant(verdict_rows, "merged", lambda rows: rows[::-1], VERBOSE),
     "a FETCH is never closed": Mutant(dispatcher.Dispatcher, "_end_fetch", nothing, Bias(weights={Act.FETCH: 10})),
     "a group that is made again loses its row": Mutant(
         Router, "seal", last_of_all(lambda record: type(record) is DropGroup)(Router.seal), REFRESHING

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from fabric.records import Append, SaveFailure, SaveGroup, SaveSchedule, TopicSettings
-from fabric.router.router import Turn
+from fabric.router.router import Transaction
 from fabric_protocol.block import verify_stamp
 from tests.simulation.blocks import IDENTS, idents_of
 from tests.simulation.disk import Disk, stamp_of
@@ -23,7 +23,7 @@ class Stored(Publishing):
         self._landed: list[int] = []
         self._undos: list[tuple[list[Undo], int]] = []  # of turns that were sealed, with the last seq of each
 
-    def sealed(self, turn: Turn) -> None:
+    def sealed(self, turn: Transaction) -> None:
         """A turn is closed: what it will write, if it gets to the disk."""
         accepted, self.accepted = self.accepted, []
         before = len(self.log)

@@ -15,7 +15,7 @@ from math import ceil, inf
 from typing import Any, Final
 
 from fabric.router.publish.publishing import Refusal
-from fabric.router.router import Router, Turn
+from fabric.router.router import Router, Transaction
 from fabric.router.sessions.session import SILENT_BEATS
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code
@@ -66,8 +66,8 @@ class World:
         self._count = 0
         self._tokens = 0
         self._wake_at = 0  # when the hub wakes by itself
-        self._turns: list[Turn] = []  # sealed, not handed to the disk
-        self._committing: list[Turn] = []
+        self._turns: list[Transaction] = []  # sealed, not handed to the disk
+        self._committing: list[Transaction] = []
         self.turn_max = self.swarm.turn_max
         self._taken = 0  # commands in this turn of the hub
         self.out: list[tuple[bytes, m.ToClient]] = []
@@ -184,7 +184,8 @@ class World:
             return
         expected = observer.told(wire.peer, message, now)
         if not self.faulty:
-            self.router.step(message, wire.peer, now, out)
+            self.router.step(message, wire.peer, now)
+            out += self.router.take_frames()
         self.faulty = False
         observer.answered(expected, wire.peer, out, now)
         if out:
@@ -223,7 +224,7 @@ class World:
     # The hub's shell.
 
     def _start(self) -> Router:
-        return Router(self.disk, self._token, **self.disk.restored(), wall_us=self.wall_us(), now=self.now)
+        return Router(self.disk.restored(), self.disk, self._token, wall_us=self.wall_us(), now=self.now)
 
     def _token(self) -> bytes:
         self._tokens += 1
@@ -234,7 +235,7 @@ class World:
         if self.time != self._looked_at:
             self._looked_at = self.time
             wall_us = self.wall_offset_us + int(self.now * 1e6)
-            self.router.clock.set(wall_us, self.now)
+            self.router.begin(wall_us, self.now)
             self.observer.look(wall_us)
 
     def set_clock(self, jump_s: int) -> None:
@@ -253,7 +254,8 @@ class World:
         before = observer.turn if woken and now >= router._sweep_at else -1
         if self.time != self._looked_at:
             self._look_at_the_clock()
-        router.tick(now, self.out)
+        router.tick(now)
+        self.out += router.take_frames()
         observer.ticked(now, router.counters)
         if self.out:
             before = -1
@@ -274,7 +276,8 @@ class World:
         for _ in range(GOES_MAX):
             if not self.router.dispatcher.busy:
                 return
-            self.router.tick(self.now, self.out)
+            self.router.tick(self.now)
+            self.out += self.router.take_frames()
             self.flush()
         raise AssertionError("liveness: the router is busy forever")
 
@@ -316,7 +319,8 @@ class World:
             self.at(self.time + duration, LAND, self._committing)
 
     def seal(self) -> None:
-        turn = self.router.seal(self.wall_us(), self.now, self.out)
+        turn = self.router.seal(self.wall_us(), self.now)
+        self.out += self.router.take_frames()
         self.observer.sealed(turn)
         self._turns.append(turn)
         self.flush()
@@ -337,11 +341,11 @@ class World:
             self.observer.landed()
         self._hand_over()
         for turn in done:
-            self.out += turn.sends
-            self.flush()
+            self.router.release(turn)
+            self._leave(self.router.take_frames())
             self.observer.released()
-            self.router.committed(self.now, self.out)
-            self.flush()
+            self.router.committed(self.now)
+            self._leave(self.router.take_frames())
         self.hub_turn()
 
     def _set_alarm(self) -> None:
@@ -366,8 +370,10 @@ class World:
     def stop(self) -> None:
         """The hub is stopped in good order, and started again."""
         self._look_at_the_clock()
-        self.router.drain(STOPPING, self.out)
-        self.router.tick(self.now, self.out)
+        self.router.drain(STOPPING)
+        self.out += self.router.take_frames()
+        self.router.tick(self.now)
+        self.out += self.router.take_frames()
         self.observer.ticked(self.now, self.router.counters)
         self.flush()
         self.seal()
@@ -396,7 +402,8 @@ class World:
     def trimmed(self, first_seq: int) -> None:
         self._look_at_the_clock()
         self.observer.trimmed(first_seq)
-        self.router.trimmed(first_seq, self.out)
+        self.router.trimmed(first_seq)
+        self.out += self.router.take_frames()
         self.flush()
         self.observer.trim_told()
         self.hub_turn()

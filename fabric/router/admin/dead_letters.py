@@ -15,7 +15,7 @@ from fabric.router.dead_letters.index import Box
 from fabric.router.fields import bounded, is_number
 from fabric.router.patterns.view import View
 from fabric.router.publish.publishing import PENDING_BYTES_MAX, RETRY_MS
-from fabric.router.turn import Out
+from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.bounds import LETTERS_N, NUMBER_MAX
 from fabric_protocol.errors import BlockError, Code, ProtocolError
@@ -98,8 +98,8 @@ class _Walk:
     """Through the letters of a box, oldest first, as far as one command may look."""
 
     def __init__(self, router: "Router", box: Box, after: int) -> None:
-        self._look = _Look(router.block_store)
-        self._runs = box.runs(after, router.dispatcher.shared.committed_seq)
+        self._look = _Look(router.shared.block_store)
+        self._runs = box.runs(after, router.shared.committed_seq)
         self.reached = after  # the last seq that was looked at
         self.more = False
         self.unreadable = 0
@@ -137,7 +137,7 @@ def box_of(router: "Router", fields: Fields, name: str = "group") -> Box:
 # The operations.
 
 
-def listed(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+def listed(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
     box = box_of(router, fields)
     after = bounded(fields, "after_seq", 0, 0, NUMBER_MAX)
     n = bounded(fields, "n", *LETTERS_N)
@@ -157,18 +157,18 @@ def listed(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, 
         "letters": rows,
         "next": following if more else max(walk.reached, following),
         "more": more or walk.more,
-        "count": box.count(router.dispatcher.shared.committed_seq),
+        "count": box.count(router.shared.committed_seq),
     }
 
 
-def redrive(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+def redrive(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
     """Letters go to their group once more, as messages of their own with new seqs and without failures."""
     box = box_of(router, fields)
     find(router, {"group": box.group})
     choice = _choice(fields)
     _require_room(router)
     chosen, skipped, reached, more = _chosen(router, box, choice)
-    router.change.begin()
+    router.shared.change.begin()
     done, size = 0, 0
     for part in _by_block(chosen):
         if size >= REDRIVE_BYTES_MAX:
@@ -178,7 +178,7 @@ def redrive(router: "Router", fields: Fields, now: float, out: Out) -> dict[str,
             if raw is None:
                 skipped += 1
                 continue
-            router.publishing.append(Block(raw))
+            router.publishing.append(Block(raw), turn)
             size += len(raw)
             done += len(seqs)
             for first, stop in runs_of(seqs):
@@ -187,7 +187,7 @@ def redrive(router: "Router", fields: Fields, now: float, out: Out) -> dict[str,
     return {"group": box.group, "redriven": done, "skipped": skipped, "more": more, "next": reached}
 
 
-def discard(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+def discard(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
     """Letters are letters no longer; the journal keeps its bytes until retention takes them."""
     box, choice = box_of(router, fields), _choice(fields)
     gone: list[tuple[int, int]] = []
@@ -200,7 +200,7 @@ def discard(router: "Router", fields: Fields, now: float, out: Out) -> dict[str,
         gone = [(first, stop - 1) for first, stop in runs_of([letter.seq for letter in chosen])]
     else:
         gone, reached, more = _oldest(router, box, choice)
-    router.change.begin()
+    router.shared.change.begin()
     for first, last in gone:
         router.dead_letters.remove(box, first, last)
     done = sum(last - first + 1 for first, last in gone)
@@ -241,7 +241,7 @@ def _filter(value: Any) -> Filter:
 
 def _require_present(router: "Router", box: Box, seqs: list[int]) -> None:
     for seq in seqs:
-        if seq < 0 or seq > router.dispatcher.shared.committed_seq or seq not in box:
+        if seq < 0 or seq > router.shared.committed_seq or seq not in box:
             raise ProtocolError(Code.NOT_FOUND, f"group {box.group!r} has no dead letter {seq}; nothing was done")
 
 
@@ -269,7 +269,7 @@ def _chosen(router: "Router", box: Box, choice: Choice, *, guarded: bool = True)
 def _named(router: "Router", box: Box, seqs: list[int]) -> tuple[list[Letter], int, int, bool]:
     """Letters named by their seqs: all are there and can be redriven, or none is."""
     _require_present(router, box, seqs)
-    look, found = _Look(router.block_store), list[Letter]()
+    look, found = _Look(router.shared.block_store), list[Letter]()
     for seq in seqs:
         if look.read >= READ_BYTES_MAX:
             return found, 0, found[-1].seq, True
@@ -291,7 +291,7 @@ def _oldest(router: "Router", box: Box, choice: Choice) -> tuple[list[tuple[int,
     """Runs of letters from the oldest on, up to so many, without a look at them."""
     taken: list[tuple[int, int]] = []
     left, reached = choice.most, choice.after
-    for first, last in box.runs(choice.after, router.dispatcher.shared.committed_seq):
+    for first, last in box.runs(choice.after, router.shared.committed_seq):
         if left <= 0 or len(taken) >= RUNS_MAX:
             return taken, reached, True
         reached = min(last, first + left - 1)

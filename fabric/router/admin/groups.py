@@ -8,7 +8,7 @@ from fabric.router.fields import changed_settings, group_settings
 from fabric.router.groups.group import Group
 from fabric.router.groups.positions import Position
 from fabric.router.ranges import Ranges
-from fabric.router.turn import Out
+from fabric.router.turn import Turn
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code, ProtocolError
 
@@ -34,7 +34,7 @@ def as_map(settings: GroupSettings) -> dict[str, Any]:
     return {**settings._asdict(), "patterns": list(settings.patterns), "level": m.Level(settings.level).name.lower()}
 
 
-def create(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+def create(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
     """A group before anybody consumes. Asking twice for the same is no error."""
     name = fields.get("group")
     existing = router.groups.get(name) if isinstance(name, str) else None
@@ -44,15 +44,15 @@ def create(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, 
         if error.code == Code.GROUP_MISMATCH:
             raise ProtocolError(Code.CONFLICT, str(error), **error.fields) from None
         raise
-    router.change.begin()
+    router.shared.change.begin()
     group = existing or router.dispatcher.create(name, settings, fields.get("start"))
     if existing is None:
         router.topics.groups_changed()
-        router.advisories.say("$sys.group.created", group=group.name)
+        turn.advise("$sys.group.created", group=group.name)
     return {**_place(router, group), "created": existing is None, "settings": as_map(group.settings)}
 
 
-def update(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+def update(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
     """Other settings from now on; a pattern that is added does not bring what the group has passed."""
     group = find(router, fields)
     changes = {name: value for name, value in fields.items() if name != "group"}
@@ -60,29 +60,29 @@ def update(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, 
         raise ProtocolError(Code.BAD_OPTION, "group.update names no setting to change")
     settings = changed_settings(changes, group.settings)
     if settings != group.settings:
-        router.change.begin()
-        router.dispatcher.update(group, settings, now, out)
+        router.shared.change.begin()
+        router.dispatcher.update(group, settings, now, turn)
         router.topics.groups_changed()
-        router.advisories.say("$sys.group.updated", group=group.name, changed=sorted(changes))
+        turn.advise("$sys.group.updated", group=group.name, changed=sorted(changes))
     return {**_place(router, group), "settings": as_map(group.settings)}
 
 
-def delete(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+def delete(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
     """The group and its position go; its consumers are told; its dead letters stay until they are discarded."""
     group = find(router, fields)
-    router.change.begin()
+    router.shared.change.begin()
     for sub in list(group.members):
         notice = {"chan": sub.chan, "group": group.name, "why": "the group was deleted"}
-        out.append((sub.session.peer, m.Notice("unsubscribed", notice)))
-        router.leave(sub, lost=False)
-    router.refreshes.forget(group)
-    router.dispatcher.delete(group)
+        turn.send(sub.session.peer, m.Notice("unsubscribed", notice))
+        router.leave(sub, turn, lost=False)
+    router.refreshes.forget(group, turn)
+    router.dispatcher.delete(group, turn)
     router.topics.groups_changed()
-    router.advisories.say("$sys.group.deleted", group=group.name)
+    turn.advise("$sys.group.deleted", group=group.name)
     return {"group": group.name, "deleted": True}
 
 
-def seek(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+def seek(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
     """Move the group: leases are void, failures are forgotten, and it goes on from there. With `dry_run`, only say
     what that would mean."""
     group, dry_run = find(router, fields), fields.get("dry_run", False)
@@ -91,12 +91,12 @@ def seek(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, An
     if not isinstance(dry_run, bool):
         raise ProtocolError(Code.BAD_OPTION, f"dry_run is true or false, not {dry_run!r:.60}")
     to = router.dispatcher.position(group, fields["to"], "to")
-    meaning = {"before": group.position(), **_meaning(group, to, router.publishing.next_seq - 1)}
+    meaning = {"before": group.position(), **_meaning(group, to, router.shared.next_seq - 1)}
     if dry_run:
         return {**_place(router, group), "cursor": to.cursor, **meaning}
-    router.change.begin()
-    router.dispatcher.seek(group, to)
-    router.advisories.say("$sys.group.seeked", group=group.name, cursor=group.cursor)
+    router.shared.change.begin()
+    router.dispatcher.seek(group, to, turn)
+    turn.advise("$sys.group.seeked", group=group.name, cursor=group.cursor)
     return {**_place(router, group), **meaning}
 
 
@@ -115,26 +115,26 @@ def _without(some: Ranges, others: Ranges) -> int:
     return left.size()
 
 
-def pause(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
-    return _pause(router, find(router, fields), True)
+def pause(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
+    return _pause(router, find(router, fields), turn, paused=True)
 
 
-def resume(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
-    return _pause(router, find(router, fields), False)
+def resume(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
+    return _pause(router, find(router, fields), turn, paused=False)
 
 
-def _pause(router: "Router", group: Group, paused: bool) -> dict[str, Any]:
+def _pause(router: "Router", group: Group, turn: Turn, *, paused: bool) -> dict[str, Any]:
     if group.paused != paused:
-        router.change.begin()
+        router.shared.change.begin()
         router.dispatcher.pause(group, paused)
-        router.advisories.say("$sys.group.paused" if paused else "$sys.group.resumed", group=group.name)
+        turn.advise("$sys.group.paused" if paused else "$sys.group.resumed", group=group.name)
     return {"group": group.name, "paused": group.paused}
 
 
-def refresh(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+def refresh(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
     """Let all consumers reload their local copies."""
     group = find(router, fields)
-    return router.refreshes.begin(group, fields, now, out)
+    return router.refreshes.begin(group, fields, now, turn)
 
 
 def _place(router: "Router", group: Group) -> dict[str, Any]:

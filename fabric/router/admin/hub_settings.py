@@ -1,9 +1,6 @@
-"""Settings of the hub as a whole, which ADMIN `hub.update` changes and which outlive the process.
+"""Settings of the hub as a whole, which ADMIN `hub.update` changes and which outlive the process."""
 
-Whoever a setting is for watches it, and is told its value at once and whenever it changes.
-"""
-
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from fabric.records import SaveSetting
@@ -14,18 +11,11 @@ DEFAULTS: Final[dict[str, bool]] = {
     "advisories": True,  # $sys.* messages are sent to those who listen
 }
 
-Watcher = Callable[[bool], None]
-
 
 class HubSettings:
     def __init__(self, saved: Iterable[SaveSetting]) -> None:
         known = {name: value for name, value in saved if name in DEFAULTS and type(value) is bool}
         self.values: dict[str, bool] = {**DEFAULTS, **known}
-        self._watchers: dict[str, list[Watcher]] = {}
-
-    def watch(self, name: str, watcher: Watcher) -> None:
-        self._watchers.setdefault(name, []).append(watcher)
-        watcher(self.values[name])
 
     def change(self, fields: Mapping[str, Any]) -> list[SaveSetting]:
         """Set what is named, all of it or nothing. Returns the rows to write."""
@@ -36,7 +26,4 @@ class HubSettings:
                 raise ProtocolError(Code.BAD_OPTION, f"{name} is true or false, not {value!r}")
         changed = {name: value for name, value in fields.items() if self.values[name] != value}
         self.values |= changed
-        for name, value in changed.items():
-            for watcher in self._watchers.get(name, ()):
-                watcher(value)
         return [SaveSetting(name, value) for name, value in changed.items()]

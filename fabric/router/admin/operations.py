@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fabric.records import GroupSettings
-from fabric.router.admin import dead_letters, groups
+from fabric.router.admin import dead_letters, groups, queues, topics
 from fabric.router.fields import is_number
 from fabric.router.sessions.session import Session
-from fabric.router.turn import Out
+from fabric.router.topics.settings import SETTINGS
+from fabric.router.turn import Turn
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code, ProtocolError
 
@@ -19,53 +20,49 @@ if TYPE_CHECKING:
     from fabric.router.router import Router
 
 Fields = Mapping[str, Any]
-Operation = Callable[["Router", Fields, float, Out], dict[str, Any]]
+Operation = Callable[["Router", Fields, float, Turn], dict[str, Any]]
 
 
-def handle(router: "Router", message: m.Admin, session: Session, now: float, out: Out) -> None:
+def handle(router: "Router", message: m.Admin, session: Session, now: float, turn: Turn) -> None:
     """Do what is asked and let the answer wait for the disk; raises when it cannot be done."""
     op = message.fields.get("op")
     fields = {name: value for name, value in message.fields.items() if name != "op"}
-    if isinstance(op, str) and op.startswith(("topic.", "queue.")):
-        answer = router.topics.admin(op, fields)
-    else:
-        operation, allowed = OPERATIONS.get(op, (None, ())) if isinstance(op, str) else (None, ())
-        if operation is None:
-            known = ", ".join([*OPERATIONS, *_OF_TOPICS])
-            raise ProtocolError(Code.NOT_FOUND, f"ADMIN has no op {op!r:.60}; it has {known}")
-        refuse_unknown(str(op), fields, allowed)
-        answer = operation(router, fields, now, out)
-    router.change.begin()
-    for row in router.dead_letters.take_rows():
-        router.buffer.write(row)
+    operation, allowed = OPERATIONS.get(op, (None, ())) if isinstance(op, str) else (None, ())
+    if operation is None:
+        raise ProtocolError(Code.NOT_FOUND, f"ADMIN has no op {op!r:.60}; it has {', '.join(OPERATIONS)}")
+    refuse_unknown(str(op), fields, allowed)
+    answer = operation(router, fields, now, turn)
+    router.shared.change.begin()
+    for row in router.dead_letters.rows():
+        turn.write(row)
     router.counters["admin"] += 1
     if op != "dlq.list" and not fields.get("dry_run"):
         told = {name: answer[name] for name in _TOLD if not isinstance(answer.get(name), dict | None)}
-        router.advisories.say("$sys.admin", op=op, **told, **session.who)
+        turn.advise("$sys.admin", op=op, **told, **session.who)
     if message.rid:
-        router.buffer.answer(session.peer, m.Ok(0, message.rid, answer))
+        turn.answer(session.peer, m.Ok(0, message.rid, answer))
 
 
 def refuse_unknown(op: str, fields: Fields, allowed: tuple[str, ...]) -> None:
     """Raise when a field is not one of those allowed; ALL of them are when the operation looks itself."""
     unknown = sorted(set(fields) - set(allowed)) if allowed != ALL else []
     if unknown:
-        raise ProtocolError(
-            Code.BAD_OPTION, f"{op} does not know {', '.join(unknown)}; it knows {', '.join(allowed) or 'no fields'}"
-        )
+        named, known = ", ".join(map(str, unknown)), ", ".join(allowed) or "no fields"
+        raise ProtocolError(Code.BAD_OPTION, f"{op} does not know {named}; it knows {known}")
 
 
 # The hub and its sessions.
 
 
-def update_hub(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
-    router.change.begin()
+def update_hub(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
+    router.shared.change.begin()
     for row in router.settings.change(fields):
-        router.buffer.write(row)
+        turn.write(row)
+    router.apply_settings()
     return dict(router.settings.values)
 
 
-def kick(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, Any]:
+def kick(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
     """End sessions, by their number or by the name of their client. They may come back: this is no ban."""
     number, client = fields.get("session"), fields.get("client")
     if (number is None) == (client is None) or not (number is None or is_number(number)):
@@ -78,10 +75,10 @@ def kick(router: "Router", fields: Fields, now: float, out: Out) -> dict[str, An
     if not found:
         what = f"client {client!r}" if number is None else f"number {number!r}"
         raise ProtocolError(Code.NOT_FOUND, f"there is no session of {what}")
-    router.change.begin()
+    router.shared.change.begin()
     for session in found:
-        out.append((session.peer, m.Notice("kicked", {"reason": "ended by an administrator"})))
-        router.end(session, lost=True)
+        turn.send(session.peer, m.Notice("kicked", {"reason": "ended by an administrator"}))
+        router.end(session, turn, lost=True)
     return {"kicked": len(found)}
 
 
@@ -90,10 +87,6 @@ ALL: Final = ("*",)
 _TOLD: Final = (
     *("group", "topic", "queue", "created", "before", "cursor", "again", "skipped"),
     *("removed", "redriven", "discarded", "refresh", "kicked", "events", "advisories"),
-)
-_OF_TOPICS: Final = (
-    *("topic.create", "topic.update", "topic.delete", "topic.purge"),
-    *("queue.create", "queue.delete", "queue.purge"),
 )
 _GROUP_SETTINGS: Final = GroupSettings._fields
 _CHOICE: Final = ("group", "seqs", "filter", "all", "max", "after_seq")
@@ -109,6 +102,13 @@ OPERATIONS: Final[dict[str, tuple[Operation, tuple[str, ...]]]] = {
     "dlq.list": (dead_letters.listed, ("group", "after_seq", "n")),
     "dlq.redrive": (dead_letters.redrive, _CHOICE),
     "dlq.discard": (dead_letters.discard, _CHOICE),
+    "topic.create": (topics.create, ("topic", *SETTINGS)),
+    "topic.update": (topics.update, ("topic", *SETTINGS)),
+    "topic.delete": (topics.delete, ("topic",)),
+    "topic.purge": (topics.purge, ("topic",)),
+    "queue.create": (queues.create, ("queue", "start", *queues.OF_TOPIC, *queues.OF_GROUP)),
+    "queue.delete": (queues.delete, ("queue",)),
+    "queue.purge": (queues.purge, ("queue",)),
     "hub.update": (update_hub, ALL),
     "session.kick": (kick, ("session", "client")),
 }

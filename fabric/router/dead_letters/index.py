@@ -8,10 +8,12 @@ appends the letter or takes it away.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from fabric.records import Record, SaveSetting
+from fabric.router.part import Part
+from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.names import DEAD
 
@@ -132,7 +134,7 @@ class Box:
                 return
             del self._segments[0]
 
-    def take_rows(self) -> Iterator[Record]:
+    def rows(self) -> Iterator[Record]:
         """The rows that are out of date."""
         have = {segment.key: segment for segment in self._segments}
         for key in self._dirty:
@@ -155,25 +157,21 @@ class Box:
         self._dirty[upper.key] = None
 
 
-class DeadLetters:
-    def __init__(self, saved: Iterable[SaveSetting], first_seq: int, told: Callable[..., None]) -> None:
+class DeadLetters(Part):
+    def __init__(self, saved: Iterable[SaveSetting], first_seq: int) -> None:
         self.boxes: dict[str, Box] = {}
         self._dirty: dict[Box, None] = {}
-        self._told = told  # whoever wants to know of new letters
         for name, key, raw in sorted(_rows(saved)):
             self.boxes.setdefault(name, Box(name)).load(key, raw)
         self.trimmed(first_seq)
 
-    def __bool__(self) -> bool:
-        return bool(self._dirty)
-
-    def appended(self, block: Block, base_seq: int) -> None:
+    def appended(self, block: Block, base_seq: int, turn: Turn) -> None:
         """A block of the hub's own topics is on its way into the journal."""
         if block.topics[0].startswith(DEAD):
             group = block.topics[0].removeprefix(DEAD)
             self.boxes.setdefault(group, Box(group)).add(base_seq, block.count)
             self._dirty[self.boxes[group]] = None
-            self._told("$sys.dlq", group=group, first_seq=base_seq, count=block.count)
+            turn.advise("$sys.dlq", group=group, first_seq=base_seq, count=block.count)
 
     def holds(self, topic: str, seq: int) -> bool:
         """Whether a message of a topic $dlq.<group> is still a letter."""
@@ -189,14 +187,16 @@ class DeadLetters:
         for box in self.boxes.values():
             box.trim(first_seq)
 
-    def lowered(self, box: Box, floor: int) -> None:
-        """All below floor was removed from the topic."""
-        box.trim(floor)
-        self._dirty[box] = None
+    def lowered(self, topic: str, floor: int) -> None:
+        """All below floor was removed from a topic, which may be one of dead letters."""
+        box = self.boxes.get(topic.removeprefix(DEAD)) if topic.startswith(DEAD) else None
+        if box is not None:
+            box.trim(floor)
+            self._dirty[box] = None
 
-    def take_rows(self) -> list[Record]:
+    def rows(self) -> list[Record]:
         """The rows to write with this turn."""
-        rows = [row for box in self._dirty for row in box.take_rows()]
+        rows = [row for box in self._dirty for row in box.rows()]
         self._dirty = {}
         return rows
 

@@ -4,7 +4,6 @@ A letter is appended in the turn that settles its message: on disk, it is one or
 open, also on disk, and comes again after a crash.
 """
 
-from collections import Counter
 from typing import Final
 
 from fabric.router.dead_letters.blocks import letters
@@ -13,7 +12,7 @@ from fabric.router.groups.lanes import REMOVED
 from fabric.router.groups.lease import DeadLetter
 from fabric.router.publish.publishing import Publishing
 from fabric.router.rounds import LETTER_WORK
-from fabric.router.turn import Out
+from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.names import DEAD
 
@@ -21,7 +20,7 @@ LETTERS_PER_GO: Final = 512  # of one group: some four milliseconds
 LETTERS_ALL: Final = 1 << 62
 
 
-def write_dead_letters(group: Group, publishing: Publishing, counters: Counter[str], out: Out, count: int) -> bool:
+def write_dead_letters(group: Group, publishing: Publishing, turn: Turn, count: int) -> bool:
     """Write so many dead letters of a group; True when others wait. A message that is not open any more cannot wait."""
     dead, group.dead = group.dead, []
     for letter in dead:
@@ -35,22 +34,22 @@ def write_dead_letters(group: Group, publishing: Publishing, counters: Counter[s
         size = letter.last - letter.first + 1
         count -= size
         group.shared.rounds.spent += LETTER_WORK * size
-        _write(group, letter, publishing, counters, out)
+        _write(group, letter, publishing, turn)
     return bool(group.dead)
 
 
-def _write(group: Group, letter: DeadLetter, publishing: Publishing, counters: Counter[str], out: Out) -> None:
-    block_store = group.shared.block_store
-    first, last = max(letter.first, block_store.first_seq), letter.last  # what lies below was told as a gap
-    block = block_store.at(last)  # a letter comes from one delivery, and so from one block
+def _write(group: Group, letter: DeadLetter, publishing: Publishing, turn: Turn) -> None:
+    shared, counters = group.shared, group.shared.counters
+    first, last = max(letter.first, shared.removed_below), letter.last  # what lies below was told as a gap
+    block = shared.block_store.at(last)  # a letter comes from one delivery, and so from one block
     if first > last:
         pass
     elif not isinstance(block, Block):  # retention has removed it, and the router was not told yet
-        group.lost(first, last, REMOVED if block is None else block.why, out)
+        group.lost(first, last, REMOVED if block is None else block.why, turn)
     elif block.topics[0].startswith(DEAD):  # dead letters have none of their own
         counters["dead_letters_discarded"] += last - first + 1
     else:
         for raw in letters(group.name, letter, block, first, last):
-            publishing.append(Block(raw))
+            publishing.append(Block(raw), turn)
         counters["dead_letters"] += last - first + 1
     group.close(letter.first, last)

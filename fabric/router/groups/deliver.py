@@ -13,7 +13,7 @@ from fabric.router.groups.lanes import REMOVED, STREAK_MAX, Runs, Work, next_wor
 from fabric.router.groups.lease import Lease
 from fabric.router.groups.subscription import Subscription
 from fabric.router.rounds import LEASE_WORK, TOPIC_WORK
-from fabric.router.turn import Out
+from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.block_parts import pick
 from fabric_protocol.messages import Deliver, Gap, Happening
@@ -25,7 +25,7 @@ LEASES_PER_GO: Final = 64
 MANY_READY: Final = 256  # then some of what is ready is taken for less urgent, without a look at all of it
 
 
-def hand_out(group: Group, now: float, out: Out) -> tuple[list[Lease], bool]:
+def hand_out(group: Group, now: float, turn: Turn) -> tuple[list[Lease], bool]:
     """Hand out what there is to whoever has room. Returns new leases, and whether there is more to do."""
     leased: list[Lease] = []
     horizon, wall_us, careful = group.horizon, group.shared.clock.wall_us(now), group.pending.suspects or group.strict
@@ -36,7 +36,7 @@ def hand_out(group: Group, now: float, out: Out) -> tuple[list[Lease], bool]:
         if careful:
             if group.strict and group.pending.waiting:  # all behind it wait with it
                 return leased, False
-            lease = hand_out_suspect(group, now, wall_us, out)
+            lease = hand_out_suspect(group, now, wall_us, turn)
             if lease is not None:
                 leased.append(lease)
                 continue
@@ -45,7 +45,7 @@ def hand_out(group: Group, now: float, out: Out) -> tuple[list[Lease], bool]:
         member, eligible = choose(group)
         if member is None:
             return leased, False
-        work, searching = next_work(group, horizon, wall_us, out)
+        work, searching = next_work(group, horizon, wall_us, turn)
         if work is None:
             return leased, searching
         count, ahead = work_ahead(group, work, horizon)
@@ -59,7 +59,7 @@ def hand_out(group: Group, now: float, out: Out) -> tuple[list[Lease], bool]:
         take = min(share, member.room(), member.fitting(bytes_each), count)
         if len(group.lanes) > 1:
             take = _keep_count(group, work, take)
-        lease = _send(group, member, work, take, now, out)
+        lease = _send(group, member, work, take, now, turn)
         if lease is not None:
             leased.append(lease)
     return leased, True
@@ -97,7 +97,7 @@ def _is_held_up(group: Group) -> bool:
     return any(member.outstanding for member in group.members[1:])
 
 
-def hand_out_suspect(group: Group, now: float, wall_us: int, out: Out) -> Lease | None:
+def hand_out_suspect(group: Group, now: float, wall_us: int, turn: Turn) -> Lease | None:
     """Deliver a message that has failed repeatedly, alone, to a member that holds nothing else."""
     pending = group.pending
     while pending.suspects:
@@ -107,7 +107,7 @@ def hand_out_suspect(group: Group, now: float, wall_us: int, out: Out) -> Lease 
         if member is None:
             return None
         suspect = pending.take_suspect()
-        work, keys = work_again(group, suspect, wall_us, out), group.keys
+        work, keys = work_again(group, suspect, wall_us, turn), group.keys
         if work is None:
             if keys is not None:
                 keys.drop_suspect(suspect.first)
@@ -116,7 +116,7 @@ def hand_out_suspect(group: Group, now: float, wall_us: int, out: Out) -> Lease 
             continue
         names = [keys.names(work.block)[work.runs[0][0]]] if keys is not None else None
         group.reserved = None
-        member.alone = post(group, member, work, work.runs, now, out, names)
+        member.alone = post(group, member, work, work.runs, now, turn, names)
         return member.alone
     group.reserved = None
     return None
@@ -160,7 +160,7 @@ def _keep_count(group: Group, work: Work, take: int) -> int:
     return take
 
 
-def _send(group: Group, member: Subscription, work: Work, take: int, now: float, out: Out) -> Lease | None:
+def _send(group: Group, member: Subscription, work: Work, take: int, now: float, turn: Turn) -> Lease | None:
     block, base = work.block, work.block.base_seq
     runs, rest = split(work.runs, take)
     rest += work.later
@@ -175,7 +175,7 @@ def _send(group: Group, member: Subscription, work: Work, take: int, now: float,
     elif rest and work.redelivery is not None:
         group.pending.put(work.redelivery._replace(first=base + rest[0][0]))
         group.close(base + runs[-1][1], base + rest[0][0] - 1)  # what lies between is nobody's
-    return post(group, member, work, runs, now, out)
+    return post(group, member, work, runs, now, turn)
 
 
 def post(
@@ -184,7 +184,7 @@ def post(
     work: Work,
     runs: Runs,
     now: float,
-    out: Out,
+    turn: Turn,
     keys: Sequence[bytes] | None = None,
 ) -> Lease | None:
     """The DELIVER of some messages of a block, and the lease on them."""
@@ -195,9 +195,9 @@ def post(
     member.sent += count
     member.bytes_sent += len(raw)
     group.shared.rounds.spent += len(raw) + LEASE_WORK + (block.n_topics - 1) * TOPIC_WORK
-    out.append((member.session.peer, Deliver(member.chan, first_ordinal, work.attempt, flat(seqs), raw)))
-    if group.shared.events is not None:
-        note(group, Happening.DELIVER, member, work.attempt, seqs)
+    turn.send(member.session.peer, Deliver(member.chan, first_ordinal, work.attempt, flat(seqs), raw))
+    if turn.recorder.is_on:
+        note(turn, group, Happening.DELIVER, member, work.attempt, seqs)
     if not group.leases:
         if work.redelivery is not None:
             for a, b in seqs:
@@ -228,28 +228,29 @@ def put_back(group: Group, work: Work) -> None:
         group.pending.put(work.redelivery)
 
 
-def send_again(group: Group, lease: Lease) -> Out:
+def send_again(group: Group, lease: Lease) -> list[Deliver | Gap]:
     """The same delivery once more, for a client that came back without having seen it; what retention has removed of it
     is a gap."""
-    block_store, runs, out = group.shared.block_store, lease.runs, Out()
-    block = block_store.at(runs[-1][1])
-    peer, chan = lease.sub.session.peer, lease.sub.chan
-    first_seq = block_store.first_seq if isinstance(block, Block) else runs[-1][1] + 1
+    runs, frames = lease.runs, list[Deliver | Gap]()
+    block, chan = group.shared.block_store.at(runs[-1][1]), lease.sub.chan
+    first_seq = group.shared.removed_below if isinstance(block, Block) else runs[-1][1] + 1
     if runs[0][0] < first_seq:
-        out.append((peer, Gap(chan, runs[0][0], min(first_seq - 1, runs[-1][1]), REMOVED)))
+        frames.append(Gap(chan, runs[0][0], min(first_seq - 1, runs[-1][1]), REMOVED))
         runs = [(max(a, first_seq), b) for a, b in runs if b >= first_seq]
     if isinstance(block, Block):
         places = [(a - block.base_seq, b - block.base_seq + 1) for a, b in runs]
         first = lease.ordinal_of(runs[0][0])
-        out.append((peer, Deliver(chan, first, lease.attempt, flat(runs), payload_for(block, places))))
-    return out
+        frames.append(Deliver(chan, first, lease.attempt, flat(runs), payload_for(block, places)))
+    return frames
 
 
-def note(group: Group, kind: Happening, sub: Subscription, attempt: int, seqs: Sequence[tuple[int, int]]) -> None:
-    """Write down what happened to deliveries, for those who want to know."""
-    if group.shared.events is not None:
+def note(
+    turn: Turn, group: Group, kind: Happening, sub: Subscription, attempt: int, seqs: Sequence[tuple[int, int]]
+) -> None:
+    """Record what happened to deliveries, if events are switched on."""
+    if turn.recorder.is_on:
         for a, b in seqs:
-            group.shared.events.note(kind, group.name, sub.session.client, attempt, a, b)
+            turn.event(kind, group.name, sub.session.client, attempt, a, b)
 
 
 def flat(runs: Sequence[tuple[int, int]]) -> tuple[int, ...]:

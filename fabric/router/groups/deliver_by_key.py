@@ -8,12 +8,12 @@ from fabric.router.groups.key_locks import PARKED_MAX, Held, Keys, Lock
 from fabric.router.groups.lanes import REMOVED, Work, fit, next_work
 from fabric.router.groups.lease import Lease
 from fabric.router.groups.subscription import Subscription
-from fabric.router.turn import Out
+from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.runs import runs_of
 
 
-def hand_out_by_key(group: Group, keys: Keys, now: float, out: Out) -> tuple[list[Lease], bool]:
+def hand_out_by_key(group: Group, keys: Keys, now: float, turn: Turn) -> tuple[list[Lease], bool]:
     """Hand out what there is to whoever has room. Returns new leases, and whether there is more to do."""
     leased: list[Lease] = []
     horizon, wall_us, rounds = group.horizon, group.shared.clock.wall_us(now), group.shared.rounds
@@ -21,14 +21,14 @@ def hand_out_by_key(group: Group, keys: Keys, now: float, out: Out) -> tuple[lis
         if rounds.is_over:
             return leased, True
         if group.pending.suspects:
-            lease = hand_out_suspect(group, now, wall_us, out)
+            lease = hand_out_suspect(group, now, wall_us, turn)
             if lease is not None:
                 leased.append(lease)
                 continue
         if not group.pending.ready:  # or something of the same key may come before what is parked
             parked = keys.parked
             for member in group.members:
-                leased += _unpark(group, keys, member, now, wall_us, out)
+                leased += _unpark(group, keys, member, now, wall_us, turn)
             if keys.parked < parked:  # delivered, or settled because they are gone; either way others may follow
                 continue
         if keys.parked >= PARKED_MAX:
@@ -36,12 +36,12 @@ def hand_out_by_key(group: Group, keys: Keys, now: float, out: Out) -> tuple[lis
         chosen, eligible = choose(group)
         if chosen is None:
             return leased, False
-        work, searching = next_work(group, horizon, wall_us, out)
+        work, searching = next_work(group, horizon, wall_us, turn)
         if work is None:
             return leased, searching
         count, ahead = work_ahead(group, work, horizon)
         deal = _Deal(group, keys, chosen, work)
-        leased += deal.hand_out(-(-(count + ahead) // eligible), now, out)
+        leased += deal.hand_out(-(-(count + ahead) // eligible), now, turn)
         if deal.stuck:
             return leased, False
     return leased, True
@@ -60,7 +60,7 @@ class _Deal:
         self._hands: dict[Subscription, list[int]] = {}
         self.stuck = False  # not even the first message could go anywhere
 
-    def hand_out(self, share: int, now: float, out: Out) -> list[Lease]:
+    def hand_out(self, share: int, now: float, turn: Turn) -> list[Lease]:
         work, base = self._work, self._work.block.base_seq
         self._rooms[self._member] = min(share, self._room(self._member))
         stop = self._deal()
@@ -69,7 +69,7 @@ class _Deal:
         names = self._keys.names(work.block)
         leases = []
         for member, places in self._hands.items():
-            lease = post(self._group, member, work, runs_of(places), now, out, [names[place] for place in places])
+            lease = post(self._group, member, work, runs_of(places), now, turn, [names[place] for place in places])
             assert lease is not None, f"seq {base} was not leased"
             leases.append(lease)
         return leases
@@ -136,7 +136,7 @@ class _Deal:
                 group.close(base + a, base + b - 1)  # what lies between is nobody's
 
 
-def _unpark(group: Group, keys: Keys, member: Subscription, now: float, wall_us: int, out: Out) -> list[Lease]:
+def _unpark(group: Group, keys: Keys, member: Subscription, now: float, wall_us: int, turn: Turn) -> list[Lease]:
     """Give a member what waits behind locks that it holds, or that nobody holds."""
     room = 0 if member is group.reserved else member.room()
     taken: list[tuple[Held, Lock]] = []
@@ -151,7 +151,7 @@ def _unpark(group: Group, keys: Keys, member: Subscription, now: float, wall_us:
         if locks is not None and not locks:
             keys.movable.pop(source, None)
     taken.sort()
-    return _post_parked(group, keys, member, taken, now, wall_us, out)
+    return _post_parked(group, keys, member, taken, now, wall_us, turn)
 
 
 def _may_go(group: Group, lock: Lock) -> bool:
@@ -166,7 +166,7 @@ def _post_parked(
     taken: list[tuple[Held, Lock]],
     now: float,
     wall_us: int,
-    out: Out,
+    turn: Turn,
 ) -> list[Lease]:
     """Deliver messages that have left their locks, block by block; what cannot go is parked again, or settled."""
     leases: list[Lease] = []
@@ -175,7 +175,7 @@ def _post_parked(
         block = group.shared.block_store.at(seq)
         if not isinstance(block, Block):
             if group.open.holds(seq):  # or it was told already
-                group.lost(seq, seq, REMOVED if block is None else block.why, out)
+                group.lost(seq, seq, REMOVED if block is None else block.why, turn)
             keys.done([taken.pop(0)[1].key])
             continue
         last_seq = block.last_seq
@@ -188,7 +188,7 @@ def _post_parked(
             here, taken = here[:fits], []
         places = []
         for held, lock in here:
-            if fit(group, block, held.seq, held.seq, wall_us, out):
+            if fit(group, block, held.seq, held.seq, wall_us, turn):
                 places.append(held.seq - block.base_seq)
             else:
                 group.close(held.seq, held.seq)
@@ -196,7 +196,7 @@ def _post_parked(
         if places:
             names = keys.names(block)
             work = Work(block, [], attempt, failures, None, None)
-            lease = post(group, member, work, runs_of(places), now, out, [names[place] for place in places])
+            lease = post(group, member, work, runs_of(places), now, turn, [names[place] for place in places])
             assert lease is not None
             leases.append(lease)
     return leases

@@ -5,13 +5,12 @@ proportional to what happened in it, not to how many groups there are.
 """
 
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from operator import attrgetter
 from typing import Any, Final
 
-from fabric.records import DropGroup, GroupSettings, SaveFailure, SaveGroup, SaveSetting
+from fabric.records import DropGroup, GroupSettings, Restored, SaveFailure, SaveSetting
 from fabric.router.groups import verdicts
 from fabric.router.groups.dead_letter_writer import LETTERS_ALL, LETTERS_PER_GO, write_dead_letters
 from fabric.router.groups.deliver import hand_out, send_again
@@ -22,16 +21,17 @@ from fabric.router.groups.lanes import advance
 from fabric.router.groups.lease import Lease
 from fabric.router.groups.pattern_change import before_change
 from fabric.router.groups.positions import Ends, Position, find_position
-from fabric.router.groups.rows import LAZY_S, GroupRows
-from fabric.router.groups.subscription import UNLIMITED, FetchOrder, Subscription
-from fabric.router.groups.verdict_rows import Row, merged, require_few, require_light
+from fabric.router.groups.rows import LAZY_S, GroupRows, handed_to_the_end
+from fabric.router.groups.subscription import Subscription
+from fabric.router.groups.verdict_rows import Row, checked
+from fabric.router.part import Part
 from fabric.router.publish.publishing import Publishing
 from fabric.router.rounds import LEASE_WORK, SEARCH_WORK, TURN_WORK
 from fabric.router.searches import Searches
 from fabric.router.sessions.session import Session
 from fabric.router.shared import Shared
 from fabric.router.timers import NEVER, Timers
-from fabric.router.turn import Out, TurnBuffer
+from fabric.router.turn import Turn
 from fabric_protocol import messages as m
 from fabric_protocol.block import Block
 from fabric_protocol.errors import Code, ProtocolError
@@ -46,40 +46,37 @@ IDLE_PER_SWEEP: Final = 16  # groups without consumers whose lanes are moved on;
 _Timed = Lease | Group | Subscription
 
 
-class Dispatcher:
-    def __init__(self, shared: Shared, publishing: Publishing, buffer: TurnBuffer, first_seq: int) -> None:
-        self.counters: Counter[str] = Counter()
+class Dispatcher(Part):
+    def __init__(self, shared: Shared, publishing: Publishing, group_rows: GroupRows) -> None:
+        self.counters = shared.counters
         self.groups: dict[str, Group] = {}
         self.shared = shared
-        self.first_seq = shared.block_store.first_seq = shared.block_store.begins_at = first_seq
-        self.draining = False
         self.hasty_groups = 0  # how many are of level `received`
         self.timers: Timers[_Timed] = Timers(_is_pending)
         self.priorities: dict[int, None] = {}  # those that were ever used, besides the default
         self.away: dict[Session, None] = {}  # suspect sessions that have their subscriptions
         self._publishing = publishing
-        self._buffer = buffer
         self._rounds = shared.rounds
-        self._searches = Searches(shared.block_store.reader, shared.clock)
+        self._searches = Searches(shared.reader, shared.clock)
         self._idle: dict[Group, None] = {}  # without consumers, and their lanes are not where they belong yet
-        self.rows = GroupRows()
+        self.group_rows = group_rows
         self._ids = count(1)
 
     # Groups and members.
 
-    def restore(
-        self, saved: Iterable[SaveGroup], failures: Iterable[SaveFailure], priorities: Iterable[int], now: float
-    ) -> None:
-        self.priorities = dict.fromkeys(priorities)
+    def restore(self, restored: Restored, now: float, turn: Turn) -> None:
+        """The groups that the journal knows."""
+        self.priorities = dict.fromkeys(next((row.value for row in restored.settings if row.name == PRIORITIES), ()))
         failed: dict[str, list[SaveFailure]] = {}
-        for failure in failures:
+        for failure in restored.failures:
             failed.setdefault(failure.group, []).append(failure)
-        for row in saved:
-            group = Group.restore(row, failed.get(row.name, ()), self.shared, now)
+        for row in restored.groups:
+            saved = row if restored.was_clean else handed_to_the_end(row)
+            group = Group.restore(saved, failed.get(row.name, ()), self.shared, now)
             self._enrol(group)
-            group.trimmed(self.first_seq, [])
+            group.trimmed(self.shared.first_seq, turn)
             self._idle[group] = None
-            self.rows.note(group)
+            self.group_rows.note(group)
             self._set_alarm(group)
 
     def create(self, name: str | None, settings: GroupSettings, start: Any) -> Group:
@@ -88,119 +85,116 @@ class Dispatcher:
             raise ProtocolError(Code.BUSY, f"a hub has at most {GROUPS_MAX} groups", retry_ms=1000)
         durable = name is not None
         name = name or f"$sub.{next(self._ids)}"
-        group = Group(name, settings, self._publishing.next_seq, self.shared, durable=durable)
+        group = Group(name, settings, self.shared.next_seq, self.shared, durable=durable)
         self._enrol(group)
         try:
             group.move(self.position(group, start if start is not None else "first" if durable else "new", "start"))
         except ProtocolError:
             self._strike(group)
             raise
-        self.rows.note(group)
+        self.group_rows.note(group)
         self.mark_runnable(group)
         return group
 
     def position(self, group: Group, wish: Any, field: str) -> Position:
         """The position that someone asks for, as this group sees it."""
-        ends = Ends(self.first_seq, self.shared.committed_seq, self._publishing.next_seq)
+        shared = self.shared
+        ends = Ends(shared.first_seq, shared.committed_seq, shared.next_seq)
         return find_position(wish, ends, group.patterns, self._searches, field)
 
-    def seek(self, group: Group, to: Position) -> None:
+    def seek(self, group: Group, to: Position, turn: Turn) -> None:
         """Begin again elsewhere: all leases end, all failures are forgotten."""
-        self._write_dead_letters(group, group.mail, LETTERS_ALL)
-        verdicts.take_back_all(group, "the group was moved")
+        self._write_dead_letters(group, turn, LETTERS_ALL)
+        verdicts.take_back_all(group, "the group was moved", turn)
         group.move(to)
-        self.rows.note(group)
+        self.group_rows.note(group)
         self.mark_runnable(group)
 
     def pause(self, group: Group, paused: bool) -> None:
         group.paused, group.dirty = paused, group.durable
-        self.rows.note(group)
+        self.group_rows.note(group)
         self.mark_runnable(group)
 
-    def update(self, group: Group, settings: GroupSettings, now: float, out: Out) -> None:
+    def update(self, group: Group, settings: GroupSettings, now: float, turn: Turn) -> None:
         """Other settings from now on. New patterns hold from the oldest message on that waits for the group."""
         self.mark_runnable(group)  # also when it has to be asked for again
         if settings.patterns != group.settings.patterns:
-            before_change(group, self.shared.clock.wall_us(now), out)
+            before_change(group, self.shared.clock.wall_us(now), turn)
         self._strike(group)
         group.settle_on(settings)
         group.dirty = True
         self._enrol(group)
-        self.shared.block_store.reader.forget(group.wants)
-        self._follow_up(group)
+        self.shared.reader.forget(group.wants)
+        self._follow_up(group, turn)
 
-    def delete(self, group: Group) -> None:
+    def delete(self, group: Group, turn: Turn) -> None:
         """The group is no more; its consumers have been told before."""
-        self._write_dead_letters(group, group.mail, LETTERS_ALL)
+        self._write_dead_letters(group, turn, LETTERS_ALL)
         self._strike(group)
-        self.rows.drop(group)
+        self.group_rows.drop(group)
         group.durable = group.leases = False  # whatever is still said about it changes nothing on disk
-        self._buffer.write(DropGroup(group.name))
+        turn.write(DropGroup(group.name))
 
-    def is_settled(self, topic: str, seq: int) -> bool:
-        """Whether all durable groups that want a topic are done with a message."""
-        return all(group.has_settled(seq) for group in self.shared.trie.match(topic) if group.durable)
-
-    def join(self, sub: Subscription) -> None:
+    def join(self, sub: Subscription, turn: Turn) -> None:
         sub.group.members.append(sub)
         sub.group.dirty = sub.group.durable  # it is going to hand out
-        self.rows.note(sub.group)
+        self.group_rows.note(sub.group)
         if self.away:
-            self._pass_on(sub.group)
+            self._pass_on(sub.group, turn)
         self.mark_runnable(sub.group)
 
-    def leave(self, sub: Subscription, *, lost: bool) -> None:
+    def leave(self, sub: Subscription, turn: Turn, *, lost: bool) -> None:
         sub.fetch = None
         now = self.shared.clock.now
-        verdicts.leave(sub.group, sub, now, lost=lost)
+        verdicts.leave(sub.group, sub, now, turn, lost=lost)
         if sub.group.durable:
             sub.group.dirty |= not sub.group.members  # nothing is handed out from now on
-            self._follow_up(sub.group)
+            self._follow_up(sub.group, turn)
         elif sub.group.name in self.groups:
             self._strike(sub.group)
 
-    def detach(self, session: Session) -> None:
+    def detach(self, session: Session, turn: Turn) -> None:
         """The connection of a session was closed, or it has missed its heartbeats."""
         self.away[session] = None
         for sub in session.channels.values():
-            self._pass_on(sub.group)
+            self._pass_on(sub.group, turn)
 
-    def reattach(self, session: Session) -> None:
+    def reattach(self, session: Session, turn: Turn) -> None:
         """The client of a session is back."""
         self.away.pop(session, None)
         for sub in session.channels.values():
             if sub.away:
-                verdicts.reattach(sub.group, sub)
+                verdicts.reattach(sub.group, sub, turn)
             if self.away:
-                self._pass_on(sub.group)
+                self._pass_on(sub.group, turn)
             self.mark_runnable(sub.group)
 
-    def send_again(self, sub: Subscription, seen: int, room: int, out: Out) -> int:
+    def send_again(self, sub: Subscription, seen: int, room: int, turn: Turn) -> int:
         """Deliver again, under the same ordinals, what a lost connection swallowed, as far as there is room for it; the
         rest is ready again, for the group. Returns what is left of the room."""
         unseen = sub.leases[bisect_right(sub.leases, seen, key=attrgetter("first")) :]
         for at, lease in enumerate(unseen):
             if room <= 0:
-                verdicts.take_back_unseen(sub.group, sub, unseen[at:])
-                self._follow_up(sub.group)
+                verdicts.take_back_unseen(sub.group, sub, unseen[at:], turn)
+                self._follow_up(sub.group, turn)
                 break
-            for peer, message in send_again(sub.group, lease):
-                out.append((peer, message))
+            for message in send_again(sub.group, lease):
+                turn.send(sub.session.peer, message)
                 room -= LEASE_WORK + (len(message.block) if isinstance(message, m.Deliver) else 0)
         return room
 
-    def _pass_on(self, group: Group) -> None:
+    def _pass_on(self, group: Group, turn: Turn) -> None:
         """What members without a connection cannot have begun is for the others, if there are any."""
         away = [member for member in group.members if member.session in self.away]
         if away and len(away) < len(group.members):
             for member in away:
-                verdicts.detach(group, member)
-            self._follow_up(group)
+                verdicts.detach(group, member, turn)
+            self._follow_up(group, turn)
 
-    def use_priority(self, priority: int, seq: int) -> None:
+    def use_priority(self, priority: int, seq: int, turn: Turn) -> None:
         """A priority is used for the first time, by the block at seq: every group counts it apart from here on."""
         self.priorities[priority] = None
-        self._buffer.write(SaveSetting(PRIORITIES, list(self.priorities)))
+        turn.write(SaveSetting(PRIORITIES, list(self.priorities)))
         for group in self.groups.values():
             group.add_lane(priority, seq, first=True)
 
@@ -245,62 +239,58 @@ class Dispatcher:
                     if group.received == received and (group.wake(block) or group.members or block.expires_us):
                         self.mark_runnable(group)
 
-    def serve(self, now: float, out: Out) -> None:
+    def serve(self, now: float, turn: Turn) -> None:
         """Let every group that something happened to hand out what it can, as far as the work of a turn allows."""
-        if self.draining:
+        turn.send_notices()
+        if self.shared.draining:
             self._rounds.clear()
         for group in self._rounds:
             if group.untold:
-                group.tell_gaps()
-            if group.mail:
-                out += group.mail
-                group.mail = []
-            sent, leased, more = len(out), list[Lease](), False
+                group.tell_gaps(turn)
+            sent, leased, more = turn.mark, list[Lease](), False
             if not group.paused and group.members:
                 if group.keys is not None:
-                    leased, more = hand_out_by_key(group, group.keys, now, out)
+                    leased, more = hand_out_by_key(group, group.keys, now, turn)
                     self._set_alarm(group)  # what was first behind a lock may be gone, and the next one have to wait
                 else:
-                    leased, more = hand_out(group, now, out)
+                    leased, more = hand_out(group, now, turn)
             if not more and group.is_searching():
-                more = self._advance(group, now, out)
+                more = self._advance(group, now, turn)
             if group.expires_us():
                 self._set_alarm(group)
             if group.dead or group.dirty:
-                more |= self._write_dead_letters(group, out)
-                self.rows.note(group)
+                more |= self._write_dead_letters(group, turn)
+                self.group_rows.note(group)
             for lease in leased:
                 self.timers.set(lease.deadline, lease)
             if more:
                 self._rounds.again(group)
-                if len(out) == sent:
+                if turn.mark == sent:
                     self._rounds.spent += SEARCH_WORK
-            self.counters["deliveries"] += len(out) - sent
-            if len(out) > sent or not more:
+            self.counters["deliveries"] += turn.mark - sent
+            if turn.mark > sent or not more:
                 for sub in group.members:
-                    if sub.fetch is not None and sub.sent >= (
-                        sub.fetch.target if more or group.is_held() else sub.fetch.enough
-                    ):
-                        self._end_fetch(sub, out)
+                    if sub.fetch is not None and sub.has_fetched(all_of_it=more or group.is_held()):
+                        self._end_fetch(sub, turn)
 
-    def _advance(self, group: Group, now: float, out: Out) -> bool:
+    def _advance(self, group: Group, now: float, turn: Turn) -> bool:
         """Move a group's lanes on, though nobody has credit; whether to go on soon."""
-        if not advance(group, self.shared.clock.wall_us(now), out):
+        if not advance(group, self.shared.clock.wall_us(now), turn):
             return False
         if group.members:
             return True
         self._idle[group] = None
         return False
 
-    def sweep(self, now: float, out: Out) -> None:
+    def sweep(self, now: float, turn: Turn) -> None:
         """Now and then: groups without consumers move on too, in small steps."""
         self._searches.sweep(now)
         for group in list(self._idle)[:IDLE_PER_SWEEP]:
             del self._idle[group]
-            more = self._advance(group, now, out)
-            if self._write_dead_letters(group, out) or more:
+            more = self._advance(group, now, turn)
+            if self._write_dead_letters(group, turn) or more:
                 self.mark_runnable(group)
-            self.rows.note(group)
+            self.group_rows.note(group)
             self._set_alarm(group)
 
     def fetch(self, sub: Subscription, message: m.Fetch, now: float) -> None:
@@ -308,40 +298,31 @@ class Dispatcher:
             raise ProtocolError(Code.BAD_OPTION, "one FETCH at a time, of one message or more")
         deadline = now + message.expires_ms / 1000
         self.shared.change.begin()
-        sub.ordinal_max = sub.sent + message.count
-        sub.bytes_max = UNLIMITED
-        enough = sub.sent + min(message.enough or message.count, message.count)
-        sub.fetch = FetchOrder(message.rid, sub.sent, sub.ordinal_max, enough, deadline)
+        sub.begin_fetch(message, deadline)
         self.mark_runnable(sub.group)
         self.timers.set(deadline, sub)
 
-    def _end_fetch(self, sub: Subscription, out: Out) -> None:
+    def _end_fetch(self, sub: Subscription, turn: Turn) -> None:
         if sub.fetch is not None:
             sub.ordinal_max = sub.sent
-            out.append((sub.session.peer, m.End(sub.chan, sub.fetch.rid, sub.sent - sub.fetch.first)))
+            turn.send(sub.session.peer, m.End(sub.chan, sub.fetch.rid, sub.sent - sub.fetch.first))
             sub.fetch = None
 
     # Settling.
 
-    def settle(self, sub: Subscription, message: m.Settle, now: float) -> dict[str, Any]:
+    def settle(self, sub: Subscription, message: m.Settle, now: float, turn: Turn) -> dict[str, Any]:
         """Apply verdicts. Returns what to answer when they are on disk."""
-        rows: Sequence[Row] = message.verdicts
-        highest = rows[0][2] if len(rows) == 1 else max(last for _, _, last, _ in rows)
-        if highest > sub.sent:
-            raise ProtocolError(Code.BAD_ORDINAL, f"ordinal {highest} was never sent; the last one was {sub.sent}")
-        if len(rows) > 1:
-            rows = merged(rows)
-            require_few(len(rows))
-        require_light([(sub, rows)])
-        return self.apply(sub, rows, now)
+        return self.apply(sub, checked(sub, message.verdicts), now, turn)
 
-    def apply(self, sub: Subscription, rows: Sequence[Row], now: float, *, whole: bool = False) -> dict[str, Any]:
+    def apply(
+        self, sub: Subscription, rows: Sequence[Row], now: float, turn: Turn, *, whole: bool = False
+    ) -> dict[str, Any]:
         """Apply rows that were checked; `whole`: all that becomes of them is written with this turn."""
         self.shared.change.begin()
         group, stale, applied = sub.group, [], 0
         sub.key_index = KeyIndex(sub) if len(rows) > 1 else None
         for verdict, first, last, arg in rows:
-            late = verdicts.settle(group, sub, verdict, first, last, arg, now)
+            late = verdicts.settle(group, sub, verdict, first, last, arg, now, turn)
             stale += [list(pair) for pair in late]
             applied += last - first + 1 - late.size()
         sub.key_index = None
@@ -349,90 +330,93 @@ class Dispatcher:
         if stale:
             self.counters["stale_verdicts"] += 1
         if whole:
-            self._write_dead_letters(group, group.mail, LETTERS_ALL)
-        self._follow_up(group)
+            self._write_dead_letters(group, turn, LETTERS_ALL)
+        self._follow_up(group, turn)
         return {"applied": applied, "stale": stale}
 
-    def _follow_up(self, group: Group) -> None:
+    def _follow_up(self, group: Group, turn: Turn) -> None:
         """Something was settled or came back: write dead letters, remember the row, look at the group again."""
         letters = LETTERS_PER_GO if self._rounds.spent < TURN_WORK else 0
-        self._write_dead_letters(group, group.mail, LETTERS_ALL if self.draining else letters)
-        self.rows.note(group)
+        self._write_dead_letters(group, turn, LETTERS_ALL if self.shared.draining else letters)
+        self.group_rows.note(group)
         self.mark_runnable(group)
         self._set_alarm(group)
 
-    def write_all_dead_letters(self) -> None:
+    def write_all_dead_letters(self, turn: Turn) -> None:
         """Write all dead letters with this turn."""
         for group in self.groups.values():
-            self._write_dead_letters(group, group.mail, LETTERS_ALL)
+            self._write_dead_letters(group, turn, LETTERS_ALL)
 
-    def _write_dead_letters(self, group: Group, out: Out, count: int = LETTERS_PER_GO) -> bool:
+    def _write_dead_letters(self, group: Group, turn: Turn, count: int = LETTERS_PER_GO) -> bool:
         """Write some of a group's dead letters with this turn; whether others wait."""
-        if group.dead and write_dead_letters(group, self._publishing, self.counters, out, count):
+        if group.dead and write_dead_letters(group, self._publishing, turn, count):
             return True
         for peer, answer in group.answers:
-            self._buffer.answer(peer, answer)
+            turn.answer(peer, answer)
         group.answers.clear()
         return False
 
-    def answer(self, group: Group, peer: m.PeerId, answer: m.Ok) -> None:
+    def answer(self, group: Group, peer: m.PeerId, answer: m.Ok, turn: Turn) -> None:
         """Answer verdicts when they are on disk, with the dead letters that they have made."""
         if group.dead:
             group.answers.append((peer, answer))
         else:
-            self._buffer.answer(peer, answer)
+            turn.answer(peer, answer)
 
     def begins_at(self, first_seq: int) -> None:
         """The journal begins later, and nobody misses anything: groups that have waited for the news go on."""
-        self.first_seq = self.shared.block_store.begins_at = first_seq
+        self.shared.first_seq = first_seq
         for group in self.groups.values():
             if group.is_searching():
                 self.mark_runnable(group)
 
-    def trimmed(self, first_seq: int, out: Out) -> None:
+    def trimmed(self, first_seq: int, turn: Turn) -> None:
         """Retention moved the start of the journal."""
-        self.first_seq = self.shared.block_store.first_seq = self.shared.block_store.begins_at = first_seq
+        self.shared.first_seq = self.shared.removed_below = first_seq
         for group in self.groups.values():
-            group.trimmed(first_seq, out)
+            group.trimmed(first_seq, turn)
             if group.is_searching():
                 self.mark_runnable(group)
-            self.rows.note(group)
+            self.group_rows.note(group)
 
     def committed(self) -> None:
         """The oldest sealed turn is on disk: groups may hand out as far as their rows say."""
-        for group in self.rows.committed():
+        for group in self.group_rows.written_marks():
             if self.groups.get(group.name) is group:
                 self.mark_runnable(group)
 
     # Time.
 
-    def tick(self, now: float, out: Out) -> None:
+    def tick(self, now: float, turn: Turn) -> None:
         self._rounds.begin_turn()
         while (what := self.timers.ring(now)) is not None:
-            self._ring(what, now, out)
+            self._ring(what, now, turn)
 
-    def _ring(self, what: _Timed, now: float, out: Out) -> None:
+    def next_deadline(self) -> float:
+        return 0.0 if self._rounds else self.timers.next()
+
+    def _ring(self, what: _Timed, now: float, turn: Turn) -> None:
         if isinstance(what, Lease):
             if what.open and what.deadline > now:
                 self.timers.set(what.deadline, what)
             elif what.open:
                 sub, count = what.sub, what.open.size()
                 self.counters["lapsed"] += count
-                self.shared.say("$sys.lapsed", group=sub.group.name, count=count, **sub.session.who)
-                verdicts.lapse(sub.group, what, now)
-                self._follow_up(what.sub.group)
+                turn.advise("$sys.lapsed", group=sub.group.name, count=count, **sub.session.who)
+                verdicts.lapse(sub.group, what, now, turn)
+                self._follow_up(what.sub.group, turn)
         elif isinstance(what, Group):
             what.alarm = NEVER
-            if what.due(now):
+            if what.due(now, turn):
                 self.mark_runnable(what)
             self._set_alarm(what)
         elif what.fetch is not None and what.fetch.deadline <= now:
             last = what.fetch.deadline + FETCH_GRACE_S
-            self.serve(now, out)  # what is there at the deadline still counts
+            self.serve(now, turn)  # what is there at the deadline still counts
             if now < last and (what.group.is_held() or what.group in self._rounds):
                 self.timers.set(min(now + LAZY_S, last), what)
             else:
-                self._end_fetch(what, out)
+                self._end_fetch(what, turn)
 
     def _set_alarm(self, group: Group) -> None:
         """See to it that what waits in a group is looked at when it is due; a timer that is set already will do."""

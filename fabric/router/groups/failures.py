@@ -32,7 +32,7 @@ class Failures:
     def __len__(self) -> int:
         return len(self._firsts)
 
-    def rows(self) -> list[tuple[int, Failure]]:
+    def all(self) -> list[tuple[int, Failure]]:
         return [(first, self._rows[first]) for first in self._firsts]
 
     def restore(self, saved: SaveFailure) -> None:
@@ -64,7 +64,7 @@ class Failures:
         self._rows.clear()
         self._firsts.clear()
 
-    def take_records(self) -> list[Record]:
+    def rows(self) -> list[Record]:
         """What must be written down with this turn."""
         changed, self._changed = self._changed, {}
         return [

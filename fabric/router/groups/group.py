@@ -23,7 +23,7 @@ from fabric.router.groups.subscription import Subscription
 from fabric.router.ranges import Ranges
 from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
-from fabric.router.turn import Out
+from fabric.router.turn import Frames, Turn
 from fabric_protocol.block import PRIORITY_DEFAULT, Block
 from fabric_protocol.messages import Gap, Level
 from fabric_protocol.names import REDRIVE
@@ -60,8 +60,7 @@ class Group:
         self._recorded = cursor  # the position in that row
         self.expired = 0  # messages that were too old to be delivered
         self.dead: list[DeadLetter] = []  # each to be written in the turn that settles its messages
-        self.answers: Out = []  # to be said when these are on disk
-        self.mail: Out = []  # to be said with what is handed out next
+        self.answers: Frames = []  # to be said when these are on disk
         self.untold: list[tuple[int, int, str]] = []  # gaps that no consumer was there to hear of
 
     def settle_on(self, settings: GroupSettings) -> None:
@@ -204,7 +203,7 @@ class Group:
             due = shared.clock.when(row.due_us) if row.due_us else 0.0
             due = due if due > now else 0.0
             if group.keys is not None:
-                group.keys.restore(row, due, shared.block_store)
+                group.keys.restore(row, due, shared)
             else:
                 for rank, start, end in group.by_rank(row.first, row.last):
                     group.pending.put(Redelivery(rank, start, end, row.failures + 1, row.failures), due)
@@ -246,7 +245,7 @@ class Group:
 
     def record_beyond(self, seq: int) -> None:
         """See to it that the row on disk tells what became of the messages up to a seq: after a restart it is all that
-        is known of those that were handed out, and that are not in the journal any more."""
+        is known of those that were handed turn, and that are not in the journal any more."""
         if self._recorded <= seq:
             self.dirty = self.durable
 
@@ -259,12 +258,13 @@ class Group:
             if self.failures:
                 self.failures.forget(first, last)
 
-    def lost(self, first: int, last: int, why: str, out: Out) -> None:
+    def lost(self, first: int, last: int, why: str, turn: Turn) -> None:
         """Say loudly that messages cannot be delivered; to the next consumer that comes, if none can hear it now."""
         self.close(first, last)
         if self.durable:
-            self.shared.say("$sys.gap", group=self.name, first_seq=first, last_seq=last, why=why)
-        out += [(member.session.peer, Gap(member.chan, first, last, why)) for member in self.members]
+            turn.advise("$sys.gap", group=self.name, first_seq=first, last_seq=last, why=why)
+        for member in self.members:
+            turn.send(member.session.peer, Gap(member.chan, first, last, why))
         if not any(member.session.reachable for member in self.members):
             if len(self.untold) >= UNTOLD_MAX:
                 first, last = min(first, *(gap[0] for gap in self.untold)), max(last, *(gap[1] for gap in self.untold))
@@ -272,16 +272,17 @@ class Group:
             self.untold.append((first, last, why))
             self.dirty = self.durable
 
-    def tell_gaps(self) -> None:
+    def tell_gaps(self, turn: Turn) -> None:
         """Tell a consumer what was lost while none could hear it. On disk it is untold until the next commit: after a
         crash it may be told twice."""
         for member in self.members:
             if member.session.reachable:
-                self.mail += [(member.session.peer, Gap(member.chan, *gap)) for gap in self.untold]
+                for gap in self.untold:
+                    turn.send(member.session.peer, Gap(member.chan, *gap))
                 self.untold, self.dirty = [], self.durable
                 return
 
-    def trimmed(self, first_seq: int, out: Out) -> None:
+    def trimmed(self, first_seq: int, turn: Turn) -> None:
         """The journal now starts at first_seq."""
         lost = self.open.first if self.open and self.open.first < first_seq else None
         for lane in self.lanes:
@@ -292,7 +293,7 @@ class Group:
             self.dirty = self.durable
         if lost is not None:
             self.dirty = self.durable
-            self.lost(lost, first_seq - 1, REMOVED, out)
+            self.lost(lost, first_seq - 1, REMOVED, turn)
 
     def move(self, to: Position) -> None:
         """Begin again elsewhere: nothing is held, nothing has failed."""
@@ -326,24 +327,24 @@ class Group:
             due = min(due, self.shared.clock.when(came_back_us) + CAME_BACK_S)
         return due if self.keys is None else min(due, self.keys.next_due())
 
-    def due(self, now: float) -> bool:
+    def due(self, now: float, turn: Turn) -> bool:
         """Let go what has waited long enough, and what is too old; True when there was something."""
         moved = bool(self.pending.due(now))
         if self.expires_us():
             wall_us = self.shared.clock.wall_us(now)
             for lane in self.lanes:
                 moved |= lane.expire(wall_us)
-        if self.expiring and self._expire(self.shared.clock.wall_us(now)):
+        if self.expiring and self._expire(self.shared.clock.wall_us(now), turn):
             moved = True
         return (self.keys is not None and self.keys.ring(now)) or moved
 
-    def _expire(self, wall_us: int) -> bool:
+    def _expire(self, wall_us: int, turn: Turn) -> bool:
         """Settle what came back and is too old by now; True when there was something."""
         seqs = [
             open for span in self.expiring.due(wall_us, self.shared.block_store) for open in self.open.within(*span)
         ]
         if seqs:
-            expire(self, seqs)
+            expire(self, seqs, turn)
             gone = Ranges(seqs)
             self.pending.drop(gone)
             if self.keys is not None:

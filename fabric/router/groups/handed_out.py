@@ -1,4 +1,4 @@
-"""How far the messages of a lane may have been handed out, as it stands on disk.
+"""How far the messages of a lane may have been handed turn, as it stands on disk.
 
 `attempt` 1 says: surely the first time. But a hub that dies forgets what it has handed out since its last commit. So a
 lane writes down in advance how far it is going to hand out (its mark, in the group's row), and goes no further until

@@ -12,10 +12,10 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fabric.records import SaveFailure
-from fabric.router.block_store import BlockStore
 from fabric.router.groups.lease import Redelivery
 from fabric.router.groups.redelivery import Pending
 from fabric.router.ranges import Ranges
+from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
 from fabric_protocol.block import PRIORITY_DEFAULT, Block
 
@@ -186,11 +186,11 @@ class Keys:
                 rung = True
         return rung
 
-    def restore(self, row: SaveFailure, due: float, block_store: BlockStore) -> None:
+    def restore(self, row: SaveFailure, due: float, shared: Shared) -> None:
         """After a restart: what has failed before blocks its key until it is settled. What has no key is pending."""
-        seq = max(row.first, block_store.first_seq)
+        seq = max(row.first, shared.removed_below)
         while seq <= row.last:
-            block = block_store.at(seq)
+            block = shared.block_store.at(seq)
             end = min(block.last_seq, row.last) if isinstance(block, Block) else row.last
             for one in range(seq, end + 1):
                 key = self.names(block)[one - block.base_seq] if isinstance(block, Block) else b""

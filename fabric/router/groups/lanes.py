@@ -10,10 +10,11 @@ and all that follows from it (what is settled, what retention may remove), depen
 from itertools import chain, compress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from fabric.router.block_store import SCAN_BLOCKS_MAX, BlockStore
+from fabric.router.block_store import SCAN_BLOCKS_MAX
 from fabric.router.groups.handed_out import HandedOut
 from fabric.router.groups.lease import DeadLetter, Redelivery
-from fabric.router.turn import Out
+from fabric.router.shared import Shared
+from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.messages import Happening
 from fabric_protocol.runs import runs_of
@@ -68,32 +69,32 @@ class Work(NamedTuple):
     later: Runs = []  # noqa: RUF012 - never changed; of the same block, and not to be handed out yet
 
 
-def next_work(group: "Group", horizon: int, wall_us: int, out: Out) -> tuple[Work | None, bool]:
+def next_work(group: "Group", horizon: int, wall_us: int, turn: Turn) -> tuple[Work | None, bool]:
     """What the group hands out next, and whether to ask again soon when there is nothing yet."""
     pending = group.pending
     if len(group.lanes) == 1:
         while pending.ready:
             redelivery = pending.take(pending.ready[0].rank)
-            work = redelivery and work_again(group, redelivery, wall_us, out)
+            work = redelivery and work_again(group, redelivery, wall_us, turn)
             if work or group.ordered:  # where something is gone, a suspect may come next: look again from the top
                 return work, work is None
-        return _new_work(group, group.base, horizon, wall_us, out) if group.has_room_for_new else (None, False)
+        return _new_work(group, group.base, horizon, wall_us, turn) if group.has_room_for_new else (None, False)
     starving = group.streak >= STREAK_MAX
     for lane in reversed(group.lanes) if starving else group.lanes:
         rank = -lane.priority
         while pending.ready and (starving or pending.ready[0].rank == rank) and (redelivery := pending.take(rank)):
-            if (work := work_again(group, redelivery, wall_us, out)) is not None:
+            if (work := work_again(group, redelivery, wall_us, turn)) is not None:
                 return work, False
         if not lane.live and group.has_room_for_new:
-            work, searching = _new_work(group, lane, horizon, wall_us, out)
+            work, searching = _new_work(group, lane, horizon, wall_us, turn)
             if work is not None or searching or lane.handed.is_held:
                 return work, searching
     return None, False
 
 
-def _new_work(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) -> tuple[Work | None, bool]:
+def _new_work(group: "Group", lane: Lane, horizon: int, wall_us: int, turn: Turn) -> tuple[Work | None, bool]:
     """What a lane hands out next, as far as it may go; beyond that it waits for the commit that says so."""
-    work, searching = search(group, lane, horizon, wall_us, out)
+    work, searching = search(group, lane, horizon, wall_us, turn)
     if work is None:
         return None, searching
     block, runs, handed = work.block, work.runs, lane.handed
@@ -109,19 +110,19 @@ def _new_work(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) 
     return work._replace(runs=now, later=[(max(a, end), b) for a, b in runs if b > end]), False
 
 
-def advance(group: "Group", wall_us: int, out: Out) -> bool:
+def advance(group: "Group", wall_us: int, turn: Turn) -> bool:
     """Move all lanes on to their next message, as far as one go allows; whether there is more to look at."""
     searching, horizon = False, group.horizon
     for lane in group.lanes:
         if not (lane.live or lane.waits):
-            work, more = search(group, lane, horizon, wall_us, out)
+            work, more = search(group, lane, horizon, wall_us, turn)
             searching |= more
             if work is not None:
                 group.shared.block_store.keep(lane.cursor, work.block)
     return searching
 
 
-def search(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) -> tuple[Work | None, bool]:
+def search(group: "Group", lane: Lane, horizon: int, wall_us: int, turn: Turn) -> tuple[Work | None, bool]:
     """The next block for a lane."""
     lane.waits = False
     block_store = group.shared.block_store
@@ -138,13 +139,13 @@ def search(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) -> 
             return None, more
         if not isinstance(block, Block):
             if lane is group.base:
-                group.lost(max(block.first_seq, lane.cursor), block.last_seq, block.why, out)
+                group.lost(max(block.first_seq, lane.cursor), block.last_seq, block.why, turn)
             lane.cursor = block.last_seq + 1
             continue
         if block.base_seq > horizon:
             break
         if len(group.lanes) == 1 or group.takes(lane, block.priority):
-            runs = fit(group, block, lane.cursor, block.last_seq, wall_us, out)
+            runs = fit(group, block, lane.cursor, block.last_seq, wall_us, turn)
             if runs:
                 lane.cursor, lane.waits, lane.expires_us = block.base_seq + runs[0][0], True, block.expires_us
                 return Work(block, runs, 1 if lane.cursor > lane.handed.before else 2, 0, lane, None), False
@@ -155,15 +156,14 @@ def search(group: "Group", lane: Lane, horizon: int, wall_us: int, out: Out) -> 
     return None, False
 
 
-def work_again(group: "Group", redelivery: Redelivery, wall_us: int, out: Out) -> Work | None:
+def work_again(group: "Group", redelivery: Redelivery, wall_us: int, turn: Turn) -> Work | None:
     """Work out of an earlier delivery; None when nothing is left of it."""
     rank, first, last, attempt, failures = redelivery
-    block_store = group.shared.block_store
-    block = block_store.at(first)
+    block = group.shared.block_store.at(first)
     if not isinstance(block, Block):
-        end = min(last, _end_of_gap(block_store, first, last) if block is None else block.last_seq)
+        end = min(last, _end_of_gap(group.shared, first, last) if block is None else block.last_seq)
         if not group.leases or group.open.holds(first):  # or they were told already
-            group.lost(first, end, REMOVED if block is None else block.why, out)
+            group.lost(first, end, REMOVED if block is None else block.why, turn)
         group.close(first, end)
         if end < last:
             group.pending.put(redelivery._replace(first=end + 1))
@@ -174,7 +174,7 @@ def work_again(group: "Group", redelivery: Redelivery, wall_us: int, out: Out) -
     if len(group.lanes) > 1 and rank != -block.priority:  # restored, so its rank was a guess
         group.pending.put(Redelivery(-block.priority, first, last, attempt, failures))
         return None
-    runs = fit(group, block, first, last, wall_us, out)
+    runs = fit(group, block, first, last, wall_us, turn)
     if not runs:  # a restored range may hold messages that were never this group's
         group.close(first, last)
         return None
@@ -184,21 +184,21 @@ def work_again(group: "Group", redelivery: Redelivery, wall_us: int, out: Out) -
     return Work(block, runs, attempt, failures, None, redelivery._replace(first=start, last=end))
 
 
-def fit(group: "Group", block: Block, first: int, last: int, wall_us: int, out: Out) -> Runs:
+def fit(group: "Group", block: Block, first: int, last: int, wall_us: int, turn: Turn) -> Runs:
     """Places in the block, within seqs first..last, of messages that the group wants and may still have."""
     runs = wanted_runs(group, block, first, last)
     if not runs:
         return runs
     if block.expires_us and block.expires_us <= wall_us:
-        expire(group, [(block.base_seq + a, block.base_seq + b - 1) for a, b in runs])
+        expire(group, [(block.base_seq + a, block.base_seq + b - 1) for a, b in runs], turn)
         return []
-    block_store = group.shared.block_store
-    if not block_store.removed and block_store.superseded is None:
+    shared = group.shared
+    if not shared.removed and shared.superseded is None:
         return runs
-    if block_store.removed and not block_store.removed.keys().isdisjoint(block.topics):
-        runs = _without_removed(group, block, runs, out)
-    if block_store.superseded is not None and not block_store.keyed.isdisjoint(block.topics):
-        superseded = block_store.superseded
+    if shared.removed and not shared.removed.keys().isdisjoint(block.topics):
+        runs = _without_removed(group, block, runs, turn)
+    if shared.superseded is not None and not shared.keyed.isdisjoint(block.topics):
+        superseded = shared.superseded
         runs = _kept(runs, [not superseded(block, place) for a, b in runs for place in range(a, b)])
     return runs
 
@@ -224,26 +224,24 @@ def _kept(runs: Runs, keep: list[bool]) -> Runs:
     return runs_of(compress(places, keep))
 
 
-def _without_removed(group: "Group", block: Block, runs: Runs, out: Out) -> Runs:
+def _without_removed(group: "Group", block: Block, runs: Runs, turn: Turn) -> Runs:
     """The runs without messages that retention of their topic took; the group's consumers are told."""
-    removed, base = group.shared.block_store.removed, block.base_seq
+    removed, base = group.shared.removed, block.base_seq
     floors = [removed.get(topic, 0) for topic in block.topics]
     if max(floors) <= base + runs[0][0]:
         return runs
     places = block.topic_idx()
     keep = [base + place >= floors[places[place]] for a, b in runs for place in range(a, b)]
     for a, b in _kept(runs, [not kept for kept in keep]) if not all(keep) else ():
-        group.lost(base + a, base + b - 1, REMOVED, out)
+        group.lost(base + a, base + b - 1, REMOVED, turn)
     return _kept(runs, keep)
 
 
-def expire(group: "Group", seqs: Runs) -> None:
+def expire(group: "Group", seqs: Runs, turn: Turn) -> None:
     """What is past its time is never delivered: seqs first..last, each of one block."""
-    events = group.shared.events
     for first, last in seqs:
         group.expired += last - first + 1
-        if events is not None:
-            events.note(Happening.EXPIRED, group.name, "", 0, first, last)
+        turn.event(Happening.EXPIRED, group.name, "", 0, first, last)
         if group.durable and group.settings.on_expire == "dead":
             group.dead.append(DeadLetter(first, last, 0, "expired"))
             if group.leases:
@@ -253,12 +251,12 @@ def expire(group: "Group", seqs: Runs) -> None:
     group.dirty = group.durable
 
 
-def _end_of_gap(block_store: BlockStore, first: int, last: int) -> int:
+def _end_of_gap(shared: Shared, first: int, last: int) -> int:
     """Where the messages end that retention removed from `first` on; `last` if there is nothing after them."""
-    block, _ = block_store.reader.next_block(first, _any_topic)
+    block, _ = shared.reader.next_block(first, _any_topic)
     if block is None:
         return last
-    return max(block.base_seq if isinstance(block, Block) else block.first_seq, block_store.first_seq) - 1
+    return max(block.base_seq if isinstance(block, Block) else block.first_seq, shared.removed_below) - 1
 
 
 def _any_topic(topic: str) -> bool:

@@ -1,4 +1,4 @@
-"""One DELIVER on its way: which ordinals it gave out, which seqs are behind them, which are still unsettled.
+"""One DELIVER on its way: which ordinals it gave turn, which seqs are behind them, which are still unsettled.
 
 A message is leased while its ordinal is open; `lifecycle` has all states of a message. A verdict on an ordinal that is
 no longer open is stale and changes nothing.

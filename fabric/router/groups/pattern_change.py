@@ -11,7 +11,7 @@ from typing import Final
 from fabric.router.groups.group import Group
 from fabric.router.groups.lanes import search, wanted_runs
 from fabric.router.groups.lease import Redelivery
-from fabric.router.turn import Out
+from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.errors import Code, ProtocolError
 
@@ -19,13 +19,13 @@ SEARCHES_MAX: Final = 16  # for one command; each takes a few milliseconds at mo
 RETRY_MS: Final = 20
 
 
-def before_change(group: Group, wall_us: int, out: Out) -> None:
+def before_change(group: Group, wall_us: int, turn: Turn) -> None:
     """Bring a group to the messages that wait for it. Raises BUSY when that takes longer than one command may."""
     left, last_seq = SEARCHES_MAX, group.shared.appended_seq
     for lane in group.lanes:
         lane.move(lane.position(group.horizon))  # also what waited there: it may have expired since
         while left > 0 and not (lane.live or lane.waits):
-            search(group, lane, last_seq, wall_us, out)
+            search(group, lane, last_seq, wall_us, turn)
             left -= 1
     if group.is_searching():
         raise ProtocolError(

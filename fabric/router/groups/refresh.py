@@ -14,7 +14,7 @@ was lost or the hub was restarted, a refresh that is not ready starts over: what
 that may be gone.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, Final
 
@@ -23,8 +23,9 @@ from fabric.router.fields import bounded
 from fabric.router.groups.dispatcher import Dispatcher
 from fabric.router.groups.group import Group
 from fabric.router.groups.subscription import Subscription
+from fabric.router.part import Part
 from fabric.router.timers import NEVER
-from fabric.router.turn import Out, TurnBuffer
+from fabric.router.turn import Turn
 from fabric_protocol import messages as m
 from fabric_protocol.bounds import REFRESH_MS
 from fabric_protocol.errors import Code, ProtocolError
@@ -76,13 +77,9 @@ class _Refresh:
         return bool(members) and all(sub in self.ready for sub in members)
 
 
-class Refreshes:
-    def __init__(
-        self, dispatcher: Dispatcher, buffer: TurnBuffer, saved: Iterable[SaveSetting], say: Callable[..., None]
-    ) -> None:
+class Refreshes(Part):
+    def __init__(self, dispatcher: Dispatcher, saved: Iterable[SaveSetting], turn: Turn) -> None:
         self._dispatcher = dispatcher
-        self._buffer = buffer
-        self._say = say  # an advisory
         self._running: dict[Group, _Refresh] = {}
         self._look_at = 0.0  # when `tick` has something to do, if nothing happens
         starts = {setting.name: setting.value for setting in saved if setting.name.startswith(ROW)}
@@ -91,9 +88,9 @@ class Refreshes:
                 start, has_ended = starts.pop(ROW + group.name, START), group.refresh[2] == Phase.ENDED
                 self._running[group] = _Refresh(group, start, REFRESH_MS[1] / 1000, has_ended=has_ended)
         for name in starts:  # of groups that are gone
-            buffer.write(SaveSetting(name, None))
+            turn.write(SaveSetting(name, None))
 
-    def begin(self, group: Group, fields: Mapping[str, Any], now: float, out: Out) -> dict[str, Any]:
+    def begin(self, group: Group, fields: Mapping[str, Any], now: float, turn: Turn) -> dict[str, Any]:
         """ADMIN group.refresh: start a new one, in place of one that is still running."""
         if unknown := [name for name in fields if name not in FIELDS]:
             raise ProtocolError(Code.BAD_OPTION, f"group.refresh knows {', '.join(FIELDS)}, not {unknown[0]!r}")
@@ -107,15 +104,15 @@ class Refreshes:
         number = group.refresh[0] + 1
         dispatcher.shared.change.begin()
         for sub in group.members:  # before anything is delivered again
-            out.append((sub.session.peer, _reset(sub, number, "begin", target)))
-        dispatcher.seek(group, to)
-        self.forget(group)
+            turn.send(sub.session.peer, _reset(sub, number, "begin", target))
+        dispatcher.seek(group, to, turn)
+        self.forget(group, turn)
         refresh = self._running[group] = _Refresh(group, start, timeout_s, has_ended=False)
         refresh.deadline = now + timeout_s
         if start != START:
-            self._buffer.write(SaveSetting(ROW + group.name, start))
+            turn.write(SaveSetting(ROW + group.name, start))
         self._look_at = now
-        self._move(group, (number, target, Phase.SYNCING))
+        self._move(group, (number, target, Phase.SYNCING), turn)
         return {"group": group.name, "refresh": number, "target": target, "cursor": to.cursor}
 
     def require_start(self, group: Group) -> None:
@@ -124,25 +121,25 @@ class Refreshes:
         if refresh is not None and not group.members:
             self._dispatcher.position(group, refresh.start, "from")
 
-    def joined(self, sub: Subscription, out: Out) -> None:
+    def joined(self, sub: Subscription, turn: Turn) -> None:
         """A new member hears where the refresh is; if it is the only one, that is at the beginning."""
         refresh = self._running.get(sub.group)
         if refresh is not None:
             if len(sub.group.members) == 1:
-                self._start_over(refresh)
+                self._start_over(refresh, turn)
             phase = "end" if refresh.has_ended else "begin"
-            out.append((sub.session.peer, _reset(sub, refresh.number, phase, refresh.target)))
+            turn.send(sub.session.peer, _reset(sub, refresh.number, phase, refresh.target))
 
-    def _start_over(self, refresh: _Refresh) -> None:
+    def _start_over(self, refresh: _Refresh, turn: Turn) -> None:
         group = refresh.group
-        self._dispatcher.seek(group, self._dispatcher.position(group, refresh.start, "from"))
+        self._dispatcher.seek(group, self._dispatcher.position(group, refresh.start, "from"), turn)
         refresh.has_ended = False
         refresh.ready.clear()
         if refresh.deadline == NEVER:  # it was degraded
             refresh.deadline = None
-        self._move(group, (refresh.number, refresh.target, Phase.SYNCING))
+        self._move(group, (refresh.number, refresh.target, Phase.SYNCING), turn)
 
-    def ready(self, sub: Subscription, message: m.Ready) -> None:
+    def ready(self, sub: Subscription, message: m.Ready, turn: Turn) -> None:
         """A consumer has its copy in use again."""
         group = sub.group
         number, _, phase = group.refresh
@@ -156,62 +153,62 @@ class Refreshes:
         self._dispatcher.shared.change.begin()
         if refresh is not None:
             refresh.ready.add(sub)
-            self._look(refresh)
+            self._look(refresh, turn)
             phase = group.refresh[2]
         if message.rid:
             answer = {"refresh": number, "phase": Phase(phase).name.lower()}
-            self._buffer.answer(sub.session.peer, m.Ok(sub.chan, message.rid, answer))
+            turn.answer(sub.session.peer, m.Ok(sub.chan, message.rid, answer))
 
     # Time.
 
-    def tick(self, now: float, out: Out) -> None:
+    def tick(self, now: float, turn: Turn) -> None:
         if not self._running or (len(self._running) > FEW and now < self._look_at):
             return
         for refresh in list(self._running.values()):
-            self._advance(refresh, now, out)
+            self._advance(refresh, now, turn)
         deadline = min((refresh.deadline or NEVER for refresh in self._running.values()), default=NEVER)
         self._look_at = deadline if len(self._running) <= FEW else min(deadline, now + PAUSE_S)
 
     def next_deadline(self) -> float:
         return self._look_at if self._running else NEVER
 
-    def _advance(self, refresh: _Refresh, now: float, out: Out) -> None:
+    def _advance(self, refresh: _Refresh, now: float, turn: Turn) -> None:
         group = refresh.group
         if not refresh.has_ended and refresh.is_at_target:
-            self._end(refresh, out)
-        self._look(refresh)
+            self._end(refresh, turn)
+        self._look(refresh, turn)
         if refresh.deadline is None:
             refresh.deadline = now + refresh.timeout_s
         if group in self._running and now >= refresh.deadline:
             refresh.deadline = NEVER
             if group.refresh[2] != Phase.DEGRADED:
-                self._move(group, (*group.refresh[:2], Phase.DEGRADED))
+                self._move(group, (*group.refresh[:2], Phase.DEGRADED), turn)
 
-    def _end(self, refresh: _Refresh, out: Out) -> None:
+    def _end(self, refresh: _Refresh, turn: Turn) -> None:
         refresh.has_ended = True
         group = refresh.group
         for sub in group.members:
-            out.append((sub.session.peer, _reset(sub, refresh.number, "end", refresh.target)))
-        self._move(group, (refresh.number, refresh.target, Phase.ENDED))
+            turn.send(sub.session.peer, _reset(sub, refresh.number, "end", refresh.target))
+        self._move(group, (refresh.number, refresh.target, Phase.ENDED), turn)
 
-    def _look(self, refresh: _Refresh) -> None:
+    def _look(self, refresh: _Refresh, turn: Turn) -> None:
         """Whether everyone is ready by now; members come and go."""
         if refresh.has_ended and refresh.is_ready:
-            self.forget(refresh.group)
-            self._move(refresh.group, (refresh.number, refresh.target, Phase.READY))
+            self.forget(refresh.group, turn)
+            self._move(refresh.group, (refresh.number, refresh.target, Phase.READY), turn)
 
-    def forget(self, group: Group) -> None:
+    def forget(self, group: Group, turn: Turn) -> None:
         """It is over, or its group is deleted; at once, as another group may get the name and a row with it."""
         refresh = self._running.pop(group, None)
         if refresh is not None and refresh.start != START:
-            self._buffer.write(SaveSetting(ROW + group.name, None))
+            turn.write(SaveSetting(ROW + group.name, None))
 
-    def _move(self, group: Group, state: tuple[int, int, int]) -> None:
+    def _move(self, group: Group, state: tuple[int, int, int], turn: Turn) -> None:
         group.refresh = state
         group.dirty = True
-        self._dispatcher.rows.note(group)
+        self._dispatcher.group_rows.note(group)
         number, target, phase = state
-        self._say(
+        turn.advise(
             "$sys.group.refresh", group=group.name, refresh=number, target=target, phase=Phase(phase).name.lower()
         )
 

@@ -7,6 +7,8 @@ from typing import Final
 from fabric.records import Record, SaveGroup
 from fabric.router.groups.group import Group
 from fabric.router.groups.handed_out import ANYTHING, HandedOut
+from fabric.router.part import Part
+from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
 from fabric_protocol.block import PRIORITY_DEFAULT
 
@@ -14,11 +16,13 @@ from fabric_protocol.block import PRIORITY_DEFAULT
 LAZY_S: Final = 0.005
 
 
-class GroupRows:
-    def __init__(self) -> None:
+class GroupRows(Part):
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
         self._dirty: dict[Group, None] = {}
         self._dirty_since = 0.0  # 0: nothing is dirty, or `settle_down` has not seen it yet
-        self._written: deque[list[tuple[Group, HandedOut, int]]] = deque()  # for each sealed turn: see `Group.record`
+        self._marks: deque[list[tuple[Group, HandedOut, int]]] = deque()  # for each sealed turn: see `Group.record`
+        self.written: list[Group] = []  # with the latest turn
 
     def note(self, group: Group) -> None:
         """Remember a group whose row on disk is out of date. Its commit can wait a little for company."""
@@ -32,21 +36,21 @@ class GroupRows:
         """The group is deleted, and its row with it."""
         self._dirty.pop(group, None)
 
-    def take(self, next_seq: int, *, active: bool) -> list[Record]:
-        """The rows to write with this turn, which ends before a seq; `active`: groups go on to hand out."""
+    def rows(self) -> list[Record]:
+        """The rows to write with this turn."""
         rows: list[Record] = []
-        written: list[tuple[Group, HandedOut, int]] = []
-        for group in self._dirty:
-            if group.durable:
-                rows.append(group.record(next_seq, written, active=active))
-                rows += group.failures.take_records()
-        self._written.append(written)
+        marks: list[tuple[Group, HandedOut, int]] = []
+        self.written = [group for group in self._dirty if group.durable]
+        for group in self.written:
+            rows.append(group.record(self._shared.next_seq, marks, active=not self._shared.draining))
+            rows += group.failures.rows()
+        self._marks.append(marks)
         self._dirty, self._dirty_since = {}, 0.0
         return rows
 
-    def committed(self) -> Iterator[Group]:
+    def written_marks(self) -> Iterator[Group]:
         """The oldest sealed turn is on disk: the groups that may hand out further than before."""
-        for group, handed, number in self._written.popleft():
+        for group, handed, number in self._marks.popleft():
             handed.written(number)
             yield group
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from fabric.router.groups.key_index import KeyIndex
 from fabric.router.groups.lease import Lease
 from fabric.router.ranges import Ranges
+from fabric_protocol.messages import Fetch
 
 if TYPE_CHECKING:
     from fabric.router.groups.group import Group
@@ -63,6 +64,9 @@ class Subscription:
         ordinal_max: int,
         bytes_max: int,
         concurrency: int = 1,
+        unsure: int = 0,
+        *,
+        batches: bool = False,
     ) -> None:
         self.session = session
         self.chan = chan
@@ -74,13 +78,29 @@ class Subscription:
         self.outstanding = 0  # ordinals given out and not settled
         self.leases: list[Lease] = []  # ascending by first ordinal
         self.concurrency = concurrency  # handlers that can be at work at once
-        self.batches = False  # it begins whole deliveries, so many at once, and not single messages
-        self.unsure = 0  # how many of the oldest open ordinals may be begun or done; 0: as many as `concurrency` are
+        self.batches = batches  # it begins whole deliveries, so many at once, and not single messages
+        self.unsure = (
+            unsure  # so many of the oldest open ordinals may be begun or done; 0: as many as `concurrency` are
+        )
         self.stuck: set[int] = set()  # ordinals that were begun, have lapsed, and were not spoken of since
         self.alone: Lease | None = None  # a suspect; nothing else is sent until it is settled
         self.away = Ranges()  # ordinals that were taken back while the client was not connected
         self.fetch: FetchOrder | None = None
         self.key_index: KeyIndex | None = None  # while rows of one ACK are applied
+
+    def grant(self, ordinal_max: int, bytes_max: int, unsure: int) -> None:
+        """Credit, as the client says it."""
+        self.ordinal_max, self.bytes_max, self.unsure = ordinal_max, bytes_max, unsure
+
+    def begin_fetch(self, message: Fetch, deadline: float) -> None:
+        """Credit for so many messages, until a time."""
+        self.ordinal_max, self.bytes_max = self.sent + message.count, UNLIMITED
+        enough = self.sent + min(message.enough or message.count, message.count)
+        self.fetch = FetchOrder(message.rid, self.sent, self.ordinal_max, enough, deadline)
+
+    def has_fetched(self, *, all_of_it: bool) -> bool:
+        """Whether an open FETCH has got all that it asked for, or enough."""
+        return self.fetch is not None and self.sent >= (self.fetch.target if all_of_it else self.fetch.enough)
 
     def room(self) -> int:
         """How many messages may be sent now, by ordinal credit; 0 also when bytes or the connection forbid."""

@@ -24,6 +24,18 @@ _FAILURES: Final = frozenset({Verdict.RETRY, Verdict.REJECT})
 Row = tuple[int, int, int, Any]  # verdict, first ordinal, last ordinal, argument
 
 
+def checked(sub: "Subscription", rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows of an ACK, merged; raises when one names an ordinal that was never sent, or when they cost too much."""
+    highest = rows[0][2] if len(rows) == 1 else max(last for _, _, last, _ in rows)
+    if highest > sub.sent:
+        raise ProtocolError(Code.BAD_ORDINAL, f"ordinal {highest} was never sent; the last one was {sub.sent}")
+    if len(rows) > 1:
+        rows = merged(rows)
+        require_few(len(rows))
+    require_light([(sub, rows)])
+    return rows
+
+
 def merged(rows: Sequence[Row], *, twice: bool = True) -> Sequence[Row]:
     """Consecutive rows with the same verdict and argument whose ranges follow each other, as one row each.
 

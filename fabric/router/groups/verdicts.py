@@ -16,6 +16,7 @@ from fabric.router.groups.key_locks import Held
 from fabric.router.groups.lease import DeadLetter, Lease, Redelivery
 from fabric.router.groups.subscription import Subscription
 from fabric.router.ranges import Ranges
+from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.messages import Happening, Notice, Verdict
 from fabric_protocol.names import DEAD
@@ -24,6 +25,7 @@ RETRIES_SPENT: Final = "retries spent"
 LEASE_LAPSED: Final = "lease lapsed"
 CONSUMER_LOST: Final = "consumer lost"
 CONNECTION_LOST: Final = "the connection was lost"
+EARLIER_FIRST: Final = "an earlier message comes first"
 REJECTED: Final = "rejected"
 
 Span = tuple[int, int]
@@ -38,7 +40,9 @@ class _Why(NamedTuple):
     is_shared: bool = False  # other messages were begun at the same time, and each of them can be the cause
 
 
-def settle(group: Group, sub: Subscription, verdict: int, first: int, last: int, arg: Any, now: float) -> Ranges:
+def settle(
+    group: Group, sub: Subscription, verdict: int, first: int, last: int, arg: Any, now: float, turn: Turn
+) -> Ranges:
     """Apply a verdict to ordinals. Returns those that are stale: they are someone else's by now, or settled."""
     stale = Ranges([(first, last)])
     leases = sub.leases_in(first, last)
@@ -56,7 +60,7 @@ def settle(group: Group, sub: Subscription, verdict: int, first: int, last: int,
             stale.remove(a, b)
             if verdict != Verdict.TOUCH:
                 sub.outstanding -= b - a + 1
-                _judge(group, lease, (a, b), verdict, arg, now)
+                _judge(group, lease, (a, b), verdict, arg, now, turn)
         _finish(group, lease)
     if sub.stuck and verdict != Verdict.TOUCH:
         sub.stuck.difference_update(_among(sub.stuck, first, last))
@@ -70,31 +74,31 @@ def _among(ordinals: set[int], first: int, last: int) -> list[int]:
     return [ordinal for ordinal in ordinals if first <= ordinal <= last]
 
 
-def _judge(group: Group, lease: Lease, ordinals: Span, verdict: int, arg: Any, now: float) -> None:
+def _judge(group: Group, lease: Lease, ordinals: Span, verdict: int, arg: Any, now: float, turn: Turn) -> None:
     seqs = lease.seqs(*ordinals)
     if verdict == Verdict.ACK:
         for a, b in seqs:
             group.close(a, b)
         if lease.keys is not None:
             _keys_done(group, lease, ordinals)
-        if group.shared.events is not None:
-            note(group, Happening.ACK, lease.sub, lease.attempt, seqs)
+        if turn.recorder.is_on:
+            note(turn, group, Happening.ACK, lease.sub, lease.attempt, seqs)
     elif verdict == Verdict.REJECT:
-        _give_up(group, lease, ordinals, REJECTED, arg if isinstance(arg, str) else "")
+        _give_up(group, lease, ordinals, REJECTED, arg if isinstance(arg, str) else "", turn)
     elif verdict == Verdict.RELEASE:
-        note(group, Happening.RELEASE, lease.sub, lease.attempt, seqs)
+        note(turn, group, Happening.RELEASE, lease.sub, lease.attempt, seqs)
         _come_back(group, lease, [ordinals], lease.attempt)
-        _take_back_later(group, lease, [ordinals])
+        _take_back_later(group, lease, [ordinals], turn)
     else:
         delay_ms, error = arg if isinstance(arg, tuple) else (arg, "")
         if isinstance(delay_ms, str):
             delay_ms, error = None, delay_ms
-        note(group, Happening.RETRY, lease.sub, lease.attempt, seqs)
-        _fail(group, lease, [ordinals], _Why(RETRIES_SPENT, error, delay_ms), now)
-        _take_back_later(group, lease, [ordinals])  # also behind a dead letter: the consumer has dropped them
+        note(turn, group, Happening.RETRY, lease.sub, lease.attempt, seqs)
+        _fail(group, lease, [ordinals], _Why(RETRIES_SPENT, error, delay_ms), now, turn)
+        _take_back_later(group, lease, [ordinals], turn)  # also behind a dead letter: the consumer has dropped them
 
 
-def lapse(group: Group, lease: Lease, now: float) -> None:
+def lapse(group: Group, lease: Lease, now: float, turn: Turn) -> None:
     """The lease ran out: what was begun has failed, and all its ordinals are stale from now on."""
     sub = lease.sub
     started = sub.begun()
@@ -102,16 +106,16 @@ def lapse(group: Group, lease: Lease, now: float) -> None:
     begun, rest = _revoke(group, lease, started)
     lost = [*begun, *rest]
     sub.stuck.update(ordinal for a, b in begun for ordinal in range(a, b + 1))
-    note(group, Happening.LAPSE, sub, lease.attempt, [pair for span in lost for pair in lease.seqs(*span)])
-    _fail(group, lease, begun, why, now)
+    note(turn, group, Happening.LAPSE, sub, lease.attempt, [pair for span in lost for pair in lease.seqs(*span)])
+    _fail(group, lease, begun, why, now, turn)
     _come_back(group, lease, rest, lease.attempt + 1)
-    _take_back_later(group, lease, lost)
-    _tell_lost(group, sub, lost, LEASE_LAPSED)
+    _take_back_later(group, lease, lost, turn)
+    _tell_lost(sub, lost, LEASE_LAPSED, turn)
     if group.strict and len(group.members) > 1 and group.members[0] is sub:
         group.members.append(group.members.pop(0))  # someone else may do better
 
 
-def leave(group: Group, sub: Subscription, now: float, *, lost: bool) -> None:
+def leave(group: Group, sub: Subscription, now: float, turn: Turn, *, lost: bool) -> None:
     """A member goes. If it was lost, what it can have begun has failed; all else is ready again."""
     started = sub.begun() if lost else Ranges()
     why = _Why(CONSUMER_LOST, is_shared=_is_shared(sub, started))
@@ -119,8 +123,8 @@ def leave(group: Group, sub: Subscription, now: float, *, lost: bool) -> None:
         begun, rest = _revoke(group, lease, started)
         if lost:
             seqs = [pair for span in (*begun, *rest) for pair in lease.seqs(*span)]
-            note(group, Happening.LOST, sub, lease.attempt, seqs)
-        _fail(group, lease, begun, why, now)
+            note(turn, group, Happening.LOST, sub, lease.attempt, seqs)
+        _fail(group, lease, begun, why, now, turn)
         _come_back(group, lease, rest, lease.attempt + lost)
     group.members.remove(sub)
     group.turn = 0
@@ -130,13 +134,13 @@ def leave(group: Group, sub: Subscription, now: float, *, lost: bool) -> None:
         group.reserved = None
 
 
-def detach(group: Group, sub: Subscription) -> None:
+def detach(group: Group, sub: Subscription, turn: Turn) -> None:
     """The connection of a member was closed: what it cannot have begun is ready again, the rest is its own for now."""
     kept = sub.kept()
     for lease in list(sub.leases):
         lease.open, taken = _split(lease.open, kept)
         sub.outstanding -= sum(b - a + 1 for a, b in taken)
-        note(group, Happening.LOST, sub, lease.attempt, [pair for span in taken for pair in lease.seqs(*span)])
+        note(turn, group, Happening.LOST, sub, lease.attempt, [pair for span in taken for pair in lease.seqs(*span)])
         _come_back(group, lease, taken, lease.attempt + 1)
         _finish(group, lease)
         for a, b in taken:
@@ -145,37 +149,37 @@ def detach(group: Group, sub: Subscription) -> None:
         group.members.append(group.members.pop(0))  # the next one is first when this one holds nothing any more
 
 
-def reattach(group: Group, sub: Subscription) -> None:
+def reattach(group: Group, sub: Subscription, turn: Turn) -> None:
     """The client is back: tell it what was taken from its buffer meanwhile."""
-    _tell_lost(group, sub, sub.away, CONNECTION_LOST)
+    _tell_lost(sub, sub.away, CONNECTION_LOST, turn)
     sub.away = Ranges()
 
 
-def take_back_unseen(group: Group, sub: Subscription, leases: Sequence[Lease]) -> None:
+def take_back_unseen(group: Group, sub: Subscription, leases: Sequence[Lease], turn: Turn) -> None:
     """The client is back, and has not seen its latest deliveries: they are ready again."""
-    _take_back(group, sub, {lease: list(lease.open) for lease in leases}, CONNECTION_LOST)
+    _take_back(group, sub, {lease: list(lease.open) for lease in leases}, turn, CONNECTION_LOST)
 
 
-def take_back_all(group: Group, why: str) -> None:
+def take_back_all(group: Group, why: str, turn: Turn) -> None:
     """Nobody holds anything any more; nothing is counted, and nothing is ready again either."""
     for sub in group.members:
         ordinals = [span for lease in sub.leases for span in lease.open]
         for lease in list(sub.leases):
             _revoke(group, lease, Ranges())
-        _tell_lost(group, sub, ordinals, why)
+        _tell_lost(sub, ordinals, why, turn)
 
 
 # Parts of the above.
 
 
-def _fail(group: Group, lease: Lease, ordinals: Sequence[Span], why: _Why, now: float) -> None:
+def _fail(group: Group, lease: Lease, ordinals: Sequence[Span], why: _Why, now: float, turn: Turn) -> None:
     """These deliveries count as failures: again later, or never again. A failure that several messages share ends none
     of them: each comes once more, alone, and what fails then is the cause."""
     failures, settings = lease.failures + 1, group.settings
     is_last = settings.attempts_max and failures >= settings.attempts_max and not why.is_shared
     if is_last and not _is_letter(group, lease):
         for span in ordinals:
-            _give_up(group, lease, span, why.reason, why.error)
+            _give_up(group, lease, span, why.reason, why.error, turn)
         return
     for span in ordinals:
         for a, b in lease.seqs(*span):
@@ -224,11 +228,11 @@ def _put_back(group: Group, lease: Lease, seqs: Span, counts: tuple[int, int], d
             group.pending.put(Redelivery(lease.rank, seq, seq, attempt, failures), due)
 
 
-def _give_up(group: Group, lease: Lease, ordinals: Span, reason: str, error: str) -> None:
+def _give_up(group: Group, lease: Lease, ordinals: Span, reason: str, error: str, turn: Turn) -> None:
     """To the dead letters, in this turn."""
     seqs = lease.seqs(*ordinals)
     group.dead += [DeadLetter(a, b, lease.attempt, reason, error) for a, b in seqs]
-    note(group, Happening.DEAD, lease.sub, lease.attempt, seqs)
+    note(turn, group, Happening.DEAD, lease.sub, lease.attempt, seqs)
     if lease.keys is not None:
         _keys_done(group, lease, ordinals)
 
@@ -240,13 +244,14 @@ def _keys_done(group: Group, lease: Lease, ordinals: Span) -> None:
     group.keys.done(lease.keys[ordinals[0] - first : ordinals[1] - first + 1])
 
 
-def _take_back_later(group: Group, lease: Lease, ordinals: Sequence[Span]) -> None:
+def _take_back_later(group: Group, lease: Lease, ordinals: Sequence[Span], turn: Turn) -> None:
     """In groups that keep an order, whatever comes after a message that comes back must come after it again."""
     if not ordinals:
         return
     if group.strict:
         first = min(a for span in ordinals for a, _ in lease.seqs(*span))
-        _take_back(group, lease.sub, {other: other.open_after(first) for other in _leases_after(lease.sub, first)})
+        later = {other: other.open_after(first) for other in _leases_after(lease.sub, first)}
+        _take_back(group, lease.sub, later, turn)
     elif lease.keys is not None:
         firsts: dict[bytes, int] = {}
         for span in ordinals:
@@ -254,7 +259,7 @@ def _take_back_later(group: Group, lease: Lease, ordinals: Sequence[Span]) -> No
                 if key:
                     firsts.setdefault(key, seq)
         if firsts:
-            _take_back(group, lease.sub, (lease.sub.key_index or KeyIndex(lease.sub)).later(firsts))
+            _take_back(group, lease.sub, (lease.sub.key_index or KeyIndex(lease.sub)).later(firsts), turn)
 
 
 def _leases_after(sub: Subscription, seq: int) -> list[Lease]:
@@ -268,7 +273,7 @@ def _leases_after(sub: Subscription, seq: int) -> list[Lease]:
 
 
 def _take_back(
-    group: Group, sub: Subscription, ahead: Mapping[Lease, list[Span]], why: str = "an earlier message comes first"
+    group: Group, sub: Subscription, ahead: Mapping[Lease, list[Span]], turn: Turn, why: str = EARLIER_FIRST
 ) -> None:
     """Take back what was sent ahead; nothing of it is counted."""
     lost: list[Span] = []
@@ -279,15 +284,15 @@ def _take_back(
         _come_back(group, lease, taken, lease.attempt + 1)
         _finish(group, lease)
         lost += taken
-    _tell_lost(group, sub, lost, why)
+    _tell_lost(sub, lost, why, turn)
 
 
-def _tell_lost(group: Group, sub: Subscription, ordinals: Iterable[Span], why: str) -> None:
+def _tell_lost(sub: Subscription, ordinals: Iterable[Span], why: str, turn: Turn) -> None:
     """Tell a consumer which deliveries are not its own any more."""
     spans = [list(span) for span in Ranges(ordinals)]
     if spans:
         fields = {"chan": sub.chan, "ordinals": spans, "why": why}
-        group.mail.append((sub.session.peer, Notice("lease_lost", fields)))
+        turn.notify(sub.session, Notice("lease_lost", fields))
 
 
 def _revoke(group: Group, lease: Lease, started: Ranges) -> tuple[list[Span], list[Span]]:

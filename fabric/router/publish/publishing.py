@@ -4,20 +4,27 @@ A publish gets its seq when it arrives; blocks are sealed when the shell has roo
 in between is one turn: its small blocks become one journal block, so singles are stored and scanned like batches.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fabric.records import Append, Record, SaveProducer
-from fabric.router.change import Change
+from fabric.records import Append, Record, Restored
+from fabric.router.dead_letters.index import DeadLetters
+from fabric.router.part import Part
 from fabric.router.patterns.trie import CACHE_MAX
 from fabric.router.publish.dedupe.index import Ids
 from fabric.router.publish.producers import SCHEDULED, Producer
 from fabric.router.sessions.session import Session
+from fabric.router.shared import Shared
+from fabric.router.turn import Turn
 from fabric_protocol.block import COUNT_MAX, IDS, SPARSE, Block
 from fabric_protocol.block_parts import join
 from fabric_protocol.errors import Code, ProtocolError
 from fabric_protocol.messages import Confirm, Level, Publish, PubOk
 from fabric_protocol.names import check_topic, unaliased
+
+if TYPE_CHECKING:
+    from fabric.router.topics.table import TopicTable
 
 # Blocks below this are joined, up to the second figure: LMDB likes rows of 16-256 KB.
 SMALL_BLOCK_BYTES: Final = 16 << 10
@@ -46,49 +53,50 @@ class _Entry(NamedTuple):
     base_seq: int
 
 
-class Batch(NamedTuple):
-    """What one turn took in."""
+class _Taken(NamedTuple):
+    """What one turn took in, and what is in flight until it is on disk."""
 
-    blocks: list[Block]
-    records: list[Record]
-    confirms: list[tuple[Session, PubOk]]  # to be sent when the turn is on disk
-    prompt: list[tuple[Session, PubOk]]  # to be sent at once: level `received`
-    taken: list[tuple[Session, int, int]]  # (session, blocks, bytes) that are in flight until then
+    sessions: list[tuple[Session, int, int]]  # (session, blocks, bytes)
     size: int  # bytes of all blocks, as they were taken
 
 
-class Publishing:
-    def __init__(self, last_seq: int, last_ts_us: int, producers: Iterable[SaveProducer]) -> None:
-        self.change = Change()
-        self.next_seq = last_seq + 1
-        self.producers = {p.name: Producer.restore(p) for p in producers}
+class Publishing(Part):
+    def __init__(
+        self,
+        shared: Shared,
+        topics: "TopicTable",
+        dead_letters: DeadLetters,
+        ids: Ids,
+        restored: Restored,
+    ) -> None:
+        self._ids = ids
+        self._topics = topics
+        self._shared = shared
+        self._dead_letters = dead_letters
+        self.producers = {p.name: Producer.restore(p) for p in restored.producers}
         self.refusal: Refusal | None = None
         self.pending_bytes = 0  # taken and not yet committed
         self.hasty = False  # something of level `received` waits for the seal
-        self._last_ts_us = last_ts_us
+        self._last_ts_us = restored.last_ts_us
         self._entries: list[_Entry] = []
         self._confirms: dict[tuple[Session, int], list[Confirm]] = {}
         self._taken: dict[Session, tuple[int, int]] = {}
         self._dirty: dict[Producer, None] = {}
+        self._rows: list[Record] = []  # of the turn that is being sealed
+        self._committing: deque[_Taken] = deque()  # for each sealed turn
         self.confirmed: tuple[Any, ...] = ()  # the latest row of a confirmation, for those who answer themselves
         self._held = 0  # bytes that wait for the disk and are not in the entries
         self._known_topics: set[str] = set()
-        self.watch: Callable[[Block, int], None] = _ignore  # told of each block of the hub's own topics, and its seq
-        self.tracked: set[str] = set()  # topics with settings: with a block of these,
-        self.require_room: Callable[[Block], None] = _ignore_block  # asked before a publish is taken,
-        self.count: Callable[[Block, int], None] = _ignore  # and told of what is stored, and its seq
-
-        self.ids: Ids | None = None  # whoever made the intake sets it; without it, ids are stored and not looked at
 
     def __bool__(self) -> bool:
-        waiting = self._entries or self._confirms or self._held or self._dirty
-        return bool(waiting or (self.ids is not None and self.ids.is_due))
+        return bool(self._entries or self._confirms or self._held or self._dirty or self._ids.is_due)
 
     def accept(
         self,
         session: Session,
         publish: Publish,
         window: tuple[int, int],
+        turn: Turn,
         examined: tuple[Block, int | None] | None = None,
     ) -> Block | None:
         """Take a publish and give it its seqs; None when it is a duplicate. Raises when it is refused."""
@@ -99,27 +107,28 @@ class Publishing:
                     Code.BAD_OPTION,
                     f"pseq {publish.pseq} was accepted as a delayed publish; resend it with the same options",
                 )
-            repeats = self.ids.resent(block, first) if block.flags & IDS and self.ids is not None else ()
+            repeats = self._ids.resent(block, first) if block.flags & IDS else ()
             self._confirm(session, publish, _row(publish.rid, first, 0, block.count, repeats))
             return None
-        if block.flags & IDS and self.ids is not None:
-            return self._accept_new(session, publish, block, self.ids)
-        if self.tracked and not self.tracked.isdisjoint(block.topics):
-            self.require_room(block)
-        self.take(session, publish, block, self.next_seq)
-        self._confirm(session, publish, (publish.rid, self.next_seq, block.count, 0))
+        if block.flags & IDS:
+            return self._accept_new(session, publish, block, turn)
+        if self._topics.tracked:
+            self._topics.require_room(block, turn)
+        next_seq = self._shared.next_seq
+        self.take(session, publish, block, next_seq)
+        self._confirm(session, publish, (publish.rid, next_seq, block.count, 0))
         self.hasty |= publish.level == Level.RECEIVED
-        self.append(block)
+        self.append(block, turn)
         return block
 
-    def _accept_new(self, session: Session, publish: Publish, block: Block, ids: Ids) -> Block | None:
+    def _accept_new(self, session: Session, publish: Publish, block: Block, turn: Turn) -> Block | None:
         """Take what is left of a block without the messages whose idempotency keys are known."""
-        checked = ids.check(block)
-        left, first = checked.block, self.next_seq
-        if left is not None and not self.tracked.isdisjoint(left.topics):
-            self.require_room(left)
-        self.change.begin()
-        ids.remember(checked, first)
+        checked = self._ids.check(block)
+        left, first = checked.block, self._shared.next_seq
+        if left is not None:
+            self._topics.require_room(left, turn)
+        self._shared.change.begin()
+        self._ids.remember(checked, first)
         repeats = checked.rows(first)
         if left is None:
             first = repeats[0][1]
@@ -128,7 +137,7 @@ class Publishing:
         self._confirm(session, publish, _row(publish.rid, first, stored, len(repeats), repeats))
         self.hasty |= publish.level == Level.RECEIVED
         if left is not None:
-            self.append(left)
+            self.append(left, turn)
         return left
 
     def examine(self, session: Session, publish: Publish, window: tuple[int, int]) -> tuple[Block, int | None]:
@@ -159,7 +168,7 @@ class Publishing:
 
     def take(self, session: Session, publish: Publish, block: Block, place: int) -> None:
         """Count an examined publish as stored at a place: its first seq, or SCHEDULED + the number of its schedule."""
-        self.change.begin()
+        self._shared.change.begin()
         if publish.pseq:
             assert session.producer is not None
             session.producer.stored(publish.pseq, block.count, block.body_crc, place)
@@ -180,19 +189,20 @@ class Publishing:
         self.pending_bytes += size
 
     def _confirm(self, session: Session, publish: Publish, row: Confirm) -> None:
-        self.change.begin()
+        self._shared.change.begin()
         self.confirmed = row
         if publish.rid:
             self._confirms.setdefault((session, publish.level), []).append(row)
 
-    def append(self, block: Block) -> None:
+    def append(self, block: Block, turn: Turn) -> None:
         """Take a block that has passed the checks, or that the hub made itself."""
-        if block.topics[0][0] == "$":
-            self.watch(block, self.next_seq)
-        if self.tracked and not self.tracked.isdisjoint(block.topics):
-            self.count(block, self.next_seq)
-        self._entries.append(_Entry(block, self.next_seq))
-        self.next_seq += block.count
+        shared, topics = self._shared, self._topics
+        if block.topics[0][0] == "$":  # one of the hub's own topics
+            self._dead_letters.appended(block, shared.next_seq, turn)
+        if topics.tracked:
+            topics.take(block, shared.next_seq)
+        self._entries.append(_Entry(block, shared.next_seq))
+        shared.next_seq += block.count
         self.pending_bytes += len(block.raw)
 
     def _learn(self, topics: tuple[str, ...]) -> None:
@@ -204,23 +214,37 @@ class Publishing:
             self._known_topics.clear()
         self._known_topics.update(topics)
 
-    def seal(self, wall_us: int) -> Batch:
-        """Close the turn: stamped blocks in order, the records to commit, and who is told what."""
+    def seal(self, wall_us: int, turn: Turn) -> list[Block]:
+        """Close the turn: its blocks, stamped and in order. PUBOKs of level `received` leave at once; the others are
+        the last answers of the turn."""
         ts_us = self._last_ts_us = max(self._last_ts_us, wall_us)
         blocks = [_sealed(run, ts_us) for run in _joinable(self._entries)]
-        records: list[Record] = [Append(block.raw) for block in blocks]
-        records += [producer.record(ts_us) for producer in self._dirty]
-        confirms: list[tuple[Session, PubOk]] = []
-        prompt: list[tuple[Session, PubOk]] = []
+        self._rows = [Append(block.raw) for block in blocks]
+        self._rows += [producer.record(ts_us) for producer in self._dirty]
         for (session, level), rows in self._confirms.items():
-            target = prompt if level == Level.RECEIVED else confirms
-            target += [(session, PubOk(level, part)) for part in _parts(rows)]
+            say = turn.send if level == Level.RECEIVED else turn.answer
+            for part in _parts(rows):
+                say(session.peer, PubOk(level, part))
         taken = [(session, *counts) for session, counts in self._taken.items()]
         size = sum(len(entry.block.raw) for entry in self._entries) + self._held
+        self._committing.append(_Taken(taken, size))
         self._held = 0
         self._entries, self._confirms, self._taken, self._dirty = [], {}, {}, {}
         self.hasty = False
-        return Batch(blocks, records, confirms, prompt, taken, size)
+        return blocks
+
+    def rows(self) -> list[Record]:
+        """Blocks and producers of the turn that is being sealed."""
+        rows, self._rows = self._rows, []
+        return rows
+
+    def committed(self) -> None:
+        """The oldest sealed turn is on disk."""
+        taken = self._committing.popleft()
+        self.pending_bytes -= taken.size
+        for session, blocks, size in taken.sessions:
+            session.inflight_blocks -= blocks
+            session.inflight_bytes -= size
 
 
 def _row(rid: int, first: int, stored: int, dups: int, repeats: tuple[tuple[int, int], ...]) -> Confirm:
@@ -267,14 +291,6 @@ def _sealed(run: list[_Entry], ts_us: int) -> Block:
     if len(run) == 1:
         return run[0].block.stamped(run[0].base_seq, ts_us)
     return Block(join([entry.block for entry in run])).stamped(run[0].base_seq, ts_us)
-
-
-def _ignore_block(block: Block) -> None:
-    pass
-
-
-def _ignore(block: Block, base_seq: int) -> None:
-    pass
 
 
 def _require_few_lookups(block: Block) -> None:

@@ -7,10 +7,12 @@ and the hub's other clients get their turns in between.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from fabric.router.block_store import BlockStore
 from fabric.router.dead_letters.index import DeadLetters
 from fabric.router.fields import bounded
+from fabric.router.part import Part
 from fabric.router.patterns.view import View
+from fabric.router.shared import Shared
+from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.block_parts import pick
 from fabric_protocol.bounds import GET_N, NUMBER_MAX
@@ -80,17 +82,17 @@ class _Page:
         return Answer(self.frames, fields)
 
 
-class Reading:
-    def __init__(self, block_store: BlockStore, letters: DeadLetters) -> None:
-        self._block_store = block_store
+class Reading(Part):
+    def __init__(self, shared: Shared, letters: DeadLetters) -> None:
+        self._shared = shared
         self._letters = letters
         self._views: dict[tuple[str, ...], View] = {}
         self.spent = 0  # bytes answered in this turn
 
-    def get(self, rid: int, fields: Mapping[str, Any], first_seq: int, wall_us: int) -> Answer:
+    def get(self, rid: int, fields: Mapping[str, Any], wall_us: int) -> Answer:
         """Answer a GET."""
+        first_seq, horizon = self._shared.first_seq, self._shared.committed_seq
         order = self._order(fields, first_seq)
-        horizon = self._block_store.committed
         if fields.get("last"):
             answer = self._last(rid, order, first_seq, horizon, wall_us)
         elif self.spent >= TURN_BYTES_MAX:
@@ -101,6 +103,9 @@ class Reading:
             answer = self._forward(rid, order, horizon, wall_us)
         self.spent += sum(len(frame.block) for frame in answer.frames)
         return answer
+
+    def tick(self, now: float, turn: Turn) -> None:
+        self.spent = 0
 
     # What was asked.
 
@@ -120,7 +125,7 @@ class Reading:
         before = bounded(fields, "before", 0, NUMBER_MAX, NUMBER_MAX)
         start = bounded(fields, "seq", 0, first_seq, NUMBER_MAX)
         if fields.get("time_us") is not None:
-            start = self._block_store.reader.seek_time(bounded(fields, "time_us", 0, 0, NUMBER_MAX))
+            start = self._shared.reader.seek_time(bounded(fields, "time_us", 0, 0, NUMBER_MAX))
         n = bounded(fields, "n", *GET_N)
         return _Order(self._view(fields), max(start, first_seq), n, bool(fields.get("by_key")), before)
 
@@ -155,7 +160,7 @@ class Reading:
                 break
             if messages >= MESSAGES_MAX:
                 break
-            found = self._block_store.find(cursor, horizon, order.view)
+            found = self._shared.block_store.find(cursor, horizon, order.view)
             cursor = max(cursor, found.cursor)
             if found.block is None:
                 if not found.more:
@@ -256,7 +261,7 @@ class Reading:
                 break
             if messages >= MESSAGES_MAX:
                 break
-            block, reached = self._block_store.reader.previous_block(before, order.view)
+            block, reached = self._shared.reader.previous_block(before, order.view)
             if block is not None:
                 stop = min(before, horizon + 1, block.last_seq + 1)
                 start = max(first_seq, block.base_seq, stop - MESSAGES_MAX)
@@ -284,7 +289,7 @@ class Reading:
         """Places in a block, of seqs start..stop - 1: of wanted topics, not expired, not removed, not superseded."""
         if block.expires_us and block.expires_us <= wall_us:
             return []
-        removed, superseded = self._block_store.removed, self._block_store.superseded
+        removed, superseded = self._shared.removed, self._shared.superseded
         wanted = [view(topic) for topic in block.topics]
         floors = [removed.get(topic, 0) for topic in block.topics]
         dead = [topic.startswith(DEAD) for topic in block.topics]

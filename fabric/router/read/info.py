@@ -35,8 +35,8 @@ def info(router: "Router", fields: Fields) -> Row:
 
 def _hub(router: "Router", fields: Fields) -> Row:
     return {
-        "first_seq": router.dispatcher.first_seq,
-        "last_seq": router.dispatcher.shared.committed_seq,
+        "first_seq": router.shared.first_seq,
+        "last_seq": router.shared.committed_seq,
         "groups": len(router.groups),
         "sessions": len(router.session_table.sessions),
         "dead_letters": sum(box.size for box in router.dead_letters.boxes.values()),
@@ -72,7 +72,7 @@ def _group(router: "Router", fields: Fields) -> Row:
         **_described(router, group),
         "settings": as_map(group.settings),
         "consumers": members,
-        "dead_letters": box.count(router.dispatcher.shared.committed_seq) if box else 0,
+        "dead_letters": box.count(router.shared.committed_seq) if box else 0,
     }
 
 
@@ -96,7 +96,7 @@ def _services(router: "Router", fields: Fields) -> Row:
 
 def _dead_letters(router: "Router", fields: Fields) -> Row:
     """Of one group, or how many each group has."""
-    horizon = router.dispatcher.shared.committed_seq
+    horizon = router.shared.committed_seq
     for name in ("group", "name"):
         if fields.get(name) is not None:
             return _box(box_of(router, fields, name), horizon)

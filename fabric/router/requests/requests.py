@@ -5,16 +5,16 @@ who asked hears of it exactly once. NO_RESPONDERS and BUSY mean that nobody has 
 again; TIMED_OUT means that there is no answer, and its field `sent` says whether somebody may have worked on it.
 """
 
-from collections import Counter
 from itertools import count
 from typing import Any, Final
 
-from fabric.router.change import Change
 from fabric.router.fields import bounded, text
+from fabric.router.part import Part
 from fabric.router.requests.services import Responder, Service, Services
 from fabric.router.sessions.session import Session
+from fabric.router.shared import Shared
 from fabric.router.timers import Timers
-from fabric.router.turn import Out
+from fabric.router.turn import Turn
 from fabric_protocol import messages as m
 from fabric_protocol.block import SPARSE, Block
 from fabric_protocol.bounds import REPLIES, REQUEST_MS
@@ -53,12 +53,12 @@ class Inquiry:
         self.is_open = True
 
 
-class Requests:
-    def __init__(self, counters: Counter[str], change: Change) -> None:
-        self.change = change
+class Requests(Part):
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._change = shared.change
         self.services = Services()
-        self.draining = False
-        self._counters = counters
+        self._counters = shared.counters
         self._open: dict[int, Inquiry] = {}
         self._asked: dict[Session, dict[int, Inquiry]] = {}  # by who asked, and its rid
         self._numbers = count(1)
@@ -66,48 +66,45 @@ class Requests:
         self._timers: Timers[Inquiry] = Timers(lambda inquiry: inquiry.is_open)
         self._stirred: dict[Service, None] = {}  # something waits there, and someone may have become free
         self._gone: list[Session] = []
-        self._news: list[
-            tuple[Session, m.Err]
-        ] = []  # ends of requests, sent with the next tick to where the session is
 
     def __len__(self) -> int:
         return len(self._open)
 
     # Responders.
 
-    def serve(self, session: Session, message: m.Subscribe, out: Out) -> None:
+    def serve(self, session: Session, message: m.Subscribe, turn: Turn) -> None:
         """A SUB with `respond`."""
         if message.fields["respond"] is not True:
             raise ProtocolError(Code.BAD_OPTION, f"respond is true or false, not {message.fields['respond']!r}")
-        self.change.begin()
+        self._change.begin()
         responder, created = self.services.join(session, message.chan, message.fields)
         self._stir(responder.service)
         answer = {"group": responder.service.name, "created": created, "concurrency": responder.concurrency}
         if message.rid:
-            out.append((session.peer, m.Ok(message.chan, message.rid, answer)))
+            turn.send(session.peer, m.Ok(message.chan, message.rid, answer))
 
-    def leave(self, responder: Responder, why: str) -> None:
+    def leave(self, responder: Responder, why: str, turn: Turn) -> None:
         """A responder goes. Who waits for its answer is told; who waits for any answer goes on waiting, or is told."""
         self.services.leave(responder)
         for inquiry in list(responder.open.values()):
-            self._fail(inquiry, Code.TIMED_OUT, f"no answer: the responder {why}")
+            self._fail(inquiry, Code.TIMED_OUT, f"no answer: the responder {why}", turn)
         if not responder.service.members:
             for inquiry in list(responder.service.waiting.values()):
-                self._fail(inquiry, Code.NO_RESPONDERS, f"the last responder {why}; nobody has seen the request")
+                self._fail(inquiry, Code.NO_RESPONDERS, f"the last responder {why}; nobody has seen the request", turn)
 
     def disconnect(self, session: Session) -> None:
         """The connection is gone. Its responders may be chosen again when they have subscribed again."""
         if self.services.of(session):
             self._gone.append(session)
 
-    def drop_responders(self, session: Session, why: str) -> None:
+    def drop_responders(self, session: Session, why: str, turn: Turn) -> None:
         """Nobody of a session answers any more."""
         for responder in list(self.services.of(session).values()):
-            self.leave(responder, why)
+            self.leave(responder, why, turn)
 
-    def end(self, session: Session, why: str) -> None:
+    def end(self, session: Session, why: str, turn: Turn) -> None:
         """A session is over: nobody is left to answer, and nobody to be answered."""
-        self.drop_responders(session, why)
+        self.drop_responders(session, why, turn)
         for inquiry in list(self._asked.pop(session, {}).values()):
             inquiry.session = None  # if someone is at work on it, that one is busy until it answers, or the deadline
             if inquiry.responder is None:
@@ -115,8 +112,8 @@ class Requests:
 
     # Requests and replies.
 
-    def ask(self, session: Session, request: m.Request, now: float, out: Out) -> None:
-        if self.draining:
+    def ask(self, session: Session, request: m.Request, now: float, turn: Turn) -> None:
+        if self._shared.draining:
             raise ProtocolError(Code.SHUTTING_DOWN, "the hub is stopping", retry_ms=500)
         asked = self._asked.get(session, {})
         if not request.rid or request.rid in asked:
@@ -129,7 +126,7 @@ class Requests:
         service, responder = self._choose(topic)
         if responder is None and self._waiting_bytes + len(request.block) > WAITING_BYTES_MAX:
             raise ProtocolError(Code.BUSY, "too many bytes of requests wait", retry_ms=RETRY_MS)
-        self.change.begin()
+        self._change.begin()
         inquiry = Inquiry(next(self._numbers), session, request, service, now + timeout_s, replies_max)
         self._open[inquiry.number] = inquiry
         self._asked.setdefault(session, {})[request.rid] = inquiry
@@ -137,7 +134,7 @@ class Requests:
         self._counters["requests"] += 1
         service.chosen = inquiry.number
         if responder is not None:
-            self._pass_on(inquiry, responder, now, out)
+            self._pass_on(inquiry, responder, now, turn)
         else:
             service.waiting[inquiry.number] = inquiry
             self._waiting_bytes += len(inquiry.block)
@@ -155,16 +152,16 @@ class Requests:
                 return service, None
         raise ProtocolError(Code.BUSY, f"all who answer topic {topic!r} are busy, and enough wait", retry_ms=RETRY_MS)
 
-    def _pass_on(self, inquiry: Inquiry, responder: Responder, now: float, out: Out) -> None:
+    def _pass_on(self, inquiry: Inquiry, responder: Responder, now: float, turn: Turn) -> None:
         asker = inquiry.session
         assert asker is not None
         inquiry.responder = responder
         responder.open[inquiry.number] = inquiry
         fields = {"timeout_ms": max(int((inquiry.deadline - now) * 1000), 1), "from": asker.client}
-        out.append((responder.session.peer, m.Request(responder.chan, inquiry.number, fields, inquiry.block)))
+        turn.send(responder.session.peer, m.Request(responder.chan, inquiry.number, fields, inquiry.block))
         inquiry.block = b""
 
-    def reply(self, session: Session, reply: m.Reply, out: Out) -> None:
+    def reply(self, session: Session, reply: m.Reply, turn: Turn) -> None:
         """An answer. One that nobody waits for any more is dropped."""
         inquiry = self._open.get(reply.rid)
         responder = inquiry.responder if inquiry is not None else None
@@ -176,12 +173,12 @@ class Requests:
             raise ProtocolError(Code.BAD_OPTION, f"final is true or false, not {final!r}")
         error = text(reply.fields, "error", "", ERROR_CHARS_MAX)
         _check(reply.block)
-        self.change.begin()
+        self._change.begin()
         asker = inquiry.session
         if asker is None:
             self._counters["late_replies"] += 1
         elif asker.blocked:  # it asks faster than it reads; what is kept for it has a bound
-            self._fail(inquiry, Code.BUSY, "replies are not being read; this one was dropped", sent=True)
+            self._fail(inquiry, Code.BUSY, "replies are not being read; this one was dropped", turn, sent=True)
             return
         else:
             inquiry.replies_left -= 1
@@ -189,33 +186,30 @@ class Requests:
             fields: dict[str, Any] = {"final": final, "from": session.client}
             if error:
                 fields["error"] = error
-            out.append((asker.peer, m.Reply(0, inquiry.rid, fields, reply.block)))
+            turn.send(asker.peer, m.Reply(0, inquiry.rid, fields, reply.block))
             self._counters["replies"] += 1
         if final:
             self._close(inquiry)
 
     # Time.
 
-    def tick(self, now: float, out: Out) -> None:
+    def tick(self, now: float, turn: Turn) -> None:
         """Let deadlines pass, and give what waits to who has become free."""
         while self._gone:
             session = self._gone.pop()
             if session.suspect:  # it has not come back since
-                self.drop_responders(session, "has lost its connection")
+                self.drop_responders(session, "has lost its connection", turn)
         while (inquiry := self._timers.ring(now)) is not None:
             if inquiry.is_open:
                 self._counters["requests_timed_out"] += 1
-                self._fail(inquiry, Code.TIMED_OUT, "no answer within the time")
+                self._fail(inquiry, Code.TIMED_OUT, "no answer within the time", turn)
         if self._stirred:
             stirred, self._stirred = self._stirred, {}
             for service in stirred:
-                self._serve(service, now, out)
-        if self._news:
-            out += [(session.peer, error) for session, error in self._news]
-            self._news = []
+                self._serve(service, now, turn)
 
     def next_deadline(self) -> float:
-        return 0.0 if self._gone or self._stirred or self._news else self._timers.next()
+        return 0.0 if self._gone or self._stirred else self._timers.next()
 
     def mark_runnable(self, session: Session) -> None:
         """A session can be reached again."""
@@ -226,20 +220,20 @@ class Requests:
         if service.waiting:
             self._stirred[service] = None
 
-    def _serve(self, service: Service, now: float, out: Out) -> None:
+    def _serve(self, service: Service, now: float, turn: Turn) -> None:
         while service.waiting and (responder := service.free()) is not None:
             inquiry = service.waiting.pop(next(iter(service.waiting)))
             self._waiting_bytes -= len(inquiry.block)
-            self._pass_on(inquiry, responder, now, out)
+            self._pass_on(inquiry, responder, now, turn)
 
     # The end of a request.
 
-    def _fail(self, inquiry: Inquiry, code: Code, why: str, *, sent: bool | None = None) -> None:
+    def _fail(self, inquiry: Inquiry, code: Code, why: str, turn: Turn, *, sent: bool | None = None) -> None:
         """Tell the one who asked, if it is still there."""
         if inquiry.session is not None:
             sent = inquiry.responder is not None if sent is None else sent
             fields: dict[str, Any] = {"sent": sent} if code is Code.TIMED_OUT or sent else {}
-            self._news.append((inquiry.session, m.Err(0, inquiry.rid, code, why, fields)))
+            turn.notify(inquiry.session, m.Err(0, inquiry.rid, code, why, fields))
         self._close(inquiry)
 
     def _close(self, inquiry: Inquiry) -> None:

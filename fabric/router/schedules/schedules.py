@@ -9,24 +9,29 @@ once, since its row is gone then.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from fabric.records import CountSchedules, DropSchedule, SaveSchedule
-from fabric.router.clock import Clock
+from fabric.records import CountSchedules, DropSchedule, Record, SaveSchedule
 from fabric.router.fields import bounded, is_number
+from fabric.router.part import Part
+from fabric.router.publish.dedupe.index import Ids
 from fabric.router.publish.producers import SCHEDULED
 from fabric.router.publish.publishing import PENDING_BYTES_MAX, Publishing
-from fabric.router.schedules.due_queue import Key, StoredSchedules, Upcoming
+from fabric.router.schedules.due_queue import Key, Upcoming
 from fabric.router.schedules.options import NAME_CHARS_MAX, Timing, expiry, next_due, shown
 from fabric.router.schedules.overlay import Unwritten
 from fabric.router.sessions.session import Session
+from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
-from fabric.router.turn import TurnBuffer
+from fabric.router.turn import Turn
 from fabric_protocol import messages as m
 from fabric_protocol.block import IDS, Block, expiring
 from fabric_protocol.bounds import NUMBER_MAX, SCHEDULES_N
 from fabric_protocol.errors import Code, ProtocolError
+
+if TYPE_CHECKING:
+    from fabric.router.topics.table import TopicTable
 
 # A hub that was down may find a million due. They are fired in steps, so that other work gets its turn between.
 FIRE_MAX: Final = 512  # in one step,
@@ -38,46 +43,48 @@ PAGE_BYTES_MAX: Final = 1 << 20  # that are read for it
 TOPICS_MAX: Final = 500  # whose counts are told
 
 
-class Schedules:
+class Schedules(Part):
     def __init__(
         self,
-        stored: StoredSchedules,
+        shared: Shared,
         publishing: Publishing,
-        buffer: TurnBuffer,
-        clock: Clock,
-        counters: Counter[str],
-        say: Callable[..., None],
+        topics: "TopicTable",
+        ids: Ids,
     ) -> None:
-        self._stored = stored
+        self._stored = stored = shared.reader.schedules
+        self._shared = shared
         self._publishing = publishing
-        self._buffer = buffer
-        self._clock = clock
-        self._counters = counters
-        self._say = say  # an advisory
+        self._topics = topics
+        self._ids = ids
+        self._change = shared.change
+        self._clock = shared.clock
+        self._counters = shared.counters
         self._unwritten = Unwritten(stored)
         self._upcoming = Upcoming(stored)
         self._last_id = self._saved_id = stored.counts(0).last_id
         self._changes: Counter[str] = Counter()  # of this turn: messages that wait, by topic
         self._fired = 0  # in this turn
         self._hold_until = 0.0
-        self.jumps = 0  # of the clock, when it was last looked at
-        self.look_at = 0.0  # when `tick` has something to do, if nobody sets the clock,
-        self.deadline = 0.0  # and when the hub must wake up for it
+        self._jumps = 0  # of the clock, when it was last looked at
+        self._look_at = 0.0  # when `tick` has something to do, if nobody sets the clock,
+        self._deadline = 0.0  # and when the hub must wake up for it
         self._endings: OrderedDict[int, str] = OrderedDict()
 
     # Publishing.
 
-    def publish(self, session: Session, publish: m.Publish, window: tuple[int, int], now: float) -> Block | None:
+    def publish(
+        self, session: Session, publish: m.Publish, window: tuple[int, int], now: float, turn: Turn
+    ) -> Block | None:
         """Take a publish that has options; None when it is a duplicate. Raises when it is refused."""
         timing, wall_us = Timing.of(publish.options), self._clock.wall_us(now)
         if not timing.is_later:
             block = Block(publish.block)
             raw = expiring(block.raw, expiry(wall_us, timing.ttl_ms, block.expires_us))
-            return self._publishing.accept(session, publish._replace(block=raw, options={}), window)
+            return self._publishing.accept(session, publish._replace(block=raw, options={}), window, turn)
         block, first = self._publishing.examine(session, publish, window)
         if first is not None:
-            self._publishing.change.begin()
-            self._answer(session, publish, self._known(first))
+            self._change.begin()
+            _answer(session, publish, self._known(first), turn)
             return None
         if timing.repeats and block.flags & IDS:
             raise ProtocolError(
@@ -88,27 +95,22 @@ class Schedules:
             raise ProtocolError(
                 Code.BAD_OPTION, f"the block expires at {block.expires_us}, before it is due at {due_us}"
             )
-        if not self._publishing.tracked.isdisjoint(block.topics):
-            self._publishing.require_room(block)
+        self._topics.require_room(block, turn)
         answer = {"schedule": self._last_id + 1, "due_us": due_us}
         old = self._unwritten.find_name(timing.name) if timing.name else None
-        self._publishing.change.begin()
+        self._change.begin()
         if old is not None:
-            answer["replaced"] = self._replace(old)
+            answer["replaced"] = self._replace(old, turn)
         self._last_id += 1
         schedule = SaveSchedule(
             self._last_id, due_us, publish.block, timing.ttl_ms, timing.every_ms, timing.cron, timing.name
         )
         self._publishing.take(session, publish, block, SCHEDULED + schedule.id)
-        self._save(schedule)
+        self._save(schedule, turn)
         self._count(block, 1)
         self._counters["schedules_taken"] += 1
-        self._answer(session, publish, answer)
+        _answer(session, publish, answer, turn)
         return block
-
-    def _answer(self, session: Session, publish: m.Publish, fields: Mapping[str, Any]) -> None:
-        if publish.rid:
-            self._buffer.answer(session.peer, m.Ok(0, publish.rid, fields))
 
     def _known(self, place: int) -> dict[str, Any]:
         """The answer to a publish that was taken before."""
@@ -117,15 +119,15 @@ class Schedules:
             return {"schedule": schedule.id, "due_us": shown(schedule.due_us), "dup": True}
         return {"schedule": 0, "dup": True}
 
-    def _replace(self, old: SaveSchedule | str) -> int:
+    def _replace(self, old: SaveSchedule | str, turn: Turn) -> int:
         if isinstance(old, str):
             raise ProtocolError(Code.INTERNAL, f"the schedule of that name is damaged: {old}")
-        self._end(old, Block(old.block), "was replaced by another of its name")
+        self._end(old, Block(old.block), "was replaced by another of its name", turn)
         return old.id
 
     # Cancelling.
 
-    def cancel(self, session: Session, cancel: m.Cancel) -> None:
+    def cancel(self, session: Session, cancel: m.Cancel, turn: Turn) -> None:
         """Take a schedule back, by `id` or by `name`. The answer waits for the disk even when it is too late: that is
         true only when the turn that fired it is written."""
         fields = cancel.fields
@@ -136,18 +138,18 @@ class Schedules:
             raise ProtocolError(Code.BAD_OPTION, f"name is text of 1..{NAME_CHARS_MAX} characters")
         number = bounded(fields, "id", 1, 0, NUMBER_MAX)
         found = self._unwritten.find_name(name) if name is not None else self._unwritten.find(number)
-        self._publishing.change.begin()
+        self._change.begin()
         if isinstance(found, SaveSchedule):
-            self._end(found, Block(found.block), "was cancelled")
+            self._end(found, Block(found.block), "was cancelled", turn)
             self._counters["schedules_cancelled"] += 1
             if cancel.rid:
                 answer = {"cancelled": True, "schedule": found.id, "due_us": shown(found.due_us)}
-                self._buffer.answer(session.peer, m.Ok(0, cancel.rid, answer))
+                turn.answer(session.peer, m.Ok(0, cancel.rid, answer))
             return
         self._counters["refused_not_found"] += 1
         why = found or self._why_not(number, name)
         if cancel.rid:
-            self._buffer.answer(session.peer, m.Err(0, cancel.rid, Code.NOT_FOUND, why, {}))
+            turn.answer(session.peer, m.Err(0, cancel.rid, Code.NOT_FOUND, why, {}))
 
     def _why_not(self, number: int, name: str | None) -> str:
         if name is not None:
@@ -183,23 +185,28 @@ class Schedules:
 
     # Time.
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float, turn: Turn) -> None:
         """Fire what is due, as much as one step may."""
-        self.jumps = self._clock.jumps
-        self._fire_due(now)
+        if now < self._look_at and self._clock.jumps == self._jumps:
+            return
+        self._jumps = self._clock.jumps
+        self._fire_due(now, turn)
         if self._is_held_up():
-            self.look_at, self.deadline = 0.0, NEVER  # whatever ends that wakes the hub
+            self._look_at, self._deadline = 0.0, NEVER  # whatever ends that wakes the hub
         else:
-            self.look_at = self.deadline = max(self._clock.when(self._upcoming.next_us()), self._hold_until)
+            self._look_at = self._deadline = max(self._clock.when(self._upcoming.next_us()), self._hold_until)
 
-    def _fire_due(self, now: float) -> None:
+    def next_deadline(self) -> float:
+        return self._deadline
+
+    def _fire_due(self, now: float, turn: Turn) -> None:
         if self._is_held_up() or now < self._hold_until:
             return
         wall_us = self._clock.wall_us(now)
         if self._upcoming.wants_load(wall_us):
             self._upcoming.load(wall_us, self._unwritten.keys(), self._unwritten.is_gone)
         keys = self._upcoming.take(wall_us, min(FIRE_MAX, TURN_MAX - self._fired))
-        if keys and not self._fire(keys, wall_us):
+        if keys and not self._fire(keys, wall_us, turn):
             self._hold_until = now + HOLD_S
 
     def _is_held_up(self) -> bool:
@@ -208,14 +215,14 @@ class Schedules:
             publishing.refusal is not None or self._fired >= TURN_MAX or publishing.pending_bytes >= PENDING_BYTES_MAX
         )
 
-    def _fire(self, keys: list[Key], wall_us: int) -> bool:
+    def _fire(self, keys: list[Key], wall_us: int, turn: Turn) -> bool:
         """False when the hub cannot take them now."""
         rows = self._unwritten.read(keys, FIRE_BYTES_MAX)
         self._upcoming.put_back(keys[len(rows) :])
         for at, row in enumerate(rows):
             if isinstance(row, SaveSchedule):
                 try:
-                    self._fire_one(row, wall_us)
+                    self._fire_one(row, wall_us, turn)
                 except ProtocolError:  # BUSY: too many ids to look after
                     self._upcoming.put_back(keys[at : len(rows)])
                     return False
@@ -223,68 +230,69 @@ class Schedules:
                 self._counters["schedules_damaged"] += 1  # it stays on disk, for whoever looks into that
         return True
 
-    def _fire_one(self, schedule: SaveSchedule, wall_us: int) -> None:
+    def _fire_one(self, schedule: SaveSchedule, wall_us: int, turn: Turn) -> None:
         block, following = Block(schedule.block), next_due(schedule, wall_us)
         expires_us = expiry(schedule.due_us, schedule.ttl_ms, block.expires_us)
-        self._append(block if expires_us == block.expires_us else Block(expiring(block.raw, expires_us)))
+        self._append(block if expires_us == block.expires_us else Block(expiring(block.raw, expires_us)), turn)
         self._fired += 1
         self._counters["schedules_fired"] += 1
         if following is None and schedule.cron:
             self._counters["schedules_ended"] += 1
-            self._say("$sys.schedule.ended", schedule=schedule.id, name=schedule.name, cron=schedule.cron)
-            self._end(schedule, block, f"has fired for the last time: cron {schedule.cron!r} has no later day")
+            turn.advise("$sys.schedule.ended", schedule=schedule.id, name=schedule.name, cron=schedule.cron)
+            self._end(schedule, block, f"has fired for the last time: cron {schedule.cron!r} has no later day", turn)
         elif following is None:
-            self._end(schedule, block, "has fired")
+            self._end(schedule, block, "has fired", turn)
         else:
-            self._drop(schedule)
-            self._save(schedule._replace(due_us=following))
+            self._drop(schedule, turn)
+            self._save(schedule._replace(due_us=following), turn)
 
-    def _append(self, block: Block) -> None:
+    def _append(self, block: Block, turn: Turn) -> None:
         """Idempotency keys count now: of two that are due, the later one is the duplicate."""
-        publishing = self._publishing
-        if block.flags & IDS and publishing.ids is not None:
-            checked = publishing.ids.check(block)
-            publishing.ids.remember(checked, publishing.next_seq)
+        if block.flags & IDS:
+            checked = self._ids.check(block)
+            self._ids.remember(checked, self._shared.next_seq)
             if checked.block is None:
                 self._counters["duplicates"] += 1
                 return
             block = checked.block
-        publishing.append(block)
+        self._publishing.append(block, turn)
 
     # Turns.
 
-    def seal(self) -> None:
-        """The turn is about to be closed."""
+    def rows(self) -> list[Record]:
+        """How this turn changes the counts; schedules themselves are written as they come and go."""
+        records: list[Record] = []
         if self._changes or self._last_id != self._saved_id:
             changes = tuple((topic, change) for topic, change in self._changes.items() if change)
             if changes or self._last_id != self._saved_id:
-                self._buffer.write(CountSchedules(self._last_id, changes))
+                records.append(CountSchedules(self._last_id, changes))
             self._saved_id = self._last_id
             self._changes.clear()
         if self._fired:
             self._fired = 0
-            self.look_at = self.deadline = 0.0
+            self._look_at = self._deadline = 0.0
         self._unwritten.seal()
+        return records
 
     def committed(self) -> None:
         self._unwritten.committed()
 
     # Rows.
 
-    def _save(self, schedule: SaveSchedule) -> None:
-        self._buffer.write(schedule)
+    def _save(self, schedule: SaveSchedule, turn: Turn) -> None:
+        turn.write(schedule)
         self._publishing.hold(len(schedule.block))
         self._unwritten.saved(schedule)
         self._upcoming.add((schedule.due_us, schedule.id))
-        self.look_at = self.deadline = 0.0
+        self._look_at = self._deadline = 0.0
 
-    def _drop(self, schedule: SaveSchedule) -> None:
+    def _drop(self, schedule: SaveSchedule, turn: Turn) -> None:
         drop = DropSchedule(schedule.id, schedule.due_us, schedule.name)
-        self._buffer.write(drop)
+        turn.write(drop)
         self._unwritten.dropped(drop)
 
-    def _end(self, schedule: SaveSchedule, block: Block, ending: str) -> None:
-        self._drop(schedule)
+    def _end(self, schedule: SaveSchedule, block: Block, ending: str, turn: Turn) -> None:
+        self._drop(schedule, turn)
         self._count(block, -1)
         self._endings[schedule.id] = ending
         if len(self._endings) > ENDINGS_MAX:
@@ -296,6 +304,11 @@ class Schedules:
         else:
             for topic, count in Counter(block.topic_names()).items():
                 self._changes[topic] += sign * count
+
+
+def _answer(session: Session, publish: m.Publish, fields: Mapping[str, Any], turn: Turn) -> None:
+    if publish.rid:
+        turn.answer(session.peer, m.Ok(0, publish.rid, fields))
 
 
 def _described(schedule: SaveSchedule) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Final, NamedTuple
 
+from fabric.router.change import Change
 from fabric.router.fields import bounded, is_number, text
 from fabric.router.publish.producers import WINDOW_BLOCKS, Producer
 from fabric.router.publish.publishing import PENDING_BYTES_MAX, WINDOW_BYTES, WINDOW_BYTES_MIN, Publishing
 from fabric.router.sessions.session import CHANNELS_MAX, SILENT_BEATS, Session
-from fabric.router.turn import Out
+from fabric.router.turn import Turn
 from fabric_protocol import messages as m
 from fabric_protocol.block import BLOCK_BYTES_MAX, COUNT_MAX, TOPIC_BYTES_MAX
 from fabric_protocol.bounds import EPOCH_MAX, HEARTBEAT_MS, TTL_MS
@@ -38,9 +39,12 @@ class _Claim(NamedTuple):
 
 
 class SessionTable:
-    def __init__(self, token: Callable[[], bytes], publishing: Publishing, about: dict[str, Any]) -> None:
+    def __init__(
+        self, token: Callable[[], bytes], publishing: Publishing, change: Change, about: dict[str, Any]
+    ) -> None:
         self._token = token
         self._publishing = publishing
+        self._change = change
         self._about = about  # hub version, journal uuid and epoch: the same in every WELCOME
         self.sessions: dict[bytes, Session] = {}
         self._by_peer: dict[m.PeerId, Session] = {}
@@ -56,7 +60,7 @@ class SessionTable:
         except KeyError:
             raise ProtocolError(Code.NO_SESSION, "say HELLO first; what you sent was not processed") from None
 
-    def greet(self, hello: m.Hello, peer: m.PeerId, now: float, out: Out) -> Greeting:
+    def greet(self, hello: m.Hello, peer: m.PeerId, now: float, turn: Turn) -> Greeting:
         """Open or resume a session."""
         fields = hello.fields
         if peer in self._by_peer:
@@ -72,7 +76,7 @@ class SessionTable:
             session = self._open(fields, peer, now)
         else:
             session = old
-            self._move(session, peer, out)
+            self._move(session, peer, turn)
         session.last_seen = now
         if claim is not None:
             self._admit(session, claim)
@@ -85,7 +89,7 @@ class SessionTable:
         client = text(fields, "client", "", NAME_CHARS_MAX)
         hb_ms = bounded(fields, "hb_ms", *HEARTBEAT_MS)
         ttl_ms = bounded(fields, "ttl_ms", *TTL_MS)
-        self._publishing.change.begin()
+        self._change.begin()
         session = Session(self._token(), peer, client, hb_ms / 1000, ttl_ms / 1000, now)
         session.number = next(self._numbers)
         self.sessions[session.id] = self._by_peer[peer] = session
@@ -104,11 +108,11 @@ class SessionTable:
         session = self.sessions.get(secret) if isinstance(secret, bytes) else None
         return session, [(chan, ordinal) for chan, ordinal in subs]
 
-    def _move(self, session: Session, peer: m.PeerId, out: Out) -> None:
+    def _move(self, session: Session, peer: m.PeerId, turn: Turn) -> None:
         """The session goes on at another connection."""
-        self._publishing.change.begin()
+        self._change.begin()
         if self._by_peer.pop(session.peer, None) is not None:
-            out.append((session.peer, m.Notice("taken_over", {})))
+            turn.send(session.peer, m.Notice("taken_over", {}))
         session.peer = peer
         session.suspect = session.blocked = False
         self._by_peer[peer] = session
@@ -206,10 +210,11 @@ class SessionTable:
             for producer in away[: len(producers) - PRODUCERS_MAX * 9 // 10]:
                 del producers[producer.name]
 
-    def adjust_window(self, out: Out) -> None:
+    def adjust_window(self, turn: Turn) -> None:
         """Share the memory for unconfirmed publishes among those who publish."""
         publishing = sum(1 for s in self.sessions.values() if s.producer is not None) or 1
         size = min(max(PENDING_BYTES_MAX // 2 // publishing, WINDOW_BYTES_MIN), WINDOW_BYTES)
         if not self.window[1] // 2 < size < self.window[1] * 2:
             self.window = (WINDOW_BLOCKS, size)
-            out += [(s.peer, m.Flow(*self.window)) for s in self.sessions.values()]
+            for session in self.sessions.values():
+                turn.answer(session.peer, m.Flow(*self.window))  # behind a WELCOME that waits for the disk

@@ -8,16 +8,17 @@ Floors are raised over committed blocks only, and one reads them from the floor 
 message. Where messages of several topics share a block, the block stays until the last of them is removed.
 """
 
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from fabric.records import Discard, DropTopic
+from fabric.router.dead_letters.index import DeadLetters
 from fabric.router.groups.lanes import REMOVED, wanted_runs
+from fabric.router.groups.rows import GroupRows
 from fabric.router.shared import Shared
 from fabric.router.timers import NEVER, Timers
 from fabric.router.topics.topic import Topic, places_of
-from fabric.router.turn import Out, TurnBuffer
+from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.runs import runs_of
 
@@ -34,18 +35,15 @@ COMPACT_MIN: Final = 256  # superseded messages that are worth a walk over a top
 class TopicRetention:
     """Who does the steps. `due` are the topics with something to do now; those in `later` wait for the next commit."""
 
-    def __init__(self, shared: Shared, buffer: TurnBuffer, counters: Counter[str], first_seq: int) -> None:
-        self.first_seq = first_seq
+    def __init__(self, shared: Shared, dead_letters: DeadLetters, group_rows: GroupRows) -> None:
         self.due: dict[Topic, None] = {}
         self.later: dict[Topic, None] = {}
         self.moved: dict[Topic, None] = {}  # rows on disk are out of date
         self.gone: list[Topic] = []  # deleted, and nothing is left of them
-        self.told: Callable[[str, int, int], None] = _ignore  # (topic, floor, messages not settled by all) on removal
-        self.changed: Callable[[Group], None] = _ignore_group  # a group whose row is out of date
-        self.emptied: Callable[[str, int], None] = _ignore_empty  # (topic, floor) when all was removed on purpose
         self._shared = shared
-        self._buffer = buffer
-        self._counters = counters
+        self._dead_letters = dead_letters
+        self._group_rows = group_rows
+        self._counters = shared.counters
         self._timers: Timers[Topic] = Timers(_has_alarm)
         self._bases: list[int] = []  # blocks to discard with this tick
         self._waiting: deque[Block] = deque()  # empty ones that some group may still come by in memory
@@ -53,7 +51,7 @@ class TopicRetention:
     def next_deadline(self) -> float:
         return 0.0 if self.due else self._timers.next()
 
-    def tick(self, now: float, out: Out) -> None:
+    def tick(self, now: float, turn: Turn) -> None:
         while (topic := self._timers.ring(now)) is not None:
             if topic.alarm <= now:
                 topic.alarm = NEVER
@@ -63,14 +61,14 @@ class TopicRetention:
                 break
             topic = next(iter(self.due))
             del self.due[topic]
-            if self._step(topic, now, out):
+            if self._step(topic, now, turn):
                 self.due[topic] = None  # behind the others, so that a large topic does not keep them waiting
         if self._bases:
             self._counters["blocks_discarded"] += len(self._bases)
-            self._buffer.write(Discard(tuple(self._bases)))
+            turn.write(Discard(tuple(self._bases)))
             self._bases = []
         for topic in self.gone:
-            self._buffer.write(DropTopic(topic.name))
+            turn.write(DropTopic(topic.name))
 
     @property
     def waiting_from(self) -> int:
@@ -82,16 +80,16 @@ class TopicRetention:
         self.due.update(self.later)
         self.later = {}
 
-    def _step(self, topic: Topic, now: float, out: Out) -> bool:
+    def _step(self, topic: Topic, now: float, turn: Turn) -> bool:
         """One thing that is due for a topic; false when there is nothing more, or nothing before the next commit."""
         if topic.counting is not None:
             return self._count(topic)
-        if not topic.deleted and self._lower(topic, now):
+        if not topic.deleted and self._lower(topic, now, turn):
             return True
         latest = topic.latest
         if latest is not None and latest.superseded >= max(COMPACT_MIN, len(latest)):
-            latest.superseded, topic.reap_all, topic.reaped = 0, True, self.first_seq
-        return self._reap(topic, out)
+            latest.superseded, topic.reap_all, topic.reaped = 0, True, self._shared.first_seq
+        return self._reap(topic, turn)
 
     # Counting.
 
@@ -131,7 +129,7 @@ class TopicRetention:
 
     # Floors.
 
-    def _lower(self, topic: Topic, now: float) -> bool:
+    def _lower(self, topic: Topic, now: float, turn: Turn) -> bool:
         """Remove what must go of the topic's first block; true when there may be more."""
         settings, clock = topic.settings, self._shared.clock
         target = max(topic.trim_target, self._settled_below(topic) if settings.keep == "until_acked" else 0)
@@ -161,9 +159,9 @@ class TopicRetention:
             elif topic.alarm == NEVER or topic.alarm > dies:
                 topic.alarm = min(dies, now + LOOK_AGAIN_S)
                 self._timers.set(topic.alarm, topic)
-        return self._remove(topic, block, target, drop=settings.on_full == "drop_old")
+        return self._remove(topic, block, target, turn, drop=settings.on_full == "drop_old")
 
-    def _remove(self, topic: Topic, block: Block, target: int, *, drop: bool) -> bool:
+    def _remove(self, topic: Topic, block: Block, target: int, turn: Turn, *, drop: bool) -> bool:
         """Remove a block's messages of a topic that lie below the target, and more while there are too many."""
         places = places_of(block, topic.name, max(topic.floor - block.base_seq, 0))
         went, gone = topic.uncount(block, places, target - block.base_seq, drop=drop)
@@ -172,19 +170,21 @@ class TopicRetention:
             return False
         topic.floor = block.base_seq + places[went] if went < len(places) else block.last_seq + 1
         if went:
-            self._lift(topic, gone)
+            self._lift(topic, gone, turn)
         return True
 
-    def _lift(self, topic: Topic, gone: int) -> None:
+    def _lift(self, topic: Topic, gone: int, turn: Turn) -> None:
         """Write down that a floor has risen, and let those know who might miss something."""
-        floor = self._shared.block_store.removed[topic.name] = topic.floor
+        floor = self._shared.removed[topic.name] = topic.floor
         self.moved[topic] = None
         self._counters["retention_removed"] += gone
         owners = self.owners(topic.name)
         behind = bool(owners) and min(group.floor for group in owners) + 1 < floor
         if behind:
             self._counters["retention_unsettled"] += gone
-        self.told(topic.name, floor, gone if behind else 0)
+        self._dead_letters.lowered(topic.name, floor)
+        if behind and gone:
+            turn.advise("$sys.topic.trimmed", topic=topic.name, floor=floor, unsettled=gone)
 
     def owners(self, topic: str) -> "list[Group]":
         """The durable groups that want a topic."""
@@ -195,18 +195,17 @@ class TopicRetention:
         owners = self.owners(topic.name)
         return min(group.floor for group in owners) + 1 if owners else 0
 
-    def empty(self, topic: Topic, next_seq: int) -> int:
+    def empty(self, topic: Topic, turn: Turn) -> int:
         """Remove all messages of a topic at once; how many there were, as far as they were counted."""
         gone = topic.msgs
-        topic.empty(next_seq)
-        self._lift(topic, gone)
+        topic.empty(self._shared.next_seq)
+        self._lift(topic, gone, turn)
         self.due[topic] = None
-        self.emptied(topic.name, next_seq)
         return gone
 
     # Blocks.
 
-    def _reap(self, topic: Topic, out: Out) -> bool:
+    def _reap(self, topic: Topic, turn: Turn) -> bool:
         """Look at the next block that may be empty; false when there is none for now."""
         committed = self._shared.committed_seq
         stop = committed if topic.reap_all else min(topic.floor, committed)
@@ -221,7 +220,7 @@ class TopicRetention:
                 self.later[topic] = None
                 return False
             if self.is_empty(block):
-                self._discard(block, out)
+                self._discard(block, turn)
             elif block.last_seq >= topic.floor and not topic.reap_all:
                 return False
             else:
@@ -241,7 +240,7 @@ class TopicRetention:
 
     def is_empty(self, block: Block) -> bool:
         """Whether all messages of a block are removed or superseded."""
-        removed, superseded = self._shared.block_store.removed, self._shared.block_store.superseded
+        removed, superseded = self._shared.removed, self._shared.superseded
         floors = [removed.get(topic, 0) for topic in block.topics]
         if min(floors) > block.last_seq:
             return True
@@ -253,7 +252,7 @@ class TopicRetention:
             for at, number in enumerate(block.topic_idx())
         )
 
-    def _discard(self, block: Block, out: Out) -> None:
+    def _discard(self, block: Block, turn: Turn) -> None:
         """An empty block goes from disk. Groups that would have come by are told now, as they cannot see it then."""
         takers = [group for owners in self._shared.trie.match_all(block.topics) for group in owners if group.durable]
         behind = [group for group in takers if group.reached(block.priority) <= block.last_seq]
@@ -262,37 +261,25 @@ class TopicRetention:
             return
         for group in dict.fromkeys(behind):
             for a, b in self._removed_runs(group, block):
-                group.lost(block.base_seq + a, block.base_seq + b - 1, REMOVED, out)
+                group.lost(block.base_seq + a, block.base_seq + b - 1, REMOVED, turn)
         for group in dict.fromkeys(takers):
             group.record_beyond(block.last_seq)
-            self.changed(group)  # on disk with the discarded block, or nobody would ever hear of it
+            self._group_rows.note(group)  # on disk with the discarded block, or nobody would ever hear of it
         self._shared.block_store.discard(block)
         self._bases.append(block.base_seq)
 
     def _removed_runs(self, group: "Group", block: Block) -> list[tuple[int, int]]:
         """Places of messages that a group wanted, has not come to yet, and that retention has removed."""
-        removed, names = self._shared.block_store.removed, block.topic_names()
+        removed, names = self._shared.removed, block.topic_names()
         first = max(group.reached(block.priority), block.base_seq)
         places = (at for run in wanted_runs(group, block, first, block.last_seq) for at in range(*run))
         return runs_of(at for at in places if block.base_seq + at < removed.get(names[at], 0))
 
-    def sweep(self, out: Out) -> None:
+    def sweep(self, turn: Turn) -> None:
         """What waited until no group could meet it in memory any more."""
         for _ in range(min(len(self._waiting), BLOCKS_PER_SWEEP)):
-            self._discard(self._waiting.popleft(), out)
+            self._discard(self._waiting.popleft(), turn)
 
 
 def _has_alarm(topic: Topic) -> bool:
     return topic.alarm != NEVER
-
-
-def _ignore_empty(topic: str, floor: int) -> None:
-    """When nobody asks."""
-
-
-def _ignore_group(group: "Group") -> None:
-    """When groups are not kept."""
-
-
-def _ignore(topic: str, floor: int, unsettled: int) -> None:
-    pass

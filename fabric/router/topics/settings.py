@@ -78,14 +78,6 @@ def require_same(what: str, have: TopicSettings, want: TopicSettings) -> None:
         raise ProtocolError(Code.CONFLICT, f"{what} exists with {said}", differences=differences)
 
 
-def refuse_unknown(op: str, fields: Fields, allowed: tuple[str, ...]) -> None:
-    unknown = sorted(set(fields) - set(allowed))
-    if unknown:
-        raise ProtocolError(
-            Code.BAD_OPTION, f"{op} does not know {', '.join(map(str, unknown))}; it knows {', '.join(allowed)}"
-        )
-
-
 def as_map(settings: TopicSettings) -> dict[str, Any]:
     return settings._asdict()
 

@@ -3,17 +3,20 @@
 A topic needs no settings; those without cost nothing here but one look into a set for each block. The book counts what
 is published, refuses what does not fit, answers ADMIN and INFO of topics, and lets retention do the rest.
 
-The retention of the whole journal removes blocks too, and would make the counts wrong. So it is held back (`hold`)
-until the book has given way: the topics' own floors are raised first, and written down.
+The retention of the whole journal removes blocks too, and would make the counts wrong. So it stops at `trim_limit`
+until the topics' own floors are raised and written down.
 """
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from fabric.records import Record, SaveGroup, SaveTopic, TopicSettings
+from fabric.records import Record, SaveTopic, TopicSettings
+from fabric.router.dead_letters.index import DeadLetters
+from fabric.router.groups.group import Group
+from fabric.router.groups.rows import GroupRows
 from fabric.router.paging import page
-from fabric.router.publish.publishing import Publishing
+from fabric.router.part import Part
 from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
 from fabric.router.topics.retention import TopicRetention
@@ -22,12 +25,10 @@ from fabric.router.topics.settings import (
     any_topic_name,
     as_map,
     asked_settings,
-    refuse_unknown,
     require_same,
-    topic_name,
 )
 from fabric.router.topics.topic import Superseded, Topic
-from fabric.router.turn import Out, TurnBuffer
+from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.errors import Code, ProtocolError
 
@@ -41,23 +42,21 @@ Fields = Mapping[str, Any]
 Answer = dict[str, Any]
 
 
-class TopicTable:
+class TopicTable(Part):
     def __init__(
         self,
         saved: Iterable[SaveTopic],
         shared: Shared,
-        publishing: Publishing,
-        buffer: TurnBuffer,
-        counters: Counter[str],
-        first_seq: int,
+        dead_letters: DeadLetters,
+        group_rows: GroupRows,
     ) -> None:
         self.tracked: set[str] = set()  # names of topics with settings
-        self.retention = TopicRetention(shared, buffer, counters, first_seq)
-        self.hold = UNHELD  # the retention of the whole journal must leave what lies at or above this
-        self.queues: Callable[[str, Fields], Answer] | None = None  # who answers ADMIN of queues
+        self.retention = TopicRetention(shared, dead_letters, group_rows)
+        self.trim_limit = UNHELD  # the retention of the whole journal must leave what lies at or above this
         self._shared = shared
-        self._publishing = publishing
-        self._counters = counters
+        self._dead_letters = dead_letters
+        self._group_rows = group_rows
+        self._counters = shared.counters
         self._topics: dict[str, Topic] = {}  # also those that were deleted and of which something is left
         self._dirty: dict[Topic, None] = {}  # counts that changed with this turn
         self._acked: dict[Topic, None] = {}  # those of `until_acked`, in the order in which they are looked at
@@ -68,19 +67,19 @@ class TopicTable:
         self._forgotten: dict[str, int] = {}  # floors that matter only while there are blocks below them in memory
         self._superseded = Superseded(self._topics)
         for row in saved:
-            self._enter(Topic.restore(row, first_seq, publishing.next_seq))
+            self._enter(Topic.restore(row, shared.first_seq, shared.next_seq))
 
     def _enter(self, topic: Topic) -> None:
         """Put a topic in the book, with whatever is to be done about it."""
         self._topics[topic.name] = topic
-        topic.last_taken = max(topic.last_taken, self._publishing.next_seq - 1)
-        if topic.floor > self.retention.first_seq:
-            self._shared.block_store.removed[topic.name] = topic.floor
-            self.retention.told(topic.name, topic.floor, 0)
+        topic.last_taken = max(topic.last_taken, self._shared.next_seq - 1)
+        if topic.floor > self._shared.first_seq:
+            self._shared.removed[topic.name] = topic.floor
+            self._dead_letters.lowered(topic.name, topic.floor)
         if not topic.deleted:
             self.tracked.add(topic.name)
-            if self.hold == UNHELD:
-                self.hold = self.retention.first_seq
+            if self.trim_limit == UNHELD:
+                self.trim_limit = self._shared.first_seq
         self._sort(topic)
         self.retention.due[topic] = None
 
@@ -90,20 +89,20 @@ class TopicTable:
         if topic.settings.keep == "until_acked" and not topic.deleted:
             self._acked[topic] = None
         self._acked_by.clear()
-        block_store = self._shared.block_store
-        block_store.keyed.discard(topic.name)
+        shared = self._shared
+        shared.keyed.discard(topic.name)
         if topic.settings.keep == "last_per_key" and not topic.deleted:
-            block_store.keyed.add(topic.name)
-        block_store.superseded = self._superseded if block_store.keyed else None
+            shared.keyed.add(topic.name)
+        shared.superseded = self._superseded if shared.keyed else None
         self._superseded.forget()
 
     def settings_of(self, name: str) -> TopicSettings:
         topic = self._topics.get(name)
         return topic.settings if topic is not None and not topic.deleted else DEFAULTS
 
-    # What is published. Only blocks with a tracked topic come here.
+    # What is published.
 
-    def require_room(self, block: Block) -> None:
+    def require_room(self, block: Block, turn: Turn) -> None:
         """Raise unless the whole block fits into all of its topics."""
         for name in self.tracked.intersection(block.topics):
             topic = self._topics[name]
@@ -118,13 +117,15 @@ class TopicTable:
             else:
                 continue
             self._counters["topic_full"] += 1
-            self._shared.say("$sys.topic.full", topic=name, msgs=topic.msgs, bytes=topic.size)
+            turn.advise("$sys.topic.full", topic=name, msgs=topic.msgs, bytes=topic.size)
             raise ProtocolError(Code.TOPIC_FULL, f"topic {name!r} has {full}", topic=name)
 
     def take(self, block: Block, base_seq: int) -> None:
         """Count a block that is stored with this turn."""
-        self._superseded.forget()
-        for name in self.tracked.intersection(block.topics):
+        names = self.tracked.intersection(block.topics)
+        if names:
+            self._superseded.forget()
+        for name in names:
             topic = self._topics[name]
             topic.count(block, base_seq)
             topic.last_taken = base_seq + block.count - 1
@@ -141,27 +142,28 @@ class TopicTable:
 
     # The turns of the router.
 
-    def __bool__(self) -> bool:
+    @property
+    def has_rows(self) -> bool:
         """Whether there is something to write down, or to let go of, that would not wait for a publish."""
         return bool(self.retention.moved) or (self._wanted > 0 and not self._giving)
 
     def next_deadline(self) -> float:
         return self.retention.next_deadline()
 
-    def tick(self, now: float, out: Out) -> None:
+    def tick(self, now: float, turn: Turn) -> None:
         retention = self.retention
         if retention.due or retention.next_deadline() <= now:
-            retention.tick(now, out)
+            retention.tick(now, turn)
             for topic in retention.gone:
                 self._forget(topic)
             retention.gone = []
             if self._giving:
                 self._giving = {topic: None for topic in self._giving if self._holds_back(topic)}
 
-    def sweep(self, out: Out) -> None:
+    def sweep(self, turn: Turn) -> None:
         """Now and then: what may have been missed, or had to wait."""
         retention = self.retention
-        retention.sweep(out)
+        retention.sweep(turn)
         for topic in list(self._acked)[:QUEUES_PER_SWEEP]:
             del self._acked[topic]
             self._acked[topic] = None
@@ -172,19 +174,13 @@ class TopicTable:
             if name not in self._topics and self._shared.block_store.holds(floor - 1):
                 self._forgotten[name] = floor
             elif name not in self._topics:
-                self._shared.block_store.removed.pop(name, None)
+                self._shared.removed.pop(name, None)
         if len(self._topics) > len(self.tracked):
             for topic in self._topics.values():
-                if topic.deleted and (retention.first_seq >= topic.floor or not topic.kept):
+                if topic.deleted and (self._shared.first_seq >= topic.floor or not topic.kept):
                     retention.due[topic] = None
 
-    def settled(self, rows: Iterable[Record]) -> None:
-        """Groups have moved on, as their rows say."""
-        for row in rows:
-            if type(row) is SaveGroup:
-                self.retention.due.update(dict.fromkeys(self._waiting_for(row)))
-
-    def _waiting_for(self, group: SaveGroup) -> list[Topic]:
+    def _waiting_for(self, group: Group) -> list[Topic]:
         """The topics of `until_acked` that a group wants."""
         patterns = group.settings.patterns
         known = self._acked_by.get(group.name)
@@ -197,10 +193,11 @@ class TopicTable:
         """A group was made or deleted, or wants something else."""
         self._acked_by.clear()
 
-    def seal(self, rows: Iterable[Record]) -> list[Record]:
-        """The rows to write with this turn; `rows` are those of groups."""
+    def rows(self) -> list[Record]:
+        """The rows to write with this turn, behind those of groups: what groups have settled is looked at soon."""
         if self._acked:
-            self.settled(rows)
+            for group in self._group_rows.written:
+                self.retention.due.update(dict.fromkeys(self._waiting_for(group)))
         ready = self._wanted > 0 and not self._giving
         self._grants.append(self._wanted if ready else 0)
         if ready:
@@ -214,16 +211,16 @@ class TopicTable:
     def committed(self) -> None:
         """The oldest sealed turn is on disk."""
         grant = self._grants.popleft()
-        if grant and self.hold != UNHELD:
-            self.hold = max(self.hold, grant)
+        if grant and self.trim_limit != UNHELD:
+            self.trim_limit = max(self.trim_limit, grant)
         if self.retention.later:
             self.retention.committed()
 
     # The retention of the whole journal.
 
     def request_trim(self, seq: int) -> None:
-        """The journal would remove all below seq: let go of it, and let `hold` follow when that is on disk."""
-        if seq <= max(self.hold if self.hold != UNHELD else 0, self._wanted):
+        """The journal would remove all below seq: let go of it, and let `trim_limit` follow when that is on disk."""
+        if seq <= max(self.trim_limit if self.trim_limit != UNHELD else 0, self._wanted):
             return
         self._wanted = seq
         for name in self.tracked:
@@ -238,37 +235,15 @@ class TopicTable:
 
     def trimmed(self, first_seq: int) -> None:
         """The journal begins there now. Nothing that was counted should have gone with it."""
-        self.retention.first_seq = max(self.retention.first_seq, first_seq)
         for topic in self._topics.values():
             if topic.floor < first_seq:
                 topic.floor = first_seq
                 if topic.msgs and topic.last_taken and not topic.deleted and topic.trim_target < first_seq:
-                    topic.recount(self._publishing.next_seq)
+                    topic.recount(self._shared.next_seq)
                     self.retention.due[topic] = None
             topic.reaped = max(topic.reaped, first_seq)
 
     # What is asked for.
-
-    def admin(self, op: str, fields: Fields) -> Answer:
-        """ADMIN of topics and queues. Raises when it cannot be done, and then nothing was."""
-        if op.startswith("queue.") and self.queues is not None:
-            return self.queues(op, fields)
-        match op:
-            case "topic.create":
-                refuse_unknown(op, fields, ("topic", *SETTINGS))
-                return self.create(topic_name(fields), fields)
-            case "topic.update":
-                refuse_unknown(op, fields, ("topic", *SETTINGS))
-                return self.update(topic_name(fields), fields)
-            case "topic.delete":
-                refuse_unknown(op, fields, ("topic",))
-                return self.delete(topic_name(fields))
-            case "topic.purge":
-                refuse_unknown(op, fields, ("topic",))
-                return self.purge(topic_name(fields))
-        raise ProtocolError(
-            Code.NOT_FOUND, f"ADMIN has no op {op!r}; topics have topic.create, .update, .delete and .purge"
-        )
 
     def create(self, name: str, fields: Fields, base: TopicSettings = DEFAULTS) -> Answer:
         """Give settings to a topic. Asking twice for the same is no error."""
@@ -279,11 +254,11 @@ class TopicTable:
             return {**self.describe(existing), "created": False}
         asked = asked_settings(name, fields, base)
         self.require_place()
-        floor = max(self._start, self._shared.block_store.removed.get(name, 0))
+        floor = max(self._start, self._shared.removed.get(name, 0))
         self._shared.change.begin()
-        topic = existing or Topic(name, asked, floor, self.retention.first_seq)
+        topic = existing or Topic(name, asked, floor, self._shared.first_seq)
         topic.settings, topic.floor, topic.deleted, topic.kept = asked, max(topic.floor, floor), False, 0
-        topic.recount(self._publishing.next_seq)
+        topic.recount(self._shared.next_seq)
         self._enter(topic)
         self.retention.moved[topic] = None
         return {**self.describe(topic), "created": True}
@@ -291,7 +266,7 @@ class TopicTable:
     @property
     def _start(self) -> int:
         """Where a topic begins that gets its settings now."""
-        return max(self.retention.first_seq, self.hold if self.hold != UNHELD else 0, self._wanted)
+        return max(self._shared.first_seq, self.trim_limit if self.trim_limit != UNHELD else 0, self._wanted)
 
     def require_place(self) -> None:
         if len(self._topics) >= TOPICS_MAX:
@@ -309,42 +284,42 @@ class TopicTable:
         topic.settings = asked
         if asked.keep != before.keep and "last_per_key" in (asked.keep, before.keep):
             topic.overflowed = False
-            topic.recount(self._publishing.next_seq)
+            topic.recount(self._shared.next_seq)
         self._sort(topic)
         self.retention.due[topic] = self.retention.moved[topic] = None
         return self.describe(topic)
 
-    def delete(self, name: str, *, queue: bool = False) -> Answer:
+    def delete(self, name: str, turn: Turn, *, queue: bool = False) -> Answer:
         """The settings go and the messages with them. The floor stays for as long as it has something to hide."""
         topic = self.find(name)
         if topic.settings.queue and not queue:
             raise ProtocolError(Code.CONFLICT, f"topic {name!r} is a queue: delete it with queue.delete")
         self._shared.change.begin()
-        removed = self.retention.empty(topic, self._publishing.next_seq)
+        removed = self.retention.empty(topic, turn)
         topic.deleted, topic.settings, topic.counting, topic.latest = True, DEFAULTS, None, None
         topic.alarm = NEVER
-        topic.reaped, topic.kept = self.retention.first_seq, 0
+        topic.reaped, topic.kept = self._shared.first_seq, 0
         self.tracked.discard(name)
         self._giving.pop(topic, None)
         self._sort(topic)
         if not self.tracked:
-            self.hold = UNHELD
+            self.trim_limit = UNHELD
         return {"topic": name, "deleted": True, "removed": removed}
 
-    def purge(self, name: str) -> Answer:
+    def purge(self, name: str, turn: Turn) -> Answer:
         """Remove all messages of a topic, whether it has settings or not."""
         topic = self._topics.get(name)
         if topic is None:
             self.require_place()
         self._shared.change.begin()
         if topic is None:
-            topic = Topic(name, DEFAULTS, self._publishing.next_seq, self.retention.first_seq)
+            topic = Topic(name, DEFAULTS, self._shared.next_seq, self._shared.first_seq)
             topic.deleted = True
             self._enter(topic)
         counted = not topic.deleted and topic.counting is None
-        removed = self.retention.empty(topic, self._publishing.next_seq)
+        removed = self.retention.empty(topic, turn)
         topic.counting = None
-        topic.reaped, topic.kept = self.retention.first_seq, 0
+        topic.reaped, topic.kept = self._shared.first_seq, 0
         answer: Answer = {"topic": name, "purged": True, "floor": topic.floor}
         return {**answer, "removed": removed} if counted else answer
 
@@ -384,6 +359,6 @@ class TopicTable:
         names = sorted(name for name in self.tracked if name > str(after))
         answer = page("topics", fields, names, lambda name: self.describe(self._topics[name]))
         if not after:
-            others, complete = self._shared.block_store.reader.topic_names(NAMES_MAX)
+            others, complete = self._shared.reader.topic_names(NAMES_MAX)
             answer |= {"others": [name for name in others if name not in self.tracked], "complete": complete}
         return answer

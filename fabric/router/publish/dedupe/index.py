@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, Protocol
 
 from fabric.records import DropIds, Record, SaveIds, SaveSetting, TopicSettings
 from fabric.router.clock import Clock
+from fabric.router.part import Part
 from fabric.router.publish.dedupe.segment import BUCKET, BUCKETS, ERA_KEYS, FILTER_BYTES, HASH_BYTES, HEAD, Era, Places
 from fabric.router.publish.dedupe.segment_filter import SPAN_BYTES, SPAN_ERAS, Spans
 from fabric_protocol.block import Block
@@ -70,7 +71,7 @@ class Checked(NamedTuple):
         return tuple(sorted(self.known + [(index, first_seq + place) for index, place in self.twins]))
 
 
-class Ids:
+class Ids(Part):
     def __init__(
         self,
         reader: IdReader,
@@ -122,7 +123,7 @@ class Ids:
         self._spans.add(era)
 
     def _close(self, era: Era) -> None:
-        """A full era is written out, and absorbed by a span. Its pages hold it until then."""
+        """A full era is written turn, and absorbed by a span. Its pages hold it until then."""
         self._writing.append((era, era.rows()))
         self._spans.admit(era)
 
@@ -322,7 +323,7 @@ class Ids:
     # The turn.
 
     def rows(self) -> list[Record]:
-        """What must be on disk with this turn: new keys, and a step of what is to be written out, then removed."""
+        """What must be on disk with this turn: new keys, and a step of what is to be written turn, then removed."""
         records: list[Record] = []
         completed: list[Era] = []
         if self._added or self.is_due:
