@@ -59,6 +59,8 @@ class Events(Part):
 
     def rows(self) -> list[Record]:
         """The rows to write with this turn."""
+        if not self._gathering and not self._full:
+            return []
         self._since = 0.0
         taken, self._full = [*self._full, self._gathering] if self._gathering else self._full, []
         records: list[Record] = []

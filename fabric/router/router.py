@@ -220,7 +220,10 @@ class Router:
 
     def next_deadline(self) -> float:
         """When `tick` has something to do next, if nothing arrives."""
-        return min(self._sweep_at, *(part.next_deadline() for part in self._waiting))
+        deadline = self._sweep_at
+        for part in self._waiting:
+            deadline = min(deadline, part.next_deadline())
+        return deadline
 
     def commit_deadline(self) -> float:
         """When settled deliveries and events have waited long enough for a commit; never, when there are none."""
@@ -245,7 +248,10 @@ class Router:
             self.counters["messages_in"] += block.count
         if dispatcher.hasty_groups:
             dispatcher.wake(blocks, received=True)
-        transaction = Transaction([row for part in self._writing for row in part.rows()], turn.take_answers())
+        records: list[Record] = []
+        for part in self._writing:
+            records += part.rows()
+        transaction = Transaction(records, turn.take_answers())
         shared.appended_seq = shared.next_seq - 1
         self._sealed.append(_Sealed(shared.appended_seq, blocks))
         dispatcher.serve(now, turn)

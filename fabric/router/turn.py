@@ -138,6 +138,8 @@ class Turn(Part):
 
     def take_advised(self) -> list[tuple[str, bytes]]:
         """Topics and payloads of advisories that a subscription matched."""
+        if not self._advised:
+            return self._advised
         taken, self._advised = self._advised, []
         return taken
 

@@ -196,6 +196,8 @@ class DeadLetters(Part):
 
     def rows(self) -> list[Record]:
         """The rows to write with this turn."""
+        if not self._dirty:
+            return []
         rows = [row for box in self._dirty for row in box.rows()]
         self._dirty = {}
         return rows

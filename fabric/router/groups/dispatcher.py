@@ -263,12 +263,13 @@ class Dispatcher(Part):
                 self.group_rows.note(group)
             for lease in leased:
                 self.timers.set(lease.deadline, lease)
+            delivered = turn.mark - sent
             if more:
                 self._rounds.again(group)
-                if turn.mark == sent:
+                if not delivered:
                     self._rounds.spent += SEARCH_WORK
-            self.counters["deliveries"] += turn.mark - sent
-            if turn.mark > sent or not more:
+            self.counters["deliveries"] += delivered
+            if delivered or not more:
                 for sub in group.members:
                     if sub.fetch is not None and sub.has_fetched(all_of_it=more or group.is_held()):
                         self._end_fetch(sub, turn)
