@@ -310,7 +310,7 @@ class Router:
             session.grace_until = self.shared.clock.now + min(GRACE_S, session.ttl_s)
             self._sweep_at = min(self._sweep_at, session.grace_until)
             self.requests.disconnect(session)
-            self.dispatcher.detach(session, self.turn)
+            self.dispatcher.detach([session], self.turn)
 
     # What the hub calls apart from its loop.
 
@@ -400,10 +400,10 @@ class Router:
         over, suspect = self.session_table.silent(now)
         for session in over:
             self.end(session, turn, lost=True)
-        for session in suspect:  # it may be frozen, or cut off: what it cannot have begun is for others
+        for session in suspect:  # it may be frozen, or cut off: what it cannot have begun is for others that are heard
             session.grace_until = NEVER
             self.counters["sessions_silent"] += 1
-            self.dispatcher.detach(session, turn)
+        self.dispatcher.detach(suspect, turn)
         for session in [session for session in self.dispatcher.away if now >= session.grace_until]:
             for sub in list(session.channels.values()):
                 self.leave(sub, turn, lost=True)

@@ -222,3 +222,17 @@ def test_a_silent_consumer_without_others_keeps_all() -> None:
     pub(w, *"123")
     w.pass_time(10)
     assert w.settle(A, 1, Verdict.ACK, 1, 3) == [m.Ok(1, 7, {"applied": 3, "stale": []})]
+
+
+@pytest.mark.parametrize("heard", [A, B])
+def test_consumers_that_are_silent_together_keep_all(heard: bytes) -> None:
+    """There is no other consumer for what they cannot have begun, until one of them is heard again."""
+    w = World()
+    w.hello(P, ttl_ms=600_000, hb_ms=60_000)
+    for peer in (A, B):
+        w.hello(peer, ttl_ms=600_000, hb_ms=1_000)
+        w.sub(peer, 1, "job", group="g", lease_ms=600_000, credit=3)
+    pub(w, *"123")
+    pub(w, *"456")
+    w.pass_time(10)
+    assert w.settle(heard, 1, Verdict.ACK, 1, 3) == [m.Ok(1, 7, {"applied": 3, "stale": []})]

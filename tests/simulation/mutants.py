@@ -73,6 +73,7 @@ from tests.simulation.mutations import (
     move_and_tell,
     never_strict,
     nothing,
+    one_by_one,
     one_too_many,
     producer_without_epoch,
     put_at_once,
@@ -316,6 +317,9 @@ MUTANTS: Final = {
         Subscription, "_oldest_of_keys", lambda self, lease, names, keys, count, found: 0, ORDERED_AND_LOST
     ),
     "nothing is passed on": Mutant(settling, "detach", nothing, TAKEOVER),
+    "sessions that are silent together go one by one": Mutant(
+        dispatcher.Dispatcher, "detach", one_by_one(dispatcher.Dispatcher.detach), TAKEOVER
+    ),
     "a grace never ends": Mutant(core, "GRACE_S", 1e6, TAKEOVER),
     "a consumer that is back is still away": Mutant(dispatcher.Dispatcher, "reattach", nothing, TAKEOVER),
     "a refresh ends too early": Mutant(refresh._Refresh, "is_at_target", True, REFRESHING),

@@ -389,6 +389,10 @@ def get_from_the_second(get: Callable[..., Any]) -> Callable[..., Any]:
     return got
 
 
+def one_by_one(take: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, many, *args: [take(self, [one], *args) for one in many]
+
+
 def a_minute_late(after: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, wall_us: after(self, wall_us) + 60_000_000
 

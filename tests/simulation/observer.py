@@ -382,6 +382,7 @@ class Observer(Administration):
         self.counts["silent"] += count
         for session in silent:
             session.grace_until = inf
+        for session in silent:
             for sub in session.subs.values():
                 self.pass_on(sub.group)
 

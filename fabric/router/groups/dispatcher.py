@@ -153,11 +153,12 @@ class Dispatcher(Part):
         elif sub.group.name in self.groups:
             self._strike(sub.group)
 
-    def detach(self, session: Session, turn: Turn) -> None:
-        """The connection of a session was closed, or it has missed its heartbeats."""
-        self.away[session] = None
-        for sub in session.channels.values():
-            self._pass_on(sub.group, turn)
+    def detach(self, sessions: Sequence[Session], turn: Turn) -> None:
+        """The connections of sessions were closed, or they have missed their heartbeats. All of them are away before a
+        group looks for members that are not."""
+        self.away.update(dict.fromkeys(sessions))
+        for group in dict.fromkeys(sub.group for session in sessions for sub in session.channels.values()):
+            self._pass_on(group, turn)
 
     def reattach(self, session: Session, turn: Turn) -> None:
         """The client of a session is back."""
