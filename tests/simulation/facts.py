@@ -4,7 +4,7 @@ from collections import Counter
 from heapq import heappush
 from typing import Any, Final
 
-from tests.simulation.ledgers import GroupBook, Published
+from tests.simulation.ledgers import GroupBook, Published, Scheduled
 
 GRAIN_US: Final = 10_000  # by so much a message may live longer than it was told
 Undo = tuple[Any, ...]
@@ -29,6 +29,7 @@ class Facts:
         self.wall_us = 0
         self.undo: list[Undo] = []  # of this turn
         self.accepted: list[Published] = []  # in this turn
+        self.schedules: list[Scheduled] = []  # some may have fired in this turn
         self.dead: Counter[tuple[str, int]] = Counter()  # letters that this turn owes
         self.turn_wall_us = 0  # the latest time that it showed in this turn
         self.wall_max_us = 0  # the latest time that the wall ever showed

@@ -82,12 +82,24 @@ class Limits(Facts):
             return True
         if settings.max_msgs and settings.on_full == "drop_old":
             seqs = self._seqs[topic]
-            return len(seqs) - bisect_left(seqs, seq) + self._coming[topic] > settings.max_msgs
+            later = len(seqs) - bisect_left(seqs, seq) + self._coming[topic]
+            return later > settings.max_msgs or later + len(self._fired(topic)) > settings.max_msgs
         return False
 
     def _is_superseded(self, topic: str, seq: int) -> bool:
         key = IDENTS[self.log[seq - 1]].key
-        return bool(key) and ((topic, key) in self._successors or self._latest[topic, key] > seq)
+        if not key or (topic, key) in self._successors or self._latest[topic, key] > seq:
+            return bool(key)
+        return key in self._fired(topic)
+
+    def _fired(self, topic: str) -> list[bytes]:
+        """The keys of what schedules may have published to a topic in this turn; only the seal will tell."""
+        keys: list[bytes] = []
+        for one in self.schedules:
+            if one.due_us <= self.turn_wall_us:
+                rounds = 1 + ((self.turn_wall_us - one.due_us) // (one.every_ms * 1000) if one.every_ms else 0)
+                keys += [IDENTS[ident].key for ident in one.idents if IDENTS[ident].topic == topic] * rounds
+        return keys
 
     def changed(self) -> None:
         """Something was settled, or a group is gone."""
@@ -143,7 +155,7 @@ class Limits(Facts):
         first = self.first_seq
         if topic in self.until_acked and owners:
             first = min(self._first_open(group) for group in owners)
-        return sum(seq >= first for seq in self._seqs[topic]) + self._coming[topic]
+        return sum(seq >= first for seq in self._seqs[topic]) + self._coming[topic] + len(self._fired(topic))
 
     def _first_open(self, group: GroupBook) -> int:
         """The first message that a group has not settled for sure."""

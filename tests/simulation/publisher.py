@@ -29,7 +29,6 @@ class Publishing(Refreshing):
     def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, TopicSettings]]) -> None:
         super().__init__(counts, settings)
         self.landed_turns = 0
-        self.schedules: list[Scheduled] = []
         self._numbered: dict[tuple[str, int], Scheduled] = {}  # by producer and pseq
         self.ids: dict[tuple[str, bytes], tuple[int, int]] = {}  # (topic, id) -> seq, until when it counts
         self._hoped: tuple[Session, m.Publish | m.Transact, Work] | None = None
