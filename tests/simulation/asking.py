@@ -193,6 +193,5 @@ class Asking(Reads):
 def is_free(serving: Serving, now: float) -> bool:
     """Whether a responder can surely be asked."""
     session = serving.session
-    if session.blocked or session.suspect or session.is_silent or now - session.last_seen > SILENT_BEATS * session.hb_s:
-        return False
-    return len(serving.open) < serving.concurrency
+    is_away = session.suspect or session.grace_until or now - session.last_seen > SILENT_BEATS * session.hb_s
+    return not session.blocked and not is_away and len(serving.open) < serving.concurrency

@@ -143,7 +143,7 @@ class Session:
             "subs",
             "suspect",
         ),
-        *("asked", "closed", "gets", "is_silent", "serving", "ttl_s", "unconfirmed"),
+        *("asked", "closed", "gets", "serving", "ttl_s", "unconfirmed"),
     )
 
     def __init__(self, peer: bytes, ttl_s: float, hb_s: float) -> None:
@@ -154,8 +154,7 @@ class Session:
         self.resumed = False
         self.blocked = False
         self.suspect = False
-        self.is_silent = False
-        self.grace_until = 0.0  # 0: its connection is not known to be closed
+        self.grace_until = 0.0  # 0: it is not away; always: it is silent, and its connection is not known to be closed
         self.last_seen = 0.0
         self.producer: Producer | None = None
         self.epoch: int | None = None

@@ -202,9 +202,7 @@ class Observer(Administration):
     def failed(self, peer: bytes, now: float) -> None:
         """A command failed in the hub, and changed nothing."""
         if peer in self.sessions:
-            session = self.sessions[peer]
-            session.is_silent = now - session.last_seen > SILENT_BEATS * session.hb_s  # and that is not over yet
-            session.last_seen = now
+            self.sessions[peer].last_seen = now  # and when it was away, it still is
 
     def gone(self, peer: bytes, now: float) -> None:
         """The hub has seen that a connection was closed."""
@@ -217,7 +215,7 @@ class Observer(Administration):
                 self.pass_on(sub.group)
 
     def _is_back(self, session: Session) -> None:
-        session.suspect = session.is_silent = False
+        session.suspect = False
         if session.grace_until:
             session.grace_until = 0.0
             for sub in session.subs.values():
@@ -377,7 +375,7 @@ class Observer(Administration):
         """So many sessions have missed their heartbeats: what they cannot have begun is for others."""
         everyone = dict.fromkeys((*self.secrets.values(), *self.sessions.values()))
         silent = [s for s in everyone if now - s.last_seen > SILENT_BEATS * s.hb_s]
-        silent = [s for s in silent if not (s.suspect or s.grace_until or s.is_silent)]
+        silent = [s for s in silent if not (s.suspect or s.grace_until)]
         assert len(silent) == count, "a session is silent when it has missed its heartbeats"
         self.counts["silent"] += count
         for session in silent:

@@ -20,6 +20,12 @@ LIVES: Final = 250  # in each part
 # `make simulate` draws new seeds; here they are always the same, unless told, so that a test is green or red for all.
 FIRST: Final = int(os.environ.get("FABRIC_SEED") or 1_000_000)
 ROOT: Final = Path(__file__).parents[2]
+# Lives in which the router or the observer was wrong once, and of which few are drawn.
+ONCE_WRONG: Final = {
+    966740523725: "consumers that fall silent together",
+    982748572226: "a schedule supersedes a message before its turn is closed",
+    985813189173: "a command fails when its session is about to count as silent",
+}
 LOOKED_AT: Final = 1_000
 # How often things happen in so many lives, at least: a third of what was counted when this was written.
 OFTEN: Final = {
@@ -96,6 +102,12 @@ def test_every_promise_is_kept_after_every_step(part: int) -> None:
     report = chunk(range(FIRST + part * LIVES, FIRST + (part + 1) * LIVES))
     if report.failed is not None:
         pytest.fail(explain(report.failed), pytrace=False)
+
+
+@pytest.mark.parametrize("seed", ONCE_WRONG)
+def test_a_life_that_failed_once(seed: int) -> None:
+    if verdict_on(draw(seed)):
+        pytest.fail(explain(seed), pytrace=False)
 
 
 def test_everything_that_can_happen_happens_often() -> None:
