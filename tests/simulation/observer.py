@@ -52,6 +52,8 @@ class Observer(Administration):
 
     def look(self, wall_us: int) -> None:
         """What the wall shows."""
+        if wall_us < self.wall_us:
+            self.doubt_ids()
         self.wall_us = wall_us
         self.wall_max_us = max(self.wall_max_us, wall_us)
         self.turn_wall_us = max(self.turn_wall_us, wall_us)

@@ -31,6 +31,7 @@ class Publishing(Refreshing):
         self.landed_turns = 0
         self._numbered: dict[tuple[str, int], Scheduled] = {}  # by producer and pseq
         self.ids: dict[tuple[str, bytes], tuple[int, int]] = {}  # (topic, id) -> seq, until when it counts
+        self._doubted: set[tuple[str, bytes, int]] = set()  # (topic, id, until when it counts)
         self._hoped: tuple[Session, m.Publish | m.Transact, Work] | None = None
 
     # Taking.
@@ -119,6 +120,10 @@ class Publishing(Refreshing):
             self.check_room(new)
             self.coming(new)
 
+    def doubt_ids(self) -> None:
+        """The wall's clock is set back: an id whose time was over counts again, or was forgotten meanwhile."""
+        self._doubted.update((*key, until_us) for key, (_, until_us) in self.ids.items() if until_us <= self.wall_us)
+
     def _look_up_ids(self, published: Published) -> None:
         """Which messages of a new publish are duplicates by their ids."""
         firsts: dict[tuple[str, bytes], int] = {}
@@ -129,6 +134,8 @@ class Publishing(Refreshing):
             settings = self.settings_of(topic)
             seq, until_us = self.ids.get((topic, name), (0, 0))
             window_us = self.wall_us + settings.dedupe_ms * 1000
+            if self.wall_us < until_us and (topic, name, until_us) in self._doubted:
+                raise Unclear("the time of an id was over before the clock was set back")
             if self.wall_us < until_us and not (settings.dedupe == "until_ack" and self._is_over(topic, seq)):
                 published.known[place] = seq
                 self.counts[f"duplicate ids {settings.dedupe}"] += 1

@@ -11,7 +11,7 @@ import pytest
 
 from fabric.router.groups.subscription import Subscription
 from fabric_protocol.messages import Verdict
-from tests.simulation.plan import Act, draw
+from tests.simulation.plan import Act, Bias, draw
 from tests.simulation.run import chunk, explain, play, verdict_on
 from tests.simulation.shrink import shrink
 
@@ -21,10 +21,11 @@ LIVES: Final = 250  # in each part
 FIRST: Final = int(os.environ.get("FABRIC_SEED") or 1_000_000)
 ROOT: Final = Path(__file__).parents[2]
 # Lives in which the router or the observer was wrong once, and of which few are drawn.
-ONCE_WRONG: Final = {
-    966740523725: "consumers that fall silent together",
-    982748572226: "a schedule supersedes a message before its turn is closed",
-    985813189173: "a command fails when its session is about to count as silent",
+ONCE_WRONG: Final[dict[int, Bias | None]] = {
+    966740523725: None,  # consumers fall silent together
+    982748572226: None,  # a schedule supersedes a message before its turn is closed
+    985813189173: None,  # a command fails when its session is about to count as silent
+    114443866664776: Bias(weights={Act.PUBLISH_LATER: 30, Act.CLOCK: 4}),  # an id is over before a clock is set back
 }
 LOOKED_AT: Final = 1_000
 # How often things happen in so many lives, at least: a third of what was counted when this was written.
@@ -106,8 +107,7 @@ def test_every_promise_is_kept_after_every_step(part: int) -> None:
 
 @pytest.mark.parametrize("seed", ONCE_WRONG)
 def test_a_life_that_failed_once(seed: int) -> None:
-    if verdict_on(draw(seed)):
-        pytest.fail(explain(seed), pytrace=False)
+    assert verdict_on(draw(seed, ONCE_WRONG[seed])) == ""
 
 
 def test_everything_that_can_happen_happens_often() -> None:
