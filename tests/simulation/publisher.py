@@ -224,7 +224,7 @@ class Publishing(Refreshing):
     def cancel(self, message: m.Cancel) -> int:
         name, number = message.fields.get("name"), message.fields.get("id")
         for one in self.schedules:
-            if (name and one.name == name) or (number and one.id == number):
+            if not one.cancelled and ((name and one.name == name) or (number and one.id == number)):
                 self._remove(one)
                 self.counts["cancelled"] += 1
                 return 0

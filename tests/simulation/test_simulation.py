@@ -26,6 +26,8 @@ ONCE_WRONG: Final[dict[int, Bias | None]] = {
     982748572226: None,  # a schedule supersedes a message before its turn is closed
     985813189173: None,  # a command fails when its session is about to count as silent
     114443866664776: Bias(weights={Act.PUBLISH_LATER: 30, Act.CLOCK: 4}),  # an id is over before a clock is set back
+    # A schedule fires, and the one that has taken its name is cancelled in the same turn.
+    215359771759137: Bias(weights={Act.PUBLISH_LATER: 60, Act.CANCEL: 40, Act.SLOW: 20, Act.VERDICT: 4}),
 }
 LOOKED_AT: Final = 1_000
 # How often things happen in so many lives, at least: a third of what was counted when this was written.
