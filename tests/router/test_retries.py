@@ -7,6 +7,7 @@ import pytest
 from fabric.records import GroupSettings
 from fabric.router.groups.backoff import wait_ms
 from fabric_protocol import messages as m
+from fabric_protocol.block import encode
 from fabric_protocol.messages import Verdict
 from tests.router.world import World
 
@@ -234,3 +235,16 @@ def test_a_gap_is_told_to_who_comes_next() -> None:
     w.hello(B)
     answers = w.sub(B, 1, group="g")
     assert [a for a in answers if isinstance(a, m.Gap)] == [m.Gap(1, 1, 1, "removed by retention")]
+
+
+@pytest.mark.parametrize("order", ["none", "key"])
+def test_a_consumer_that_is_kept_free_for_a_suspect_goes_on_when_the_suspect_expires(order: str) -> None:
+    w = world(A, backoff_ms=0, order=order)
+    w.say(P, m.Publish(9, 0, m.Level.JOURNALED, encode("job.x", [b"1"], keys=[b"a"]), {"ttl_ms": 10_000}))
+    w.settle(A, 1, Verdict.RETRY, 1, 1)
+    w.say(P, m.Publish(9, 0, m.Level.JOURNALED, encode("job.x", [b"2"], keys=[b"b"])))
+    w.settle(A, 1, Verdict.RETRY, 2, 2)
+    assert w.router.groups["g"].pending.suspects, "2 is with the consumer, so 1 waits"
+    w.pass_time(11)
+    w.say(P, m.Publish(9, 0, m.Level.JOURNALED, encode("job.x", [b"3"], keys=[b"c"])))
+    assert w.bodies(A)[-1] == "3"

@@ -28,7 +28,8 @@ MANY_READY: Final = 256  # then some of what is ready is taken for less urgent, 
 def hand_out(group: Group, now: float, turn: Turn) -> tuple[list[Lease], bool]:
     """Hand out what there is to whoever has room. Returns new leases, and whether there is more to do."""
     leased: list[Lease] = []
-    horizon, wall_us, careful = group.horizon, group.shared.clock.wall_us(now), group.pending.suspects or group.strict
+    horizon, wall_us = group.horizon, group.shared.clock.wall_us(now)
+    careful = group.pending.suspects or group.reserved is not None or group.strict
     rounds = group.shared.rounds
     for _ in range(LEASES_PER_GO):
         if rounds.is_over:

@@ -20,7 +20,7 @@ def hand_out_by_key(group: Group, keys: Keys, now: float, turn: Turn) -> tuple[l
     for _ in range(LEASES_PER_GO):
         if rounds.is_over:
             return leased, True
-        if group.pending.suspects:
+        if group.pending.suspects or group.reserved is not None:
             lease = hand_out_suspect(group, now, wall_us, turn)
             if lease is not None:
                 leased.append(lease)
