@@ -248,3 +248,20 @@ def test_a_consumer_that_is_kept_free_for_a_suspect_goes_on_when_the_suspect_exp
     w.pass_time(11)
     w.say(P, m.Publish(9, 0, m.Level.JOURNALED, encode("job.x", [b"3"], keys=[b"c"])))
     assert w.bodies(A)[-1] == "3"
+
+
+@pytest.mark.parametrize("order", ["none", "key"])
+def test_more_attempts_make_a_suspect_a_message_like_others(order: str) -> None:
+    w = world(A, B, attempts_max=1, lease_ms=1_000, backoff_ms=0, jitter_pct=0, concurrency=4, order=order, credit=0)
+    w.say(A, m.Credit(1, 1_000, 1 << 40))
+    w.say(
+        P,
+        m.Publish(9, 0, m.Level.JOURNALED, encode("job.x", [b"1", b"2", b"3", b"4"], keys=[*map(str.encode, "abcd")])),
+    )
+    w.pass_time(1.1)
+    assert rows(w, A)[4:] == [(5, 2, "1")], "which of the four is at fault is not known, so each is alone"
+    w.say(P, m.Admin(3, {"op": "group.update", "group": "g", "attempts_max": 3}))
+    w.settle(A, 1, Verdict.ACK, 5, 5)
+    assert sorted(w.bodies(A)[5:]) == ["2", "3", "4"]
+    w.settle(A, 1, Verdict.ACK, 6, 8)
+    assert not w.router.groups["g"].open

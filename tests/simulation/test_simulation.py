@@ -25,6 +25,7 @@ ONCE_WRONG: Final[dict[int, Bias | None]] = {
     966740523725: None,  # consumers fall silent together
     982748572226: None,  # a schedule supersedes a message before its turn is closed
     985813189173: None,  # a command fails when its session is about to count as silent
+    938419379654: None,  # more attempts are allowed, so a suspect is none any more
     114443866664776: Bias(weights={Act.PUBLISH_LATER: 30, Act.CLOCK: 4}),  # an id is over before a clock is set back
     # A schedule fires, and the one that has taken its name is cancelled in the same turn.
     215359771759137: Bias(weights={Act.PUBLISH_LATER: 60, Act.CANCEL: 40, Act.SLOW: 20, Act.VERDICT: 4}),

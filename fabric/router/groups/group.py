@@ -41,6 +41,7 @@ class Group:
         self.name = name
         self.durable = durable  # durable groups persist; others are settled when sent, and end with their consumer
         self.pending = Pending()
+        self.keys = Keys(self.pending) if settings.order == "key" else None
         self.settle_on(settings)
         self.shared = shared
         self.base = Lane(PRIORITY_DEFAULT, cursor, HandedOut(0 if durable else ANYTHING))
@@ -48,7 +49,6 @@ class Group:
         self.streak = 0  # messages handed out in a row past lower lanes
         self.open = Ranges()  # delivered or waiting for redelivery, below the cursor
         self.failures = Failures(name)
-        self.keys = Keys(self.pending) if settings.order == "key" else None
         self.expiring = Expiring()
         self.alarm = NEVER  # when the dispatcher looks at what waits next
         self.members: list[Subscription] = []
@@ -70,7 +70,7 @@ class Group:
         self.strict = settings.order == "strict"
         self.ordered = settings.order != "none"
         self.received = settings.level == Level.RECEIVED
-        self.pending.settle_on(settings.attempts_max)
+        (self.keys or self.pending).settle_on(settings.attempts_max)
 
     def wants(self, topic: str) -> bool:
         return self in self.shared.trie.match(topic)

@@ -152,6 +152,15 @@ class Keys:
                 del lock.parked[0]
             self.sort_out(lock)
 
+    def settle_on(self, attempts_max: int) -> None:
+        """Other messages are suspects from now on: locks whose first message waits as one are sorted out again."""
+        suspected, self._suspected = self._suspected, {}
+        self._pending.drop(Ranges((seq, seq) for seq in sorted(suspected)))
+        self._pending.settle_on(attempts_max)
+        for lock in suspected.values():
+            lock.suspected = False
+            self.sort_out(lock)
+
     def drop(self, seqs: Ranges) -> None:
         """Messages that wait behind locks are settled."""
         for lock in list(self.locks.values()):

@@ -37,10 +37,9 @@ class Pending:
     def settle_on(self, attempts_max: int) -> None:
         """A message with as many failures as a dead letter has is a suspect, also where that is one."""
         self.suspect_failures = min(SUSPECT_FAILURES, attempts_max or SUSPECT_FAILURES)
-        if any(redelivery.failures >= self.suspect_failures for redelivery in self.ready):
-            ready, self.ready = self.ready, []
-            for redelivery in ready:
-                self.put(redelivery)
+        redeliveries, self.ready, self.suspects = self.ready + self.suspects, [], []
+        for redelivery in redeliveries:
+            self.put(redelivery)
 
     def put(self, redelivery: Redelivery, due: float = 0.0) -> None:
         """To be delivered again, not before `due`."""
