@@ -99,9 +99,12 @@ class Published:
 class Scheduled:
     """A publish that waits for its time."""
 
-    __slots__ = ("cancelled", "due_us", "every_ms", "id", "idents", "name", "ttl_ms")
+    __slots__ = ("cancelled", "due_us", "every_ms", "id", "idents", "name", "number", "ttl_ms")
 
-    def __init__(self, idents: tuple[int, ...], due_us: int, ttl_ms: int, every_ms: int, name: str) -> None:
+    def __init__(
+        self, number: int, idents: tuple[int, ...], due_us: int, ttl_ms: int, every_ms: int, name: str
+    ) -> None:
+        self.number = number  # of those that are due together, the first one fires first
         self.idents = idents
         self.due_us = due_us
         self.ttl_ms = ttl_ms

@@ -29,6 +29,7 @@ class Publishing(Refreshing):
     def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, TopicSettings]]) -> None:
         super().__init__(counts, settings)
         self.landed_turns = 0
+        self._scheduled = 0  # schedules that were ever taken
         self._numbered: dict[tuple[str, int], Scheduled] = {}  # by producer and pseq
         self.ids: dict[tuple[str, bytes], tuple[int, int]] = {}  # (topic, id) -> seq, until when it counts
         self._doubted: set[tuple[str, bytes, int]] = set()  # (topic, id, until when it counts)
@@ -200,7 +201,8 @@ class Publishing(Refreshing):
         for old in [one for one in self.schedules if name and one.name == name]:
             self._remove(old)
         every_ms = CRON_MS if "cron" in options else options.get("every_ms", 0)
-        one = Scheduled(idents, due_us, options.get("ttl_ms", 0), every_ms, name)
+        self._scheduled += 1
+        one = Scheduled(self._scheduled, idents, due_us, options.get("ttl_ms", 0), every_ms, name)
         self.schedules.append(one)
         if message.pseq:
             self._numbered[producer.name, message.pseq] = one
@@ -232,10 +234,8 @@ class Publishing(Refreshing):
 
     def fire(self, idents: list[int], seqs: list[int]) -> int:
         """Delayed messages are in the journal: whose are the first of them? Returns how many."""
-        best: Scheduled | None = None
-        for one in self.schedules:
-            if tuple(idents[: len(one.idents)]) == one.idents and (best is None or one.due_us < best.due_us):
-                best = one
+        same = [one for one in self.schedules if tuple(idents[: len(one.idents)]) == one.idents]
+        best = min(same, key=lambda one: (one.due_us, one.number), default=None)
         assert best is not None, "D8: a schedule fires once, and not when it was cancelled"
         assert best.due_us <= self.turn_wall_us, "D8: a schedule fires before it is due"
         self.counts["fired"] += 1

@@ -27,6 +27,10 @@ ONCE_WRONG: Final[dict[int, Bias | None]] = {
     985813189173: None,  # a command fails when its session is about to count as silent
     938419379654: None,  # more attempts are allowed, so a suspect is none any more
     114443866664776: Bias(weights={Act.PUBLISH_LATER: 30, Act.CLOCK: 4}),  # an id is over before a clock is set back
+    # A crash takes back two schedules that were due together, of which one expires.
+    34209222928595: Bias(
+        weights={Act.PUBLISH_LATER: 20, Act.SLOW: 14, Act.FAULT: 8, Act.TRANSACT: 10, Act.TRIM: 4},
+    ),
     # A schedule fires, and the one that has taken its name is cancelled in the same turn.
     215359771759137: Bias(weights={Act.PUBLISH_LATER: 60, Act.CANCEL: 40, Act.SLOW: 20, Act.VERDICT: 4}),
 }
