@@ -96,12 +96,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Transition]] = {
         (SETTLED,), "A newer message of the key has replaced the message, or no pattern of the group matches any more."
     ),
     (SUSPECT, Event.GAP): Transition((SETTLED,), "Retention or damage has removed the message from the journal."),
-    (SUSPECT, Event.UPDATE): Transition(
-        (READY,), "A change of `attempts_max` allows more failures to a message that waits behind its key."
-    ),
-    (SUSPECT, Event.RESTART): Transition(
-        (READY,), "The hub starts again, and `attempts_max` was raised since the message has failed."
-    ),
+    (SUSPECT, Event.UPDATE): Transition((READY,), "A change of `attempts_max` allows the message more failures."),
     (SUSPECT, Event.SEEK): Transition(_MOVED, "The group is moved: its failures are forgotten."),
     (LEASED, Event.ACK): Transition((SETTLED,), "The consumer has done the work."),
     (LEASED, Event.RETRY): Transition(
