@@ -112,8 +112,8 @@ def hello(router: "Router", message: m.Hello, peer: m.PeerId, now: float, turn: 
     turn.send(peer, m.Welcome(welcome.rid, fields))
     room = AGAIN_BYTES
     for sub in session.channels.values():
-        room = router.dispatcher.send_again(sub, seen[sub.chan], room, turn)
-    router.dispatcher.reattach(session, turn)  # after what is sent again, because some of that may have been taken back
+        room = router.members.send_again(sub, seen[sub.chan], room, turn)
+    router.members.reattach(session, turn)  # after what is sent again, because some of that may have been taken back
 
 
 def _subscribe(router: "Router", message: m.Subscribe, session: Session, turn: Turn) -> None:
@@ -144,7 +144,7 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, turn: T
         turn.advise("$sys.group.created", group=group.name, **session.who)
     sub = Subscription(session, chan, group, credit[0], credit[1], concurrency, unsure, batches=batches)
     session.channels[chan] = sub
-    router.dispatcher.join(sub, turn)
+    router.members.join(sub, turn)
     answer = {
         "group": group.name,
         "cursor": group.position(),

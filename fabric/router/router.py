@@ -37,6 +37,7 @@ from fabric.router.dead_letters.index import DeadLetters
 from fabric.router.event_recorder import Events
 from fabric.router.groups.dispatcher import Dispatcher
 from fabric.router.groups.group import Group
+from fabric.router.groups.members import Members
 from fabric.router.groups.over import is_over
 from fabric.router.groups.refresh import Refreshes
 from fabric.router.groups.rows import GroupRows
@@ -104,6 +105,7 @@ class Router:
         self.publishing = Publishing(shared, self.topics, self.dead_letters, self.ids, restored)
         self.dispatcher = Dispatcher(shared, self.publishing, self.group_rows)
         self.dispatcher.restore(restored, now, turn)
+        self.members = Members(self.dispatcher)
         self.session_table = SessionTable(token, self.publishing, shared.change, about or {})
         self.transactions = Transactions(self.publishing, self.dispatcher)
         self.requests = Requests(shared)
@@ -210,13 +212,13 @@ class Router:
         self.shared.clock.now = now
         if now >= self._sweep_at:  # first, so that nothing is said to sessions that are gone
             self._sweep(now, turn)
-            self._sweep_at = min([now + SWEEP_S, *(session.grace_until for session in self.dispatcher.away)])
+            self._sweep_at = min([now + SWEEP_S, *(session.grace_until for session in self.members.away)])
         for part in self._ticking:
             part.tick(now, turn)
         self.dispatcher.serve(now, turn)
         for part in self._ticking_later:
             part.tick(now, turn)
-        self.group_rows.settle_down(now, answers=turn.has_answers_or_rows or self.topics.has_rows)
+        self.group_rows.start_commit_timer(now, answers=turn.has_answers_or_rows or self.topics.has_rows)
 
     def next_deadline(self) -> float:
         """When `tick` has something to do next, if nothing arrives."""
@@ -234,7 +236,7 @@ class Router:
 
     def wants_seal(self) -> bool:
         """True when something waits that level `received` promised to pass on at once."""
-        return self.publishing.hasty or (bool(self.publishing) and self.dispatcher.hasty_groups > 0)
+        return self.publishing.hasty or (bool(self.publishing) and self.dispatcher.received_groups > 0)
 
     def seal(self, wall_us: int, now: float) -> Transaction:
         """Close the turn: what was taken so far becomes one transaction."""
@@ -246,7 +248,7 @@ class Router:
             if block.priority != PRIORITY_DEFAULT and block.priority not in dispatcher.priorities:
                 dispatcher.use_priority(block.priority, block.base_seq, turn)
             self.counters["messages_in"] += block.count
-        if dispatcher.hasty_groups:
+        if dispatcher.received_groups:
             dispatcher.wake(blocks, received=True)
         records: list[Record] = []
         for part in self._writing:
@@ -305,12 +307,12 @@ class Router:
         """The connection is gone. The session stays for its time to live, so that the client can resume it; its
         subscriptions stay for a short grace, with what they can have begun. The rest is for others at once."""
         session = self.session_table.find(peer)
-        if session is not None and (session not in self.dispatcher.away or session.grace_until == NEVER):
+        if session is not None and (session not in self.members.away or session.grace_until == NEVER):
             session.suspect = True
             session.grace_until = self.shared.clock.now + min(GRACE_S, session.ttl_s)
             self._sweep_at = min(self._sweep_at, session.grace_until)
             self.requests.disconnect(session)
-            self.dispatcher.detach([session], self.turn)
+            self.members.detach([session], self.turn)
 
     # What the hub calls apart from its loop.
 
@@ -375,7 +377,7 @@ class Router:
     def leave(self, sub: Subscription, turn: Turn, *, lost: bool) -> None:
         """End a subscription."""
         del sub.session.channels[sub.chan]
-        self.dispatcher.leave(sub, turn, lost=lost)
+        self.members.leave(sub, turn, lost=lost)
 
     def end(self, session: Session, turn: Turn, *, lost: bool) -> None:
         """End a session and all its subscriptions."""
@@ -383,14 +385,14 @@ class Router:
             self.leave(sub, turn, lost=lost)
         self.requests.end(session, "was lost" if lost else "said goodbye", turn)
         self.session_table.dismiss(session)
-        self.dispatcher.away.pop(session, None)
+        self.members.away.pop(session, None)
         self.counters["sessions_lost" if lost else "sessions_closed"] += 1
         turn.advise("$sys.session.lost" if lost else "$sys.session.closed", **session.who)
 
     def _is_back(self, session: Session, turn: Turn) -> None:
         """A session is heard of again."""
         session.suspect = False
-        self.dispatcher.reattach(session, turn)
+        self.members.reattach(session, turn)
         self.requests.mark_runnable(session)
 
     def _is_over(self, topic: str, seq: int) -> bool:
@@ -403,11 +405,11 @@ class Router:
         for session in suspect:  # it may be frozen, or cut off: what it cannot have begun is for others that are heard
             session.grace_until = NEVER
             self.counters["sessions_silent"] += 1
-        self.dispatcher.detach(suspect, turn)
-        for session in [session for session in self.dispatcher.away if now >= session.grace_until]:
+        self.members.detach(suspect, turn)
+        for session in [session for session in self.members.away if now >= session.grace_until]:
             for sub in list(session.channels.values()):
                 self.leave(sub, turn, lost=True)
-            del self.dispatcher.away[session]
+            del self.members.away[session]
         self.session_table.forget_producers()
         self.ids.sweep()
         self.dispatcher.sweep(now, turn)

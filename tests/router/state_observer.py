@@ -120,7 +120,7 @@ class Observer:
         def wrap(owner: Any, name: str, events: Callable[..., tuple[EventOf, Iterable[int]]], at: int = 0) -> None:
             patch.setattr(owner, name, self._wrapped(getattr(owner, name), events, at))
 
-        for name in ("hand_out", "hand_out_by_key", "advance"):
+        for name in ("deliver", "deliver_by_key", "advance"):
             wrap(dispatcher, name, always(None))
         wrap(Group, "due", unless_settled(Event.DUE))
         wrap(Group, "trimmed", always(Event.GAP))

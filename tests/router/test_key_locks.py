@@ -1,6 +1,6 @@
 """The lock of a key of which a suspect waits, when messages behind the lock expire."""
 
-from fabric.router.groups.key_locks import Held, Keys, Lock
+from fabric.router.groups.key_locks import Keys, Lock, ParkedMessage
 from fabric.router.groups.redelivery import Pending
 from fabric.router.ranges import Ranges
 
@@ -9,10 +9,10 @@ def suspected() -> tuple[Keys, Lock]:
     """A suspect, seq 5, and an earlier message of its key that was parked after it."""
     keys = Keys(Pending())
     lock = keys.lock(b"k")
-    keys.park(lock, Held(5, 3, 2, 0.0))
-    keys.sort_out(lock)
+    keys.park(lock, ParkedMessage(5, 3, 2, 0.0))
+    keys.update_lock(lock)
     assert lock.suspected
-    keys.park(lock, Held(3, 2, 0, 0.0))
+    keys.park(lock, ParkedMessage(3, 2, 0, 0.0))
     return keys, lock
 
 

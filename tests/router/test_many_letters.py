@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fabric.router.groups.dead_letter_writer import LETTERS_PER_GO
+from fabric.router.groups.dead_letter_writer import DEAD_LETTERS_PER_GO
 from fabric.router.publish.publishing import Refusal
 from fabric_protocol import messages as m
 from fabric_protocol.block import encode
@@ -13,7 +13,7 @@ from fabric_protocol.messages import Verdict
 from tests.router.world import World
 
 P, A = b"P", b"A"
-COUNT = 5 * LETTERS_PER_GO + 7
+COUNT = 5 * DEAD_LETTERS_PER_GO + 7
 
 
 def world(**fields: Any) -> World:
@@ -76,7 +76,7 @@ def test_a_step_writes_a_few_and_the_answer_comes_with_the_last() -> None:
     written, answers = 0, list[m.ToClient]()
     while not answers:
         answers = [message for message in turn(w) if isinstance(message, m.Ok)]
-        assert 0 < len(letters(w)) - written <= 2 * LETTERS_PER_GO
+        assert 0 < len(letters(w)) - written <= 2 * DEAD_LETTERS_PER_GO
         assert bool(answers) == (len(letters(w)) == COUNT), "the answer says that all is on disk"
         written = len(letters(w))
         tick(w)

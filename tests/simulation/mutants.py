@@ -15,6 +15,7 @@ from fabric.router.groups import redelivery as pending
 from fabric.router.groups import verdicts as settling
 from fabric.router.groups.failures import Failures
 from fabric.router.groups.group import Group
+from fabric.router.groups.members import Members
 from fabric.router.groups.redelivery import Pending
 from fabric.router.groups.subscription import Subscription
 from fabric.router.publish import publishing as publishing
@@ -235,7 +236,7 @@ MUTANTS: Final = {
     "strict order is not kept": Mutant(Group, "__init__", never_strict(Group.__init__), STRICT),
     "low priorities first": Mutant(Group, "add_lane", lowest_first(Group.add_lane), RANKED),
     "low priorities starve": Mutant(lanes, "STREAK_MAX", 1 << 40, LONG_AND_RANKED),
-    "what has expired is delivered": Mutant(lanes, "fit", fit_what_expired, EXPIRING),
+    "what has expired is delivered": Mutant(lanes, "deliverable_runs", fit_what_expired, EXPIRING),
     "schedules are not removed when they fire": Mutant(
         Schedules, "_drop", lambda self, schedule, turn: self._unwritten.dropped(drop_of(schedule)), LATER
     ),
@@ -258,8 +259,8 @@ MUTANTS: Final = {
     "letters are redriven to everybody": Mutant(letters, "REDRIVE", "b.", ADMINISTERED),
     "letters are redriven for ever": Mutant(DeadLetters, "remove", nothing, ADMINISTERED),
     "groups are not woken": Mutant(Group, "wake", nothing),
-    "nothing is sent again on resume": Mutant(dispatcher.Dispatcher, "send_again", resend_nothing, RESUMING),
-    "everything is sent again on resume": Mutant(dispatcher.Dispatcher, "send_again", resend_everything, RESUMING),
+    "nothing is sent again on resume": Mutant(Members, "send_again", resend_nothing, RESUMING),
+    "everything is sent again on resume": Mutant(Members, "send_again", resend_everything, RESUMING),
     "groups for which a turn has no work left are forgotten": Mutant(Rounds, "__iter__", forget_the_rest),
     "nobody is told of gaps": Mutant(Group, "lost", lost_without_a_word, Bias(weights={Act.TRIM: 8})),
     "gaps are forgotten on restart": Mutant(
@@ -308,20 +309,18 @@ MUTANTS: Final = {
     ),
     "what was begun is passed on": Mutant(Subscription, "kept", lambda self: Ranges(), TAKEOVER),
     "an unsure consumer fails what it may have done": Mutant(
-        Subscription, "begun", lambda self: self._oldest(self.concurrency - len(self.stuck)), UNSURE
+        Subscription, "begun", lambda self: self._oldest(self.concurrency - len(self.lapsed)), UNSURE
     ),
     "what an unsure consumer may have done is passed on": Mutant(
-        Subscription, "kept", lambda self: self._oldest(self.concurrency - len(self.stuck)), UNSURE
+        Subscription, "kept", lambda self: self._oldest(self.concurrency - len(self.lapsed)), UNSURE
     ),
     "nothing with a key counts as begun": Mutant(
         Subscription, "_oldest_of_keys", lambda self, lease, names, keys, count, found: 0, ORDERED_AND_LOST
     ),
     "nothing is passed on": Mutant(settling, "detach", nothing, TAKEOVER),
-    "sessions that are silent together go one by one": Mutant(
-        dispatcher.Dispatcher, "detach", one_by_one(dispatcher.Dispatcher.detach), TAKEOVER
-    ),
+    "sessions that are silent together go one by one": Mutant(Members, "detach", one_by_one(Members.detach), TAKEOVER),
     "a grace never ends": Mutant(core, "GRACE_S", 1e6, TAKEOVER),
-    "a consumer that is back is still away": Mutant(dispatcher.Dispatcher, "reattach", nothing, TAKEOVER),
+    "a consumer that is back is still away": Mutant(Members, "reattach", nothing, TAKEOVER),
     "a refresh ends too early": Mutant(refresh._Refresh, "is_at_target", True, REFRESHING),
     "a refresh never ends": Mutant(refresh._Refresh, "is_at_target", False, REFRESHING),
     "a refresh begins elsewhere after a restart": Mutant(Router, "seal", without_starts(Router.seal), REFRESHING),
@@ -341,7 +340,7 @@ MUTANTS: Final = {
         Router, "seal", last_of_all(is_emptied_setting)(Router.seal), REFRESHING
     ),
     "new patterns reach back": Mutant(dispatcher, "before_change", nothing, PATTERNED),
-    "new patterns find what lies between": Mutant(pattern_change, "_let_go_between", nothing, SPARSE),
+    "new patterns find what lies between": Mutant(pattern_change, "_close_unmatched", nothing, SPARSE),
     "a responder is asked more than it can do": Mutant(Responder, "is_free", True, ASKING),
     "a request has an end that is not told": Mutant(Requests, "_fail", close_without_a_word, ASKING),
     "a request outlives its responder": Mutant(Requests, "leave", leave_and_keep, ASKING),

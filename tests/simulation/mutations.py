@@ -13,6 +13,7 @@ from fabric.router.groups import verdicts as settling
 from fabric.router.groups.dispatcher import Dispatcher
 from fabric.router.groups.group import Group
 from fabric.router.groups.lease import Lease, Redelivery
+from fabric.router.groups.members import Members
 from fabric.router.groups.redelivery import Pending
 from fabric.router.groups.subscription import Subscription
 from fabric.router.groups.verdict_rows import merged
@@ -274,11 +275,11 @@ def credit_off_by_one(original: Callable[..., int]) -> Callable[..., int]:
 
 
 def room_whatever_the_bytes(self: Subscription) -> int:
-    return self.ordinal_max - self.sent if self.session.reachable and self.alone is None else 0
+    return self.ordinal_max - self.sent if self.session.reachable and self.suspect is None else 0
 
 
 def room_whatever_the_peer(self: Subscription) -> int:
-    return 0 if self.alone is not None else self.ordinal_max - self.sent
+    return 0 if self.suspect is not None else self.ordinal_max - self.sent
 
 
 def lowest_first(original: Callable[..., None]) -> Callable[..., None]:
@@ -333,11 +334,11 @@ def forget_the_rest(self: Rounds) -> Iterator[Group]:
     self.clear()
 
 
-def resend_nothing(self: Dispatcher, sub: Subscription, seen: int, room: int, turn: Turn) -> int:
+def resend_nothing(self: Members, sub: Subscription, seen: int, room: int, turn: Turn) -> int:
     return room
 
 
-def resend_everything(self: Dispatcher, sub: Subscription, seen: int, room: int, turn: Turn) -> int:
+def resend_everything(self: Members, sub: Subscription, seen: int, room: int, turn: Turn) -> int:
     for lease in sub.leases:
         for message in handing.send_again(sub.group, lease):
             turn.send(sub.session.peer, message)

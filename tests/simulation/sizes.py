@@ -8,9 +8,8 @@ from typing import Final
 from fabric.router import block_store as block_store
 from fabric.router import rounds
 from fabric.router.groups import deliver as handing
-from fabric.router.groups import dispatcher, lanes
+from fabric.router.groups import dispatcher, lanes, members, subscription
 from fabric.router.groups import handed_out as handed
-from fabric.router.groups import subscription as members
 from fabric.router.publish.dedupe import index as ids
 from fabric.router.publish.dedupe import segment as id_era
 from fabric.router.publish.dedupe import segment_filter as id_span
@@ -44,8 +43,9 @@ SMALL: Final[dict[ModuleType, dict[str, int]]] = {
     # A turn hands out some ten blocks, and a consumer holds twelve.
     rounds: {"TURN_WORK": 2_000, "AGAIN_WORK": 500, "GO_WORK_MIN": 200, "GROUP_WORK": 10, "SEARCH_WORK": 200},
     handing: {"LEASE_WORK": 50, "TOPIC_WORK": 10},
-    dispatcher: {"LEASE_WORK": 50, "SEARCH_WORK": 200},
-    members: {"HELD_MAX": 12, "HELD_MIN": 3, "ALL_HELD_MAX": 24},
+    dispatcher: {"SEARCH_WORK": 200},
+    members: {"LEASE_WORK": 50},
+    subscription: {"HELD_MAX": 12, "HELD_MIN": 3, "ALL_HELD_MAX": 24},
     ids: {"BUCKETS": BUCKETS, "ERA_KEYS": ERA_KEYS, "KEPT_ROWS": 3, "STEP_BUCKETS": 1, "STEP_ROWS": 3},
 }
 _USUAL: Final = {module: {name: getattr(module, name) for name in sizes} for module, sizes in SMALL.items()}

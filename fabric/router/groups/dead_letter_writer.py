@@ -16,8 +16,8 @@ from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.names import DEAD
 
-LETTERS_PER_GO: Final = 512  # of one group: some four milliseconds
-LETTERS_ALL: Final = 1 << 62
+DEAD_LETTERS_PER_GO: Final = 512  # of one group: some four milliseconds
+DEAD_LETTERS_ALL: Final = 1 << 62
 
 
 def write_dead_letters(group: Group, publishing: Publishing, turn: Turn, count: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 
 from fabric.router.dead_letters.blocks import revived
 from fabric.router.groups.group import Group
-from fabric.router.groups.lanes import REMOVED, STREAK_MAX, Runs, Work, next_work, work_again
+from fabric.router.groups.lanes import REMOVED, STREAK_MAX, Runs, Work, next_work, redelivery_work
 from fabric.router.groups.lease import Lease
 from fabric.router.groups.subscription import Subscription
 from fabric.router.rounds import LEASE_WORK, TOPIC_WORK
@@ -25,7 +25,7 @@ LEASES_PER_GO: Final = 64
 MANY_READY: Final = 256  # then some of what is ready is taken for less urgent, without a look at all of it
 
 
-def hand_out(group: Group, now: float, turn: Turn) -> tuple[list[Lease], bool]:
+def deliver(group: Group, now: float, turn: Turn) -> tuple[list[Lease], bool]:
     """Hand out what there is to whoever has room. Returns new leases, and whether there is more to do."""
     leased: list[Lease] = []
     horizon, wall_us = group.horizon, group.shared.clock.wall_us(now)
@@ -37,11 +37,11 @@ def hand_out(group: Group, now: float, turn: Turn) -> tuple[list[Lease], bool]:
         if careful:
             if group.strict and group.pending.waiting:  # all behind it wait with it
                 return leased, False
-            lease = hand_out_suspect(group, now, wall_us, turn)
+            lease = deliver_suspect(group, now, wall_us, turn)
             if lease is not None:
                 leased.append(lease)
                 continue
-            if group.strict and group.pending.suspects and not overtaken(group):
+            if group.strict and group.pending.suspects and not ready_comes_first(group):
                 return leased, False
         member, eligible = choose(group)
         if member is None:
@@ -59,7 +59,7 @@ def hand_out(group: Group, now: float, turn: Turn) -> tuple[list[Lease], bool]:
         share = -(-(count + ahead) // eligible)
         take = min(share, member.room(), member.fitting(bytes_each), count)
         if len(group.lanes) > 1:
-            take = _keep_count(group, work, take)
+            take = _limit_streak(group, work, take)
         lease = _send(group, member, work, take, now, turn)
         if lease is not None:
             leased.append(lease)
@@ -81,7 +81,7 @@ def choose(group: Group, bytes_each: int = 0) -> tuple[Subscription | None, int]
         first = members[0]
         return (first, 1) if first.room() > 0 and first.fitting(bytes_each or 1) else (None, 0)
     best, eligible, n = -1, 0, len(members)
-    for i in range(group.turn, group.turn + n):
+    for i in range(group.next_member, group.next_member + n):
         member = members[i % n]
         if member.room() > 0 and member is not reserved and (not bytes_each or member.fitting(bytes_each)):
             eligible += 1
@@ -89,7 +89,7 @@ def choose(group: Group, bytes_each: int = 0) -> tuple[Subscription | None, int]
                 best = i % n
     if best < 0:
         return None, 0
-    group.turn = (best + 1) % n
+    group.next_member = (best + 1) % n
     return members[best], eligible
 
 
@@ -98,17 +98,17 @@ def _is_held_up(group: Group) -> bool:
     return any(member.outstanding for member in group.members[1:])
 
 
-def hand_out_suspect(group: Group, now: float, wall_us: int, turn: Turn) -> Lease | None:
+def deliver_suspect(group: Group, now: float, wall_us: int, turn: Turn) -> Lease | None:
     """Deliver a message that has failed repeatedly, alone, to a member that holds nothing else."""
     pending = group.pending
     while pending.suspects:
-        if (group.strict or group.keys) and overtaken(group):
+        if (group.strict or group.keys) and ready_comes_first(group):
             return None  # in order
         member = _idle_member(group)
         if member is None:
             return None
         suspect = pending.take_suspect()
-        work, keys = work_again(group, suspect, wall_us, turn), group.keys
+        work, keys = redelivery_work(group, suspect, wall_us, turn), group.keys
         if work is None:
             if keys is not None:
                 keys.drop_suspect(suspect.first)
@@ -117,13 +117,13 @@ def hand_out_suspect(group: Group, now: float, wall_us: int, turn: Turn) -> Leas
             continue
         names = [keys.names(work.block)[work.runs[0][0]]] if keys is not None else None
         group.reserved = None
-        member.alone = post(group, member, work, work.runs, now, turn, names)
-        return member.alone
+        member.suspect = send_delivery(group, member, work, work.runs, now, turn, names)
+        return member.suspect
     group.reserved = None
     return None
 
 
-def overtaken(group: Group) -> bool:
+def ready_comes_first(group: Group) -> bool:
     """Whether something is ready that comes before the first suspect."""
     pending = group.pending
     return bool(pending.ready) and pending.ready[0].first < pending.suspects[0].first
@@ -137,13 +137,13 @@ def _idle_member(group: Group) -> Subscription | None:
     for member in members:
         if member.outstanding == 0 and member.room() > 0:
             return member
-    reachable = [member for member in members if member.session.reachable and member.alone is None]
+    reachable = [member for member in members if member.session.reachable and member.suspect is None]
     if group.reserved not in reachable:
         group.reserved = min(reachable, key=lambda member: member.outstanding, default=None)
     return None
 
 
-def _keep_count(group: Group, work: Work, take: int) -> int:
+def _limit_streak(group: Group, work: Work, take: int) -> int:
     """Count what goes out in a row past lower priorities, so that they are not starved."""
     if group.streak >= STREAK_MAX:
         group.streak = 0
@@ -176,10 +176,10 @@ def _send(group: Group, member: Subscription, work: Work, take: int, now: float,
     elif rest and work.redelivery is not None:
         group.pending.put(work.redelivery._replace(first=base + rest[0][0]))
         group.close(base + runs[-1][1], base + rest[0][0] - 1)  # what lies between is nobody's
-    return post(group, member, work, runs, now, turn)
+    return send_delivery(group, member, work, runs, now, turn)
 
 
-def post(
+def send_delivery(
     group: Group,
     member: Subscription,
     work: Work,
@@ -198,7 +198,7 @@ def post(
     group.shared.rounds.spent += len(raw) + LEASE_WORK + (block.n_topics - 1) * TOPIC_WORK
     turn.send(member.session.peer, Deliver(member.chan, first_ordinal, work.attempt, flat(seqs), raw))
     if turn.recorder.is_on:
-        note(turn, group, Happening.DELIVER, member, work.attempt, seqs)
+        record_event(turn, group, Happening.DELIVER, member, work.attempt, seqs)
     if not group.leases:
         if work.redelivery is not None:
             for a, b in seqs:
@@ -245,7 +245,7 @@ def send_again(group: Group, lease: Lease) -> list[Deliver | Gap]:
     return frames
 
 
-def note(
+def record_event(
     turn: Turn, group: Group, kind: Happening, sub: Subscription, attempt: int, seqs: Sequence[tuple[int, int]]
 ) -> None:
     """Record what happened to deliveries, if events are switched on."""

@@ -2,10 +2,10 @@
 
 from itertools import pairwise, takewhile
 
-from fabric.router.groups.deliver import LEASES_PER_GO, choose, hand_out_suspect, post, work_ahead
+from fabric.router.groups.deliver import LEASES_PER_GO, choose, deliver_suspect, send_delivery, work_ahead
 from fabric.router.groups.group import Group
-from fabric.router.groups.key_locks import PARKED_MAX, Held, Keys, Lock
-from fabric.router.groups.lanes import REMOVED, Work, fit, next_work
+from fabric.router.groups.key_locks import PARKED_MAX, Keys, Lock, ParkedMessage
+from fabric.router.groups.lanes import REMOVED, Work, deliverable_runs, next_work
 from fabric.router.groups.lease import Lease
 from fabric.router.groups.subscription import Subscription
 from fabric.router.turn import Turn
@@ -13,7 +13,7 @@ from fabric_protocol.block import Block
 from fabric_protocol.runs import runs_of
 
 
-def hand_out_by_key(group: Group, keys: Keys, now: float, turn: Turn) -> tuple[list[Lease], bool]:
+def deliver_by_key(group: Group, keys: Keys, now: float, turn: Turn) -> tuple[list[Lease], bool]:
     """Hand out what there is to whoever has room. Returns new leases, and whether there is more to do."""
     leased: list[Lease] = []
     horizon, wall_us, rounds = group.horizon, group.shared.clock.wall_us(now), group.shared.rounds
@@ -21,7 +21,7 @@ def hand_out_by_key(group: Group, keys: Keys, now: float, turn: Turn) -> tuple[l
         if rounds.is_over:
             return leased, True
         if group.pending.suspects or group.reserved is not None:
-            lease = hand_out_suspect(group, now, wall_us, turn)
+            lease = deliver_suspect(group, now, wall_us, turn)
             if lease is not None:
                 leased.append(lease)
                 continue
@@ -40,14 +40,14 @@ def hand_out_by_key(group: Group, keys: Keys, now: float, turn: Turn) -> tuple[l
         if work is None:
             return leased, searching
         count, ahead = work_ahead(group, work, horizon)
-        deal = _Deal(group, keys, chosen, work)
-        leased += deal.hand_out(-(-(count + ahead) // eligible), now, turn)
-        if deal.stuck:
+        deal = _KeyDelivery(group, keys, chosen, work)
+        leased += deal.deliver(-(-(count + ahead) // eligible), now, turn)
+        if deal.is_blocked:
             return leased, False
     return leased, True
 
 
-class _Deal:
+class _KeyDelivery:
     """One block, message by message: to the holder of its key, to the member whose turn it is, or behind a lock."""
 
     def __init__(self, group: Group, keys: Keys, member: Subscription, work: Work) -> None:
@@ -57,26 +57,28 @@ class _Deal:
         self._work = work
         self._bytes_each = len(work.block.raw) // work.block.count
         self._rooms: dict[Subscription, int] = {}
-        self._hands: dict[Subscription, list[int]] = {}
-        self.stuck = False  # not even the first message could go anywhere
+        self._assigned: dict[Subscription, list[int]] = {}
+        self.is_blocked = False  # not even the first message could go anywhere
 
-    def hand_out(self, share: int, now: float, turn: Turn) -> list[Lease]:
+    def deliver(self, share: int, now: float, turn: Turn) -> list[Lease]:
         work, base = self._work, self._work.block.base_seq
         self._rooms[self._member] = min(share, self._room(self._member))
-        stop = self._deal()
-        self.stuck = stop == work.runs[0][0]
+        stop = self._assign()
+        self.is_blocked = stop == work.runs[0][0]
         self._move_on(stop)
         names = self._keys.names(work.block)
         leases = []
-        for member, places in self._hands.items():
-            lease = post(self._group, member, work, runs_of(places), now, turn, [names[place] for place in places])
+        for member, places in self._assigned.items():
+            lease = send_delivery(
+                self._group, member, work, runs_of(places), now, turn, [names[place] for place in places]
+            )
             assert lease is not None, f"seq {base} was not leased"
             leases.append(lease)
         return leases
 
-    def _deal(self) -> int:
+    def _assign(self) -> int:
         """Say for each message where it goes; returns the place at which this ended."""
-        work, keys, rooms, hands = self._work, self._keys, self._rooms, self._hands
+        work, keys, rooms, hands = self._work, self._keys, self._rooms, self._assigned
         names, locks, default = keys.names(work.block), keys.locks, self._member
         for a, b in work.runs:
             for place in range(a, b):
@@ -85,12 +87,12 @@ class _Deal:
                 if lock is not None:
                     owner = lock.owner
                     if lock.parked or owner is None or lock.inflight >= lock.limit or not self._has_room(owner):
-                        held = Held(work.block.base_seq + place, work.attempt, work.failures, 0.0)
+                        held = ParkedMessage(work.block.base_seq + place, work.attempt, work.failures, 0.0)
                         keys.park(lock, held)
                         if work.block.expires_us:
                             self._group.expiring.put(held.seq, held.seq, work.block.expires_us)
                         if lock.parked[0] is held:
-                            keys.sort_out(lock)
+                            keys.update_lock(lock)
                         continue
                     member = owner
                 elif rooms[default] <= 0:
@@ -139,7 +141,7 @@ class _Deal:
 def _unpark(group: Group, keys: Keys, member: Subscription, now: float, wall_us: int, turn: Turn) -> list[Lease]:
     """Give a member what waits behind locks that it holds, or that nobody holds."""
     room = 0 if member is group.reserved else member.room()
-    taken: list[tuple[Held, Lock]] = []
+    taken: list[tuple[ParkedMessage, Lock]] = []
     for source in (member, None):
         locks = keys.movable.get(source)
         while locks and len(taken) < room:
@@ -147,11 +149,11 @@ def _unpark(group: Group, keys: Keys, member: Subscription, now: float, wall_us:
             while len(taken) < room and lock.inflight < lock.limit and _may_go(group, lock):
                 taken.append((keys.unpark(lock), lock))
             lock.owner = member
-            keys.sort_out(lock)
+            keys.update_lock(lock)
         if locks is not None and not locks:
             keys.movable.pop(source, None)
     taken.sort()
-    return _post_parked(group, keys, member, taken, now, wall_us, turn)
+    return _send_parked(group, keys, member, taken, now, wall_us, turn)
 
 
 def _may_go(group: Group, lock: Lock) -> bool:
@@ -159,11 +161,11 @@ def _may_go(group: Group, lock: Lock) -> bool:
     return head is not None and not head.due and head.failures < group.pending.suspect_failures
 
 
-def _post_parked(
+def _send_parked(
     group: Group,
     keys: Keys,
     member: Subscription,
-    taken: list[tuple[Held, Lock]],
+    taken: list[tuple[ParkedMessage, Lock]],
     now: float,
     wall_us: int,
     turn: Turn,
@@ -184,11 +186,11 @@ def _post_parked(
         taken = taken[len(here) :]
         if fits < len(here):  # then nothing that follows may go either: it may be of the same keys
             for held, lock in reversed([*here[fits:], *taken]):
-                keys.come_back(lock.key, held, failed=False)
+                keys.return_message(lock.key, held, failed=False)
             here, taken = here[:fits], []
         places = []
         for held, lock in here:
-            if fit(group, block, held.seq, held.seq, wall_us, turn):
+            if deliverable_runs(group, block, held.seq, held.seq, wall_us, turn):
                 places.append(held.seq - block.base_seq)
             else:
                 group.close(held.seq, held.seq)
@@ -196,7 +198,7 @@ def _post_parked(
         if places:
             names = keys.names(block)
             work = Work(block, [], attempt, failures, None, None)
-            lease = post(group, member, work, runs_of(places), now, turn, [names[place] for place in places])
+            lease = send_delivery(group, member, work, runs_of(places), now, turn, [names[place] for place in places])
             assert lease is not None
             leases.append(lease)
     return leases

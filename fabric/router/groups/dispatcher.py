@@ -4,29 +4,27 @@ Whatever happens to a group stirs it; `serve` lets every stirred group hand out 
 proportional to what happened in it, not to how many groups there are.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import count
-from operator import attrgetter
 from typing import Any, Final
 
 from fabric.records import DropGroup, GroupSettings, Restored, SaveFailure, SaveSetting
 from fabric.router.groups import verdicts
-from fabric.router.groups.dead_letter_writer import LETTERS_ALL, LETTERS_PER_GO, write_dead_letters
-from fabric.router.groups.deliver import hand_out, send_again
-from fabric.router.groups.deliver_by_key import hand_out_by_key
+from fabric.router.groups.dead_letter_writer import DEAD_LETTERS_ALL, DEAD_LETTERS_PER_GO, write_dead_letters
+from fabric.router.groups.deliver import deliver
+from fabric.router.groups.deliver_by_key import deliver_by_key
 from fabric.router.groups.group import Group
 from fabric.router.groups.key_index import KeyIndex
 from fabric.router.groups.lanes import advance
 from fabric.router.groups.lease import Lease
 from fabric.router.groups.pattern_change import before_change
 from fabric.router.groups.positions import Ends, Position, find_position
-from fabric.router.groups.rows import LAZY_S, GroupRows, handed_to_the_end
+from fabric.router.groups.rows import COMMIT_DELAY_S, GroupRows, all_handed_out
 from fabric.router.groups.subscription import Subscription
 from fabric.router.groups.verdict_rows import Row, checked
 from fabric.router.part import Part
 from fabric.router.publish.publishing import Publishing
-from fabric.router.rounds import LEASE_WORK, SEARCH_WORK, TURN_WORK
+from fabric.router.rounds import SEARCH_WORK, TURN_WORK
 from fabric.router.searches import Searches
 from fabric.router.sessions.session import Session
 from fabric.router.shared import Shared
@@ -51,10 +49,9 @@ class Dispatcher(Part):
         self.counters = shared.counters
         self.groups: dict[str, Group] = {}
         self.shared = shared
-        self.hasty_groups = 0  # how many are of level `received`
+        self.received_groups = 0  # how many are of level `received`
         self.timers: Timers[_Timed] = Timers(_is_pending)
         self.priorities: dict[int, None] = {}  # those that were ever used, besides the default
-        self.away: dict[Session, None] = {}  # suspect sessions that have their subscriptions
         self._publishing = publishing
         self._rounds = shared.rounds
         self._searches = Searches(shared.reader, shared.clock)
@@ -71,13 +68,13 @@ class Dispatcher(Part):
         for failure in restored.failures:
             failed.setdefault(failure.group, []).append(failure)
         for row in restored.groups:
-            saved = row if restored.was_clean else handed_to_the_end(row)
+            saved = row if restored.was_clean else all_handed_out(row)
             group = Group.restore(saved, failed.get(row.name, ()), self.shared, now)
-            self._enrol(group)
+            self._register(group)
             group.trimmed(self.shared.first_seq, turn)
             self._idle[group] = None
             self.group_rows.note(group)
-            self._set_alarm(group)
+            self._set_timer(group)
 
     def create(self, name: str | None, settings: GroupSettings, start: Any) -> Group:
         """A new group; without a name it is ephemeral, and ends with its only member."""
@@ -86,25 +83,25 @@ class Dispatcher(Part):
         durable = name is not None
         name = name or f"$sub.{next(self._ids)}"
         group = Group(name, settings, self.shared.next_seq, self.shared, durable=durable)
-        self._enrol(group)
+        self._register(group)
         try:
             group.move(self.position(group, start if start is not None else "first" if durable else "new", "start"))
         except ProtocolError:
-            self._strike(group)
+            self.unregister(group)
             raise
         self.group_rows.note(group)
         self.mark_runnable(group)
         return group
 
-    def position(self, group: Group, wish: Any, field: str) -> Position:
+    def position(self, group: Group, requested: Any, field: str) -> Position:
         """The position that someone asks for, as this group sees it."""
         shared = self.shared
         ends = Ends(shared.first_seq, shared.committed_seq, shared.next_seq)
-        return find_position(wish, ends, group.patterns, self._searches, field)
+        return find_position(requested, ends, group.patterns, self._searches, field)
 
     def seek(self, group: Group, to: Position, turn: Turn) -> None:
         """Begin again elsewhere: all leases end, all failures are forgotten."""
-        self._write_dead_letters(group, turn, LETTERS_ALL)
+        self._write_dead_letters(group, turn, DEAD_LETTERS_ALL)
         verdicts.take_back_all(group, "the group was moved", turn)
         group.move(to)
         self.group_rows.note(group)
@@ -120,77 +117,20 @@ class Dispatcher(Part):
         self.mark_runnable(group)  # also when it has to be asked for again
         if settings.patterns != group.settings.patterns:
             before_change(group, self.shared.clock.wall_us(now), turn)
-        self._strike(group)
-        group.settle_on(settings)
+        self.unregister(group)
+        group.use_settings(settings)
         group.dirty = True
-        self._enrol(group)
+        self._register(group)
         self.shared.reader.forget(group.wants)
-        self._follow_up(group, turn)
+        self.follow_up(group, turn)
 
     def delete(self, group: Group, turn: Turn) -> None:
         """The group is no more; its consumers have been told before."""
-        self._write_dead_letters(group, turn, LETTERS_ALL)
-        self._strike(group)
+        self._write_dead_letters(group, turn, DEAD_LETTERS_ALL)
+        self.unregister(group)
         self.group_rows.drop(group)
         group.durable = group.leases = False  # whatever is still said about it changes nothing on disk
         turn.write(DropGroup(group.name))
-
-    def join(self, sub: Subscription, turn: Turn) -> None:
-        sub.group.members.append(sub)
-        sub.group.dirty = sub.group.durable  # it is going to hand out
-        self.group_rows.note(sub.group)
-        if self.away:
-            self._pass_on(sub.group, turn)
-        self.mark_runnable(sub.group)
-
-    def leave(self, sub: Subscription, turn: Turn, *, lost: bool) -> None:
-        sub.fetch = None
-        now = self.shared.clock.now
-        verdicts.leave(sub.group, sub, now, turn, lost=lost)
-        if sub.group.durable:
-            sub.group.dirty |= not sub.group.members  # nothing is handed out from now on
-            self._follow_up(sub.group, turn)
-        elif sub.group.name in self.groups:
-            self._strike(sub.group)
-
-    def detach(self, sessions: Sequence[Session], turn: Turn) -> None:
-        """The connections of sessions were closed, or they have missed their heartbeats. All of them are away before a
-        group looks for members that are not."""
-        self.away.update(dict.fromkeys(sessions))
-        for group in dict.fromkeys(sub.group for session in sessions for sub in session.channels.values()):
-            self._pass_on(group, turn)
-
-    def reattach(self, session: Session, turn: Turn) -> None:
-        """The client of a session is back."""
-        self.away.pop(session, None)
-        for sub in session.channels.values():
-            if sub.away:
-                verdicts.reattach(sub.group, sub, turn)
-            if self.away:
-                self._pass_on(sub.group, turn)
-            self.mark_runnable(sub.group)
-
-    def send_again(self, sub: Subscription, seen: int, room: int, turn: Turn) -> int:
-        """Deliver again, under the same ordinals, what a lost connection swallowed, as far as there is room for it; the
-        rest is ready again, for the group. Returns what is left of the room."""
-        unseen = sub.leases[bisect_right(sub.leases, seen, key=attrgetter("first")) :]
-        for at, lease in enumerate(unseen):
-            if room <= 0:
-                verdicts.take_back_unseen(sub.group, sub, unseen[at:], turn)
-                self._follow_up(sub.group, turn)
-                break
-            for message in send_again(sub.group, lease):
-                turn.send(sub.session.peer, message)
-                room -= LEASE_WORK + (len(message.block) if isinstance(message, m.Deliver) else 0)
-        return room
-
-    def _pass_on(self, group: Group, turn: Turn) -> None:
-        """What members without a connection cannot have begun is for the others, if there are any."""
-        away = [member for member in group.members if member.session in self.away]
-        if away and len(away) < len(group.members):
-            for member in away:
-                verdicts.detach(group, member, turn)
-            self._follow_up(group, turn)
 
     def use_priority(self, priority: int, seq: int, turn: Turn) -> None:
         """A priority is used for the first time, by the block at seq: every group counts it apart from here on."""
@@ -199,19 +139,19 @@ class Dispatcher(Part):
         for group in self.groups.values():
             group.add_lane(priority, seq, first=True)
 
-    def _enrol(self, group: Group) -> None:
+    def _register(self, group: Group) -> None:
         self.groups[group.name] = group
-        self.hasty_groups += group.received
+        self.received_groups += group.received
         for priority in self.priorities:
             group.add_lane(priority, group.cursor)
         for pattern in group.patterns:
             self.shared.trie.add(pattern, group)
 
-    def _strike(self, group: Group) -> None:
+    def unregister(self, group: Group) -> None:
         del self.groups[group.name]
         self._rounds.drop(group)
         self._idle.pop(group, None)
-        self.hasty_groups -= group.received
+        self.received_groups -= group.received
         for pattern in group.patterns:
             self.shared.trie.remove(pattern, group)
 
@@ -251,14 +191,14 @@ class Dispatcher(Part):
             sent, leased, more = turn.mark, list[Lease](), False
             if not group.paused and group.members:
                 if group.keys is not None:
-                    leased, more = hand_out_by_key(group, group.keys, now, turn)
-                    self._set_alarm(group)  # what was first behind a lock may be gone, and the next one have to wait
+                    leased, more = deliver_by_key(group, group.keys, now, turn)
+                    self._set_timer(group)  # what was first behind a lock may be gone, and the next one have to wait
                 else:
-                    leased, more = hand_out(group, now, turn)
+                    leased, more = deliver(group, now, turn)
             if not more and group.is_searching():
                 more = self._advance(group, now, turn)
             if group.expires_us():
-                self._set_alarm(group)
+                self._set_timer(group)
             if group.dead or group.dirty:
                 more |= self._write_dead_letters(group, turn)
                 self.group_rows.note(group)
@@ -293,7 +233,7 @@ class Dispatcher(Part):
             if self._write_dead_letters(group, turn) or more:
                 self.mark_runnable(group)
             self.group_rows.note(group)
-            self._set_alarm(group)
+            self._set_timer(group)
 
     def fetch(self, sub: Subscription, message: m.Fetch, now: float) -> None:
         if sub.fetch is not None or message.count < 1:
@@ -332,24 +272,24 @@ class Dispatcher(Part):
         if stale:
             self.counters["stale_verdicts"] += 1
         if whole:
-            self._write_dead_letters(group, turn, LETTERS_ALL)
-        self._follow_up(group, turn)
+            self._write_dead_letters(group, turn, DEAD_LETTERS_ALL)
+        self.follow_up(group, turn)
         return {"applied": applied, "stale": stale}
 
-    def _follow_up(self, group: Group, turn: Turn) -> None:
+    def follow_up(self, group: Group, turn: Turn) -> None:
         """Something was settled or came back: write dead letters, remember the row, look at the group again."""
-        letters = LETTERS_PER_GO if self._rounds.spent < TURN_WORK else 0
-        self._write_dead_letters(group, turn, LETTERS_ALL if self.shared.draining else letters)
+        letters = DEAD_LETTERS_PER_GO if self._rounds.spent < TURN_WORK else 0
+        self._write_dead_letters(group, turn, DEAD_LETTERS_ALL if self.shared.draining else letters)
         self.group_rows.note(group)
         self.mark_runnable(group)
-        self._set_alarm(group)
+        self._set_timer(group)
 
     def write_all_dead_letters(self, turn: Turn) -> None:
         """Write all dead letters with this turn."""
         for group in self.groups.values():
-            self._write_dead_letters(group, turn, LETTERS_ALL)
+            self._write_dead_letters(group, turn, DEAD_LETTERS_ALL)
 
-    def _write_dead_letters(self, group: Group, turn: Turn, count: int = LETTERS_PER_GO) -> bool:
+    def _write_dead_letters(self, group: Group, turn: Turn, count: int = DEAD_LETTERS_PER_GO) -> bool:
         """Write some of a group's dead letters with this turn; whether others wait."""
         if group.dead and write_dead_letters(group, self._publishing, turn, count):
             return True
@@ -392,12 +332,12 @@ class Dispatcher(Part):
     def tick(self, now: float, turn: Turn) -> None:
         self._rounds.begin_turn()
         while (what := self.timers.ring(now)) is not None:
-            self._ring(what, now, turn)
+            self._fire(what, now, turn)
 
     def next_deadline(self) -> float:
         return 0.0 if self._rounds else self.timers.next()
 
-    def _ring(self, what: _Timed, now: float, turn: Turn) -> None:
+    def _fire(self, what: _Timed, now: float, turn: Turn) -> None:
         if isinstance(what, Lease):
             if what.open and what.deadline > now:
                 self.timers.set(what.deadline, what)
@@ -406,25 +346,25 @@ class Dispatcher(Part):
                 self.counters["lapsed"] += count
                 turn.advise("$sys.lapsed", group=sub.group.name, count=count, **sub.session.who)
                 verdicts.lapse(sub.group, what, now, turn)
-                self._follow_up(what.sub.group, turn)
+                self.follow_up(what.sub.group, turn)
         elif isinstance(what, Group):
-            what.alarm = NEVER
+            what.timer_at = NEVER
             if what.due(now, turn):
                 self.mark_runnable(what)
-            self._set_alarm(what)
+            self._set_timer(what)
         elif what.fetch is not None and what.fetch.deadline <= now:
             last = what.fetch.deadline + FETCH_GRACE_S
             self.serve(now, turn)  # what is there at the deadline still counts
             if now < last and (what.group.is_held() or what.group in self._rounds):
-                self.timers.set(min(now + LAZY_S, last), what)
+                self.timers.set(min(now + COMMIT_DELAY_S, last), what)
             else:
                 self._end_fetch(what, turn)
 
-    def _set_alarm(self, group: Group) -> None:
+    def _set_timer(self, group: Group) -> None:
         """See to it that what waits in a group is looked at when it is due; a timer that is set already will do."""
         due = group.next_due()
-        if due < group.alarm:
-            group.alarm = due
+        if due < group.timer_at:
+            group.timer_at = due
             self.timers.set(due, group)
 
 

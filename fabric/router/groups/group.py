@@ -31,7 +31,7 @@ from fabric_protocol.names import REDRIVE
 # Ranges of open seqs that one group may have. They are one row on disk, rewritten with each commit that settles
 # something; beyond this, a group serves what it has failed so far before it takes anything new.
 OPEN_RANGES_MAX: Final = 4_096
-CAME_BACK_S: Final = 0.25  # the same for messages that came back, which are looked through for it
+RETURNED_EXPIRY_S: Final = 0.25  # the same for messages that came back, which are looked through for it
 EXPIRY_S: Final = 0.01  # after its time a message is looked at; later than any rounding of the clocks
 UNTOLD_MAX: Final = 64  # gaps remembered for the next consumer that comes; more are told as one
 
@@ -42,7 +42,7 @@ class Group:
         self.durable = durable  # durable groups persist; others are settled when sent, and end with their consumer
         self.pending = Pending()
         self.keys = Keys(self.pending) if settings.order == "key" else None
-        self.settle_on(settings)
+        self.use_settings(settings)
         self.shared = shared
         self.base = Lane(PRIORITY_DEFAULT, cursor, HandedOut(0 if durable else ANYTHING))
         self.lanes = [self.base]  # the most urgent first
@@ -50,10 +50,10 @@ class Group:
         self.open = Ranges()  # delivered or waiting for redelivery, below the cursor
         self.failures = Failures(name)
         self.expiring = Expiring()
-        self.alarm = NEVER  # when the dispatcher looks at what waits next
+        self.timer_at = NEVER  # when the dispatcher looks at what waits next
         self.members: list[Subscription] = []
         self.reserved: Subscription | None = None  # gets nothing new, so that a suspect can be alone with it
-        self.turn = 0  # whose turn it is among equals
+        self.next_member = 0  # whose turn it is among equals
         self.paused = False
         self.refresh = (0, 0, 0)  # number of the latest refresh, its target seq, its phase
         self.dirty = False  # the row on disk is out of date
@@ -63,14 +63,14 @@ class Group:
         self.answers: Frames = []  # to be said when these are on disk
         self.untold: list[tuple[int, int, str]] = []  # gaps that no consumer was there to hear of
 
-    def settle_on(self, settings: GroupSettings) -> None:
+    def use_settings(self, settings: GroupSettings) -> None:
         """These settings hold from now on."""
         self.settings = settings
         self.leases = self.durable and settings.ack == "explicit"  # whether consumers say when they are done
         self.strict = settings.order == "strict"
         self.ordered = settings.order != "none"
         self.received = settings.level == Level.RECEIVED
-        (self.keys or self.pending).settle_on(settings.attempts_max)
+        (self.keys or self.pending).use_attempts_max(settings.attempts_max)
 
     def wants(self, topic: str) -> bool:
         return self in self.shared.trie.match(topic)
@@ -324,7 +324,7 @@ class Group:
         if expires_us := self.expires_us():
             due = min(due, self.shared.clock.when(expires_us) + EXPIRY_S)
         if came_back_us := self.expiring.next_us():
-            due = min(due, self.shared.clock.when(came_back_us) + CAME_BACK_S)
+            due = min(due, self.shared.clock.when(came_back_us) + RETURNED_EXPIRY_S)
         return due if self.keys is None else min(due, self.keys.next_due())
 
     def due(self, now: float, turn: Turn) -> bool:
@@ -336,7 +336,7 @@ class Group:
                 moved |= lane.expire(wall_us)
         if self.expiring and self._expire(self.shared.clock.wall_us(now), turn):
             moved = True
-        return (self.keys is not None and self.keys.ring(now)) or moved
+        return (self.keys is not None and self.keys.due(now)) or moved
 
     def _expire(self, wall_us: int, turn: Turn) -> bool:
         """Settle what came back and is too old by now; True when there was something."""

@@ -27,7 +27,7 @@ INFLIGHT_MAX: Final = 16  # of one key, so that a single hot key is not one roun
 PARKED_MAX: Final = 20_000
 
 
-class Held(NamedTuple):
+class ParkedMessage(NamedTuple):
     """A message that waits for its key."""
 
     seq: int
@@ -37,24 +37,24 @@ class Held(NamedTuple):
 
 
 class Lock:
-    __slots__ = ("inflight", "key", "listed", "owner", "parked", "suspected", "troubled")
+    __slots__ = ("has_failed", "inflight", "key", "listed", "owner", "parked", "suspected")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.owner: Subscription | None = None  # who has what is in flight
         self.inflight = 0
-        self.parked: list[Held] = []  # ascending by seq
-        self.troubled = False  # a message has failed and is not settled yet
+        self.parked: list[ParkedMessage] = []  # ascending by seq
+        self.has_failed = False  # a message has failed and is not settled yet
         self.suspected = False  # the first of the parked waits among the suspects
         self.listed: dict[Lock, None] | None = None  # where in `Keys.movable` it stands
 
     @property
     def limit(self) -> int:
-        return 1 if self.troubled else INFLIGHT_MAX
+        return 1 if self.has_failed else INFLIGHT_MAX
 
 
 class Keys:
-    __slots__ = ("_alarms", "_names", "_pending", "_suspected", "locks", "movable", "parked")
+    __slots__ = ("_due_times", "_names", "_pending", "_suspected", "locks", "movable", "parked")
 
     def __init__(self, pending: Pending) -> None:
         self.locks: dict[bytes, Lock] = {}
@@ -63,7 +63,7 @@ class Keys:
         self.parked = 0
         self._pending = pending
         self._suspected: dict[int, Lock] = {}  # by seq: locks whose first message waits among the suspects
-        self._alarms: list[tuple[float, bytes]] = []  # a heap: when the first message behind a lock is due
+        self._due_times: list[tuple[float, bytes]] = []  # a heap: when the first message behind a lock is due
         self._names: tuple[Block | None, list[bytes]] = (None, [])  # of the block that was looked at last
 
     def names(self, block: Block) -> list[bytes]:
@@ -78,17 +78,17 @@ class Keys:
             lock = self.locks[key] = Lock(key)
         return lock
 
-    def park(self, lock: Lock, held: Held) -> None:
+    def park(self, lock: Lock, held: ParkedMessage) -> None:
         insort(lock.parked, held)
         self.parked += 1
 
-    def unpark(self, lock: Lock) -> Held:
+    def unpark(self, lock: Lock) -> ParkedMessage:
         """Take the first that waits; it is in flight from now on."""
         self.parked -= 1
         lock.inflight += 1
         return lock.parked.pop(0)
 
-    def sort_out(self, lock: Lock) -> None:
+    def update_lock(self, lock: Lock) -> None:
         """See whether a lock is still needed, and whether something behind it can go."""
         if lock.listed is not None:
             del lock.listed[lock]
@@ -102,7 +102,7 @@ class Keys:
             return
         head = lock.parked[0]
         if head.due:
-            heappush(self._alarms, (head.due, lock.key))
+            heappush(self._due_times, (head.due, lock.key))
         elif head.failures < self._pending.suspect_failures:
             lock.listed = self.movable.setdefault(lock.owner, {})
             lock.listed[lock] = None
@@ -117,17 +117,17 @@ class Keys:
             if key:
                 lock = self.locks[key]
                 lock.inflight -= 1
-                lock.troubled = False
+                lock.has_failed = False
                 if lock.parked or not lock.inflight:
-                    self.sort_out(lock)
+                    self.update_lock(lock)
 
-    def come_back(self, key: bytes, held: Held, *, failed: bool) -> None:
+    def return_message(self, key: bytes, held: ParkedMessage, *, failed: bool) -> None:
         """A message in flight was not settled: it waits behind its lock again."""
         lock = self.locks[key]
         lock.inflight -= 1
-        lock.troubled |= failed
+        lock.has_failed |= failed
         self.park(lock, held)
-        self.sort_out(lock)
+        self.update_lock(lock)
 
     def admit_suspect(self, seq: int, owner: "Subscription") -> bool:
         """Whether a suspect may go now: it must be the first of its key. It is in flight then."""
@@ -136,7 +136,7 @@ class Keys:
             return True
         lock.suspected = False
         if lock.inflight or not lock.parked or lock.parked[0].seq != seq:
-            self.sort_out(lock)
+            self.update_lock(lock)
             return False
         self.unpark(lock)
         lock.owner = owner
@@ -150,16 +150,16 @@ class Keys:
             if lock.parked and lock.parked[0].seq == seq:
                 self.parked -= 1
                 del lock.parked[0]
-            self.sort_out(lock)
+            self.update_lock(lock)
 
-    def settle_on(self, attempts_max: int) -> None:
+    def use_attempts_max(self, attempts_max: int) -> None:
         """Other messages are suspects from now on: locks whose first message waits as one are sorted out again."""
         suspected, self._suspected = self._suspected, {}
         self._pending.drop(Ranges((seq, seq) for seq in sorted(suspected)))
-        self._pending.settle_on(attempts_max)
+        self._pending.use_attempts_max(attempts_max)
         for lock in suspected.values():
             lock.suspected = False
-            self.sort_out(lock)
+            self.update_lock(lock)
 
     def drop(self, seqs: Ranges) -> None:
         """Messages that wait behind locks are settled."""
@@ -171,27 +171,27 @@ class Keys:
                 if seqs.holds(held.seq) and self._suspected.pop(held.seq, None) is not None:
                     lock.suspected = False
             if any(held.failures for held in lock.parked) and not any(held.failures for held in kept):
-                lock.troubled = False
+                lock.has_failed = False
             self.parked -= len(lock.parked) - len(kept)
             lock.parked = kept
-            self.sort_out(lock)
+            self.update_lock(lock)
 
-    def held(self) -> Iterator[Held]:
+    def held(self) -> Iterator[ParkedMessage]:
         """What waits behind locks, without what waits among the suspects."""
         for lock in self.locks.values():
             yield from lock.parked[lock.suspected :]
 
     def next_due(self) -> float:
-        return self._alarms[0][0] if self._alarms else NEVER
+        return self._due_times[0][0] if self._due_times else NEVER
 
-    def ring(self, now: float) -> bool:
+    def due(self, now: float) -> bool:
         """Let go what is due; True when there was something."""
         rung = False
-        while self._alarms and self._alarms[0][0] <= now:
-            lock = self.locks.get(heappop(self._alarms)[1])
+        while self._due_times and self._due_times[0][0] <= now:
+            lock = self.locks.get(heappop(self._due_times)[1])
             if lock is not None and lock.parked and 0 < lock.parked[0].due <= now:
                 lock.parked[0] = lock.parked[0]._replace(due=0.0)
-                self.sort_out(lock)
+                self.update_lock(lock)
                 rung = True
         return rung
 
@@ -205,9 +205,9 @@ class Keys:
                 key = self.names(block)[one - block.base_seq] if isinstance(block, Block) else b""
                 if key:
                     lock = self.lock(key)
-                    lock.troubled = True
-                    self.park(lock, Held(one, row.failures + 1, row.failures, due))
-                    self.sort_out(lock)
+                    lock.has_failed = True
+                    self.park(lock, ParkedMessage(one, row.failures + 1, row.failures, due))
+                    self.update_lock(lock)
                 else:
                     redelivery = Redelivery(-PRIORITY_DEFAULT, one, one, row.failures + 1, row.failures)
                     self._pending.put(redelivery, due)

@@ -75,7 +75,7 @@ def next_work(group: "Group", horizon: int, wall_us: int, turn: Turn) -> tuple[W
     if len(group.lanes) == 1:
         while pending.ready:
             redelivery = pending.take(pending.ready[0].rank)
-            work = redelivery and work_again(group, redelivery, wall_us, turn)
+            work = redelivery and redelivery_work(group, redelivery, wall_us, turn)
             if work or group.ordered:  # where something is gone, a suspect may come next: look again from the top
                 return work, work is None
         return _new_work(group, group.base, horizon, wall_us, turn) if group.has_room_for_new else (None, False)
@@ -83,7 +83,7 @@ def next_work(group: "Group", horizon: int, wall_us: int, turn: Turn) -> tuple[W
     for lane in reversed(group.lanes) if starving else group.lanes:
         rank = -lane.priority
         while pending.ready and (starving or pending.ready[0].rank == rank) and (redelivery := pending.take(rank)):
-            if (work := work_again(group, redelivery, wall_us, turn)) is not None:
+            if (work := redelivery_work(group, redelivery, wall_us, turn)) is not None:
                 return work, False
         if not lane.live and group.has_room_for_new:
             work, searching = _new_work(group, lane, horizon, wall_us, turn)
@@ -145,7 +145,7 @@ def search(group: "Group", lane: Lane, horizon: int, wall_us: int, turn: Turn) -
         if block.base_seq > horizon:
             break
         if len(group.lanes) == 1 or group.takes(lane, block.priority):
-            runs = fit(group, block, lane.cursor, block.last_seq, wall_us, turn)
+            runs = deliverable_runs(group, block, lane.cursor, block.last_seq, wall_us, turn)
             if runs:
                 lane.cursor, lane.waits, lane.expires_us = block.base_seq + runs[0][0], True, block.expires_us
                 return Work(block, runs, 1 if lane.cursor > lane.handed.before else 2, 0, lane, None), False
@@ -156,7 +156,7 @@ def search(group: "Group", lane: Lane, horizon: int, wall_us: int, turn: Turn) -
     return None, False
 
 
-def work_again(group: "Group", redelivery: Redelivery, wall_us: int, turn: Turn) -> Work | None:
+def redelivery_work(group: "Group", redelivery: Redelivery, wall_us: int, turn: Turn) -> Work | None:
     """Work out of an earlier delivery; None when nothing is left of it."""
     rank, first, last, attempt, failures = redelivery
     block = group.shared.block_store.at(first)
@@ -174,7 +174,7 @@ def work_again(group: "Group", redelivery: Redelivery, wall_us: int, turn: Turn)
     if len(group.lanes) > 1 and rank != -block.priority:  # restored, so its rank was a guess
         group.pending.put(Redelivery(-block.priority, first, last, attempt, failures))
         return None
-    runs = fit(group, block, first, last, wall_us, turn)
+    runs = deliverable_runs(group, block, first, last, wall_us, turn)
     if not runs:  # a restored range may hold messages that were never this group's
         group.close(first, last)
         return None
@@ -184,7 +184,7 @@ def work_again(group: "Group", redelivery: Redelivery, wall_us: int, turn: Turn)
     return Work(block, runs, attempt, failures, None, redelivery._replace(first=start, last=end))
 
 
-def fit(group: "Group", block: Block, first: int, last: int, wall_us: int, turn: Turn) -> Runs:
+def deliverable_runs(group: "Group", block: Block, first: int, last: int, wall_us: int, turn: Turn) -> Runs:
     """Places in the block, within seqs first..last, of messages that the group wants and may still have."""
     runs = wanted_runs(group, block, first, last)
     if not runs:

@@ -33,10 +33,10 @@ def before_change(group: Group, wall_us: int, turn: Turn) -> None:
         )
     for lane in group.lanes:
         lane.move(lane.position(last_seq))
-    _let_go_between(group)
+    _close_unmatched(group)
 
 
-def _let_go_between(group: Group) -> None:
+def _close_unmatched(group: Group) -> None:
     """Seqs between the messages of a delivery count as open with it. They were never the group's, and shall not be."""
     for sub in group.members:
         for lease in sub.leases:

@@ -23,10 +23,10 @@ class Ends(NamedTuple):
     next_seq: int  # what the next publish gets
 
 
-def find_position(wish: Any, ends: Ends, patterns: tuple[str, ...], searches: Searches, field: str) -> Position:
+def find_position(requested: Any, ends: Ends, patterns: tuple[str, ...], searches: Searches, field: str) -> Position:
     """The position that a client asks for. Raises BUSY while it is searched."""
     first_seq, committed_seq, next_seq = ends
-    match wish:
+    match requested:
         case "first":
             return Position(first_seq)
         case "new":
@@ -39,11 +39,11 @@ def find_position(wish: Any, ends: Ends, patterns: tuple[str, ...], searches: Se
             for seq in searches.last_per_key(patterns, first_seq, committed_seq):
                 latest.add(seq, seq)
             return Position(committed_seq + 1, tuple(latest))
-        case {"seq": seq} if is_number(seq) and len(wish) == 1:
+        case {"seq": seq} if is_number(seq) and len(requested) == 1:
             return Position(min(max(seq, first_seq), next_seq))
-        case {"time_us": time_us} if is_number(time_us) and len(wish) == 1:
+        case {"time_us": time_us} if is_number(time_us) and len(requested) == 1:
             return Position(max(searches.reader.seek_time(time_us), first_seq))
     raise ProtocolError(
         Code.BAD_OPTION,
-        f"{field} is 'first', 'new', 'last', 'last_per_key', {{seq: n}} or {{time_us: t}}, not {wish!r:.60}",
+        f"{field} is 'first', 'new', 'last', 'last_per_key', {{seq: n}} or {{time_us: t}}, not {requested!r:.60}",
     )

@@ -34,7 +34,7 @@ class Pending:
         for _, redelivery in self.waiting:
             yield redelivery
 
-    def settle_on(self, attempts_max: int) -> None:
+    def use_attempts_max(self, attempts_max: int) -> None:
         """A message with as many failures as a dead letter has is a suspect, also where that is one."""
         self.suspect_failures = min(SUSPECT_FAILURES, attempts_max or SUSPECT_FAILURES)
         redeliveries, self.ready, self.suspects = self.ready + self.suspects, [], []

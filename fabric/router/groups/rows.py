@@ -13,14 +13,14 @@ from fabric.router.timers import NEVER
 from fabric_protocol.block import PRIORITY_DEFAULT
 
 # Settled deliveries may wait this long for a commit of their own; a publish takes them along sooner.
-LAZY_S: Final = 0.005
+COMMIT_DELAY_S: Final = 0.005
 
 
 class GroupRows(Part):
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._dirty: dict[Group, None] = {}
-        self._dirty_since = 0.0  # 0: nothing is dirty, or `settle_down` has not seen it yet
+        self._dirty_since = 0.0  # 0: nothing is dirty, or `start_commit_timer` has not seen it yet
         self._marks: deque[list[tuple[Group, HandedOut, int]]] = deque()  # for each sealed turn: see `Group.record`
         self.written: list[Group] = []  # with the latest turn
 
@@ -54,16 +54,16 @@ class GroupRows(Part):
             handed.written(number)
             yield group
 
-    def settle_down(self, now: float, *, answers: bool) -> None:
+    def start_commit_timer(self, now: float, *, answers: bool) -> None:
         """Start the clock of a lazy commit when there is something for it: a row, or answers that wait for one."""
         if (self._dirty or answers) and not self._dirty_since:
             self._dirty_since = now
 
     def commit_deadline(self) -> float:
         """When settled deliveries have waited long enough for a commit; never, when there are none."""
-        return self._dirty_since + LAZY_S if self._dirty_since else NEVER
+        return self._dirty_since + COMMIT_DELAY_S if self._dirty_since else NEVER
 
 
-def handed_to_the_end(saved: SaveGroup) -> SaveGroup:
+def all_handed_out(saved: SaveGroup) -> SaveGroup:
     """A row that does not say what was handed out before a crash: it may have been all there is."""
     return saved if saved.handed is not None else saved._replace(handed=((PRIORITY_DEFAULT, ANYTHING),))

@@ -23,7 +23,7 @@ UNSURE_ATTEMPTS: Final = 3  # from this attempt on a loss counts, also of a cons
 _first_ordinal = attrgetter("first")
 
 
-class FetchOrder(NamedTuple):
+class OpenFetch(NamedTuple):
     """An open FETCH. END closes it at an ordinal, at a time, or when enough was sent and no more is ready."""
 
     rid: int
@@ -37,7 +37,6 @@ class Subscription:
     """Credit is cumulative: the client names the highest ordinal and the most bytes that it will take."""
 
     __slots__ = (
-        "alone",
         "away",
         "batches",
         "bytes_max",
@@ -47,12 +46,13 @@ class Subscription:
         "fetch",
         "group",
         "key_index",
+        "lapsed",
         "leases",
         "ordinal_max",
         "outstanding",
         "sent",
         "session",
-        "stuck",
+        "suspect",
         "unsure",
     )
 
@@ -82,10 +82,10 @@ class Subscription:
         self.unsure = (
             unsure  # so many of the oldest open ordinals may be begun or done; 0: as many as `concurrency` are
         )
-        self.stuck: set[int] = set()  # ordinals that were begun, have lapsed, and were not spoken of since
-        self.alone: Lease | None = None  # a suspect; nothing else is sent until it is settled
+        self.lapsed: set[int] = set()  # ordinals that were begun, have lapsed, and were not spoken of since
+        self.suspect: Lease | None = None  # a suspect; nothing else is sent until it is settled
         self.away = Ranges()  # ordinals that were taken back while the client was not connected
-        self.fetch: FetchOrder | None = None
+        self.fetch: OpenFetch | None = None
         self.key_index: KeyIndex | None = None  # while rows of one ACK are applied
 
     def grant(self, ordinal_max: int, bytes_max: int, unsure: int) -> None:
@@ -96,7 +96,7 @@ class Subscription:
         """Credit for so many messages, until a time."""
         self.ordinal_max, self.bytes_max = self.sent + message.count, UNLIMITED
         enough = self.sent + min(message.enough or message.count, message.count)
-        self.fetch = FetchOrder(message.rid, self.sent, self.ordinal_max, enough, deadline)
+        self.fetch = OpenFetch(message.rid, self.sent, self.ordinal_max, enough, deadline)
 
     def has_fetched(self, *, all_of_it: bool) -> bool:
         """Whether an open FETCH has got all that it asked for, or enough."""
@@ -104,7 +104,7 @@ class Subscription:
 
     def room(self) -> int:
         """How many messages may be sent now, by ordinal credit; 0 also when bytes or the connection forbid."""
-        if self.alone is not None:
+        if self.suspect is not None:
             return 0
         held = len(self.leases)
         if held >= HELD_MIN and (held >= HELD_MAX or self.group.shared.held >= ALL_HELD_MAX):
@@ -129,13 +129,13 @@ class Subscription:
         once. While it is unsure which they are, none, unless there is one only, or it was delivered too often for that.
         """
         if not self.unsure or self.outstanding == 1:
-            return self._oldest(self.concurrency - len(self.stuck))
+            return self._oldest(self.concurrency - len(self.lapsed))
         often = [span for lease in self.leases if lease.attempt >= UNSURE_ATTEMPTS for span in lease.open]
         return Ranges(often)
 
     def kept(self) -> Ranges:
         """Ordinals that can be begun, or done and not spoken of: what stays with a consumer without a connection."""
-        return self._oldest(max(self.unsure, self.concurrency) - len(self.stuck))
+        return self._oldest(max(self.unsure, self.concurrency) - len(self.lapsed))
 
     def _oldest(self, count: int) -> Ranges:
         """So many of the oldest open ordinals that can be handled at the same time."""
@@ -176,8 +176,8 @@ class Subscription:
         return added
 
     def forget(self, lease: Lease) -> None:
-        if self.alone is lease:
-            self.alone = None
+        if self.suspect is lease:
+            self.suspect = None
         at = bisect_right(self.leases, lease.first, key=_first_ordinal) - 1
         assert self.leases[at] is lease
         del self.leases[at]

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from fabric.router.groups.backoff import wait_ms
-from fabric.router.groups.deliver import note
+from fabric.router.groups.deliver import record_event
 from fabric.router.groups.group import Group
 from fabric.router.groups.key_index import KeyIndex
-from fabric.router.groups.key_locks import Held
+from fabric.router.groups.key_locks import ParkedMessage
 from fabric.router.groups.lease import DeadLetter, Lease, Redelivery
 from fabric.router.groups.subscription import Subscription
 from fabric.router.ranges import Ranges
@@ -31,7 +31,7 @@ REJECTED: Final = "rejected"
 Span = tuple[int, int]
 
 
-class _Why(NamedTuple):
+class _Cause(NamedTuple):
     """Why deliveries failed: what is written down, and how long the consumer wishes to wait."""
 
     reason: str
@@ -60,10 +60,10 @@ def settle(
             stale.remove(a, b)
             if verdict != Verdict.TOUCH:
                 sub.outstanding -= b - a + 1
-                _judge(group, lease, (a, b), verdict, arg, now, turn)
+                _apply(group, lease, (a, b), verdict, arg, now, turn)
         _finish(group, lease)
-    if sub.stuck and verdict != Verdict.TOUCH:
-        sub.stuck.difference_update(_among(sub.stuck, first, last))
+    if sub.lapsed and verdict != Verdict.TOUCH:
+        sub.lapsed.difference_update(_among(sub.lapsed, first, last))
     return stale
 
 
@@ -74,7 +74,7 @@ def _among(ordinals: set[int], first: int, last: int) -> list[int]:
     return [ordinal for ordinal in ordinals if first <= ordinal <= last]
 
 
-def _judge(group: Group, lease: Lease, ordinals: Span, verdict: int, arg: Any, now: float, turn: Turn) -> None:
+def _apply(group: Group, lease: Lease, ordinals: Span, verdict: int, arg: Any, now: float, turn: Turn) -> None:
     seqs = lease.seqs(*ordinals)
     if verdict == Verdict.ACK:
         for a, b in seqs:
@@ -82,19 +82,19 @@ def _judge(group: Group, lease: Lease, ordinals: Span, verdict: int, arg: Any, n
         if lease.keys is not None:
             _keys_done(group, lease, ordinals)
         if turn.recorder.is_on:
-            note(turn, group, Happening.ACK, lease.sub, lease.attempt, seqs)
+            record_event(turn, group, Happening.ACK, lease.sub, lease.attempt, seqs)
     elif verdict == Verdict.REJECT:
         _give_up(group, lease, ordinals, REJECTED, arg if isinstance(arg, str) else "", turn)
     elif verdict == Verdict.RELEASE:
-        note(turn, group, Happening.RELEASE, lease.sub, lease.attempt, seqs)
-        _come_back(group, lease, [ordinals], lease.attempt)
+        record_event(turn, group, Happening.RELEASE, lease.sub, lease.attempt, seqs)
+        _make_ready(group, lease, [ordinals], lease.attempt)
         _take_back_later(group, lease, [ordinals], turn)
     else:
         delay_ms, error = arg if isinstance(arg, tuple) else (arg, "")
         if isinstance(delay_ms, str):
             delay_ms, error = None, delay_ms
-        note(turn, group, Happening.RETRY, lease.sub, lease.attempt, seqs)
-        _fail(group, lease, [ordinals], _Why(RETRIES_SPENT, error, delay_ms), now, turn)
+        record_event(turn, group, Happening.RETRY, lease.sub, lease.attempt, seqs)
+        _fail(group, lease, [ordinals], _Cause(RETRIES_SPENT, error, delay_ms), now, turn)
         _take_back_later(group, lease, [ordinals], turn)  # also behind a dead letter: the consumer has dropped them
 
 
@@ -102,15 +102,17 @@ def lapse(group: Group, lease: Lease, now: float, turn: Turn) -> None:
     """The lease ran out: what was begun has failed, and all its ordinals are stale from now on."""
     sub = lease.sub
     started = sub.begun()
-    why = _Why(LEASE_LAPSED, is_shared=_is_shared(sub, started))
+    why = _Cause(LEASE_LAPSED, is_shared=_is_shared(sub, started))
     begun, rest = _revoke(group, lease, started)
     lost = [*begun, *rest]
-    sub.stuck.update(ordinal for a, b in begun for ordinal in range(a, b + 1))
-    note(turn, group, Happening.LAPSE, sub, lease.attempt, [pair for span in lost for pair in lease.seqs(*span)])
+    sub.lapsed.update(ordinal for a, b in begun for ordinal in range(a, b + 1))
+    record_event(
+        turn, group, Happening.LAPSE, sub, lease.attempt, [pair for span in lost for pair in lease.seqs(*span)]
+    )
     _fail(group, lease, begun, why, now, turn)
-    _come_back(group, lease, rest, lease.attempt + 1)
+    _make_ready(group, lease, rest, lease.attempt + 1)
     _take_back_later(group, lease, lost, turn)
-    _tell_lost(sub, lost, LEASE_LAPSED, turn)
+    _send_lease_lost(sub, lost, LEASE_LAPSED, turn)
     if group.strict and len(group.members) > 1 and group.members[0] is sub:
         group.members.append(group.members.pop(0))  # someone else may do better
 
@@ -118,16 +120,16 @@ def lapse(group: Group, lease: Lease, now: float, turn: Turn) -> None:
 def leave(group: Group, sub: Subscription, now: float, turn: Turn, *, lost: bool) -> None:
     """A member goes. If it was lost, what it can have begun has failed; all else is ready again."""
     started = sub.begun() if lost else Ranges()
-    why = _Why(CONSUMER_LOST, is_shared=_is_shared(sub, started))
+    why = _Cause(CONSUMER_LOST, is_shared=_is_shared(sub, started))
     for lease in list(sub.leases):
         begun, rest = _revoke(group, lease, started)
         if lost:
             seqs = [pair for span in (*begun, *rest) for pair in lease.seqs(*span)]
-            note(turn, group, Happening.LOST, sub, lease.attempt, seqs)
+            record_event(turn, group, Happening.LOST, sub, lease.attempt, seqs)
         _fail(group, lease, begun, why, now, turn)
-        _come_back(group, lease, rest, lease.attempt + lost)
+        _make_ready(group, lease, rest, lease.attempt + lost)
     group.members.remove(sub)
-    group.turn = 0
+    group.next_member = 0
     if group.keys is not None:
         group.keys.movable.pop(sub, None)
     if group.reserved is sub:
@@ -140,8 +142,10 @@ def detach(group: Group, sub: Subscription, turn: Turn) -> None:
     for lease in list(sub.leases):
         lease.open, taken = _split(lease.open, kept)
         sub.outstanding -= sum(b - a + 1 for a, b in taken)
-        note(turn, group, Happening.LOST, sub, lease.attempt, [pair for span in taken for pair in lease.seqs(*span)])
-        _come_back(group, lease, taken, lease.attempt + 1)
+        record_event(
+            turn, group, Happening.LOST, sub, lease.attempt, [pair for span in taken for pair in lease.seqs(*span)]
+        )
+        _make_ready(group, lease, taken, lease.attempt + 1)
         _finish(group, lease)
         for a, b in taken:
             sub.away.add(a, b)
@@ -151,7 +155,7 @@ def detach(group: Group, sub: Subscription, turn: Turn) -> None:
 
 def reattach(group: Group, sub: Subscription, turn: Turn) -> None:
     """The client is back: tell it what was taken from its buffer meanwhile."""
-    _tell_lost(sub, sub.away, CONNECTION_LOST, turn)
+    _send_lease_lost(sub, sub.away, CONNECTION_LOST, turn)
     sub.away = Ranges()
 
 
@@ -166,18 +170,18 @@ def take_back_all(group: Group, why: str, turn: Turn) -> None:
         ordinals = [span for lease in sub.leases for span in lease.open]
         for lease in list(sub.leases):
             _revoke(group, lease, Ranges())
-        _tell_lost(sub, ordinals, why, turn)
+        _send_lease_lost(sub, ordinals, why, turn)
 
 
 # Parts of the above.
 
 
-def _fail(group: Group, lease: Lease, ordinals: Sequence[Span], why: _Why, now: float, turn: Turn) -> None:
+def _fail(group: Group, lease: Lease, ordinals: Sequence[Span], why: _Cause, now: float, turn: Turn) -> None:
     """These deliveries count as failures: again later, or never again. A failure that several messages share ends none
     of them: each comes once more, alone, and what fails then is the cause."""
     failures, settings = lease.failures + 1, group.settings
     is_last = settings.attempts_max and failures >= settings.attempts_max and not why.is_shared
-    if is_last and not _is_letter(group, lease):
+    if is_last and not _is_dead_letter(group, lease):
         for span in ordinals:
             _give_up(group, lease, span, why.reason, why.error, turn)
         return
@@ -196,16 +200,16 @@ def _fail(group: Group, lease: Lease, ordinals: Sequence[Span], why: _Why, now: 
 
 def _is_shared(sub: Subscription, started: Ranges) -> bool:
     """Whether a consumer is at work on several messages; it may still be at work on what has lapsed."""
-    return started.size() + len(sub.stuck) > 1
+    return started.size() + len(sub.lapsed) > 1
 
 
-def _is_letter(group: Group, lease: Lease) -> bool:
+def _is_dead_letter(group: Group, lease: Lease) -> bool:
     """Dead letters have none of their own: they are tried for ever."""
     block = group.shared.block_store.at(lease.runs[-1][1])  # retention removes the last message of a block last
     return isinstance(block, Block) and block.topics[0].startswith(DEAD)
 
 
-def _come_back(group: Group, lease: Lease, ordinals: Iterable[Span], attempt: int) -> None:
+def _make_ready(group: Group, lease: Lease, ordinals: Iterable[Span], attempt: int) -> None:
     """These deliveries were not begun: they are ready again, and nothing is counted."""
     for span in ordinals:
         for seqs in lease.seqs(*span):
@@ -223,7 +227,7 @@ def _put_back(group: Group, lease: Lease, seqs: Span, counts: tuple[int, int], d
     start = lease.ordinal_of(first)
     for _, seq, key in lease.each(start, start + last - first):
         if key:
-            group.keys.come_back(key, Held(seq, attempt, failures, due), failed=failed)
+            group.keys.return_message(key, ParkedMessage(seq, attempt, failures, due), failed=failed)
         else:
             group.pending.put(Redelivery(lease.rank, seq, seq, attempt, failures), due)
 
@@ -232,7 +236,7 @@ def _give_up(group: Group, lease: Lease, ordinals: Span, reason: str, error: str
     """To the dead letters, in this turn."""
     seqs = lease.seqs(*ordinals)
     group.dead += [DeadLetter(a, b, lease.attempt, reason, error) for a, b in seqs]
-    note(turn, group, Happening.DEAD, lease.sub, lease.attempt, seqs)
+    record_event(turn, group, Happening.DEAD, lease.sub, lease.attempt, seqs)
     if lease.keys is not None:
         _keys_done(group, lease, ordinals)
 
@@ -281,13 +285,13 @@ def _take_back(
         for a, b in taken:
             lease.open.remove(a, b)
             sub.outstanding -= b - a + 1
-        _come_back(group, lease, taken, lease.attempt + 1)
+        _make_ready(group, lease, taken, lease.attempt + 1)
         _finish(group, lease)
         lost += taken
-    _tell_lost(sub, lost, why, turn)
+    _send_lease_lost(sub, lost, why, turn)
 
 
-def _tell_lost(sub: Subscription, ordinals: Iterable[Span], why: str, turn: Turn) -> None:
+def _send_lease_lost(sub: Subscription, ordinals: Iterable[Span], why: str, turn: Turn) -> None:
     """Tell a consumer which deliveries are not its own any more."""
     spans = [list(span) for span in Ranges(ordinals)]
     if spans:
