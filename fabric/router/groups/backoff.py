@@ -1,15 +1,15 @@
-"""How long a message waits after it failed: fixed, growing by the same amount, or doubling, up to a cap."""
+"""Backoff: how long a message waits after a failure. The wait is fixed, linear or exponential, up to a limit."""
 
 from typing import Final
 from zlib import crc32
 
 from fabric.records import GroupSettings
 
-_STEPS_MAX: Final = 40  # doublings after which every cap is reached
+_STEPS_MAX: Final = 40  # doublings after which every limit is reached
 
 
 def wait_ms(settings: GroupSettings, failures: int, what: str) -> int:
-    """The wait after failure number `failures`. Jitter is drawn from `what`, so that equal histories are equal."""
+    """The wait after failure number `failures`. Jitter depends on `what` only, so a repeated run has equal waits."""
     base = settings.backoff_ms
     if settings.backoff == "linear":
         wait = base * failures

@@ -1,7 +1,7 @@
-"""Dead letters of a group are written in steps: a lost consumer can leave tens of thousands.
+"""Writes the dead letters of a group, in steps: a lost consumer can leave tens of thousands.
 
-A letter is appended in the turn that settles its message: on disk, it is one or the other. Until then the message is
-open, also on disk, and comes again after a crash.
+A dead letter is appended in the turn that settles its message, so the disk has either the open message or the dead
+letter. Until then the message is open on disk, and is delivered again after a crash.
 """
 
 from typing import Final
@@ -16,12 +16,13 @@ from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.names import DEAD
 
-DEAD_LETTERS_PER_GO: Final = 512  # of one group: some four milliseconds
+DEAD_LETTERS_PER_GO: Final = 512  # of one group: about 4 ms
 DEAD_LETTERS_ALL: Final = 1 << 62
 
 
 def write_dead_letters(group: Group, publishing: Publishing, turn: Turn, count: int) -> bool:
-    """Write so many dead letters of a group; True when others wait. A message that is not open any more cannot wait."""
+    """Write up to `count` dead letters of a group; True if the group has more. The dead letter of a message
+    that is not open any more is written whatever the count."""
     dead, group.dead = group.dead, []
     for letter in dead:
         if group.open.holds(letter.first):
@@ -40,13 +41,13 @@ def write_dead_letters(group: Group, publishing: Publishing, turn: Turn, count: 
 
 def _write(group: Group, letter: DeadLetter, publishing: Publishing, turn: Turn) -> None:
     shared, counters = group.shared, group.shared.counters
-    first, last = max(letter.first, shared.removed_below), letter.last  # what lies below was told as a gap
-    block = shared.block_store.at(last)  # a letter comes from one delivery, and so from one block
+    first, last = max(letter.first, shared.removed_below), letter.last  # messages below were reported as a gap
+    block = shared.block_store.at(last)  # a dead letter is of one delivery, so of one block
     if first > last:
         pass
-    elif not isinstance(block, Block):  # retention has removed it, and the router was not told yet
+    elif not isinstance(block, Block):  # retention has removed it, and the router does not know it yet
         group.lost(first, last, REMOVED if block is None else block.why, turn)
-    elif block.topics[0].startswith(DEAD):  # dead letters have none of their own
+    elif block.topics[0].startswith(DEAD):  # a dead letter that dies gets no dead letter
         counters["dead_letters_discarded"] += last - first + 1
     else:
         for raw in letters(group.name, letter, block, first, last):

@@ -1,7 +1,8 @@
-"""Handing out: which member is next, how much it gets, and the DELIVER that says so.
+"""Delivers for groups of order `none` and `strict`: chooses the next member, the number of messages, and sends DELIVER.
 
-Least loaded first, in turn among equals; shares shrink when many idle members wait, so that four jobs and four idle
-workers means one each. Order by key has its own way of dealing, in `deliver_by_key`, out of the same parts.
+The member with the fewest outstanding messages is first, in rotation among equals. A member gets its share of the
+messages that wait, so that four idle members get one of four messages each. `deliver_by_key` delivers for groups of
+order `key`, with functions of this module.
 """
 
 from collections.abc import Sequence
@@ -20,13 +21,13 @@ from fabric_protocol.messages import Deliver, Gap, Happening
 from fabric_protocol.names import REDRIVE
 from fabric_protocol.runs import split
 
-# Leases handed out by one group in one go; then others get their turn.
+# Leases of one group in one go; then other groups are served.
 LEASES_PER_GO: Final = 64
-MANY_READY: Final = 256  # then some of what is ready is taken for less urgent, without a look at all of it
+MANY_READY: Final = 256  # above this, assume that some ready messages have a lower priority instead of scanning all
 
 
 def deliver(group: Group, now: float, turn: Turn) -> tuple[list[Lease], bool]:
-    """Hand out what there is to whoever has room. Returns new leases, and whether there is more to do."""
+    """Deliver messages to members with credit. Returns the new leases, and whether there is more to deliver."""
     leased: list[Lease] = []
     horizon, wall_us = group.horizon, group.shared.clock.wall_us(now)
     careful = group.pending.suspects or group.reserved is not None or group.strict
@@ -35,7 +36,7 @@ def deliver(group: Group, now: float, turn: Turn) -> tuple[list[Lease], bool]:
         if rounds.is_over:
             return leased, True
         if careful:
-            if group.strict and group.pending.waiting:  # all behind it wait with it
+            if group.strict and group.pending.waiting:  # later messages wait behind the retrying message
                 return leased, False
             lease = deliver_suspect(group, now, wall_us, turn)
             if lease is not None:
@@ -51,9 +52,9 @@ def deliver(group: Group, now: float, turn: Turn) -> tuple[list[Lease], bool]:
             return leased, searching
         count, ahead = work_ahead(group, work, horizon)
         bytes_each = len(work.block.raw) // work.block.count
-        if not member.fitting(bytes_each):  # someone who holds more may have more bytes left
+        if not member.fitting(bytes_each):  # a member with more outstanding messages may have more byte credit
             member, eligible = choose(group, bytes_each)
-            if member is None:  # they will fit when something is acked
+            if member is None:  # an ack gives byte credit
                 put_back(group, work)
                 return leased, False
         share = -(-(count + ahead) // eligible)
@@ -67,15 +68,15 @@ def deliver(group: Group, now: float, turn: Turn) -> tuple[list[Lease], bool]:
 
 
 def work_ahead(group: Group, work: Work, horizon: int) -> tuple[int, int]:
-    """How many messages the work has, and about how many there are after it."""
+    """The number of messages of the work, and about the number of messages after it."""
     count = sum(b - a for a, b in work.runs)
     return count, max(horizon - work.block.last_seq, 0) if work.redelivery is None else len(group.pending.ready)
 
 
 def choose(group: Group, bytes_each: int = 0) -> tuple[Subscription | None, int]:
-    """The member with the fewest outstanding, the next in turn among equals; and how many have room."""
+    """The member with the fewest outstanding messages, in rotation among equals, and how many members have credit."""
     members, reserved = group.members, group.reserved
-    if group.strict:  # those who joined later take over when the first one leaves
+    if group.strict:  # later members get messages after the first member has left
         if not members or _is_held_up(group):
             return None, 0
         first = members[0]
@@ -94,16 +95,16 @@ def choose(group: Group, bytes_each: int = 0) -> tuple[Subscription | None, int]
 
 
 def _is_held_up(group: Group) -> bool:
-    """In strict order, nobody is next while someone who was first before still holds something."""
+    """Whether a member of a strict group waits for a former first member that still holds messages."""
     return any(member.outstanding for member in group.members[1:])
 
 
 def deliver_suspect(group: Group, now: float, wall_us: int, turn: Turn) -> Lease | None:
-    """Deliver a message that has failed repeatedly, alone, to a member that holds nothing else."""
+    """Deliver a suspect alone, to a member that holds nothing else."""
     pending = group.pending
     while pending.suspects:
         if (group.strict or group.keys) and ready_comes_first(group):
-            return None  # in order
+            return None  # the order of the group
         member = _idle_member(group)
         if member is None:
             return None
@@ -124,13 +125,13 @@ def deliver_suspect(group: Group, now: float, wall_us: int, turn: Turn) -> Lease
 
 
 def ready_comes_first(group: Group) -> bool:
-    """Whether something is ready that comes before the first suspect."""
+    """Whether a ready message has a lower seq than the first suspect."""
     pending = group.pending
     return bool(pending.ready) and pending.ready[0].first < pending.suspects[0].first
 
 
 def _idle_member(group: Group) -> Subscription | None:
-    """A member that holds nothing. When there is none, one is kept free from now on."""
+    """A member that holds nothing. If there is none, a member is reserved: it gets nothing new."""
     members = group.members[:1] if group.strict else group.members
     if group.strict and _is_held_up(group):
         return None
@@ -144,7 +145,7 @@ def _idle_member(group: Group) -> Subscription | None:
 
 
 def _limit_streak(group: Group, work: Work, take: int) -> int:
-    """Count what goes out in a row past lower priorities, so that they are not starved."""
+    """Limit the messages that are delivered in a row while lower priorities wait."""
     if group.streak >= STREAK_MAX:
         group.streak = 0
         return 1
@@ -154,7 +155,7 @@ def _limit_streak(group: Group, work: Work, take: int) -> int:
         or len(ready) > MANY_READY
         or any(-redelivery.rank < priority for redelivery in ready)
     ):
-        group.streak = 0  # nothing lower waits
+        group.streak = 0  # no lower priority waits
         return take
     take = min(take, STREAK_MAX - group.streak)
     group.streak += take
@@ -175,7 +176,7 @@ def _send(group: Group, member: Subscription, work: Work, take: int, now: float,
             group.open.add(base + runs[0][0], base + runs[-1][1] - 1)
     elif rest and work.redelivery is not None:
         group.pending.put(work.redelivery._replace(first=base + rest[0][0]))
-        group.close(base + runs[-1][1], base + rest[0][0] - 1)  # what lies between is nobody's
+        group.close(base + runs[-1][1], base + rest[0][0] - 1)  # seqs between the runs do not match
     return send_delivery(group, member, work, runs, now, turn)
 
 
@@ -188,7 +189,7 @@ def send_delivery(
     turn: Turn,
     keys: Sequence[bytes] | None = None,
 ) -> Lease | None:
-    """The DELIVER of some messages of a block, and the lease on them."""
+    """Send DELIVER for some messages of a block. Returns their lease, or None in a group without leases."""
     block, base = work.block, work.block.base_seq
     seqs = [(base + a, base + b - 1) for a, b in runs]
     raw = payload_for(block, runs)
@@ -219,7 +220,7 @@ def send_delivery(
 
 
 def payload_for(block: Block, runs: Runs) -> bytes:
-    """The block that a consumer gets; what was put back for a group gets the topic back that it had."""
+    """The block that a consumer gets. A redriven message gets its original topic."""
     raw = pick(block, runs)
     return revived(raw) if block.topics[0].startswith(REDRIVE) else raw
 
@@ -230,8 +231,7 @@ def put_back(group: Group, work: Work) -> None:
 
 
 def send_again(group: Group, lease: Lease) -> list[Deliver | Gap]:
-    """The same delivery once more, for a client that came back without having seen it; what retention has removed of it
-    is a gap."""
+    """The frames of a delivery that a reconnected client has not seen. Messages that retention removed are a gap."""
     runs, frames = lease.runs, list[Deliver | Gap]()
     block, chan = group.shared.block_store.at(runs[-1][1]), lease.sub.chan
     first_seq = group.shared.removed_below if isinstance(block, Block) else runs[-1][1] + 1
@@ -248,12 +248,12 @@ def send_again(group: Group, lease: Lease) -> list[Deliver | Gap]:
 def record_event(
     turn: Turn, group: Group, kind: Happening, sub: Subscription, attempt: int, seqs: Sequence[tuple[int, int]]
 ) -> None:
-    """Record what happened to deliveries, if events are switched on."""
+    """Record an event of deliveries if the setting `events` is on."""
     if turn.recorder.is_on:
         for a, b in seqs:
             turn.event(kind, group.name, sub.session.client, attempt, a, b)
 
 
 def flat(runs: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """Runs as DELIVER writes them: nothing when there is one, since the block's base_seq says it."""
+    """Runs as fields of DELIVER. A single run is left out, because the base_seq of the block tells it."""
     return () if len(runs) == 1 else tuple(n for a, b in runs for n in (a, b - a + 1))

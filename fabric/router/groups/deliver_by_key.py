@@ -1,4 +1,4 @@
-"""Handing out in the order of keys: each message goes to whoever holds its key, or waits behind the key's lock."""
+"""Delivers for groups of order `key`: a message goes to the member that holds its key, or waits behind the lock."""
 
 from itertools import pairwise, takewhile
 
@@ -14,7 +14,7 @@ from fabric_protocol.runs import runs_of
 
 
 def deliver_by_key(group: Group, keys: Keys, now: float, turn: Turn) -> tuple[list[Lease], bool]:
-    """Hand out what there is to whoever has room. Returns new leases, and whether there is more to do."""
+    """Deliver messages to members with credit. Returns the new leases, and whether there is more to deliver."""
     leased: list[Lease] = []
     horizon, wall_us, rounds = group.horizon, group.shared.clock.wall_us(now), group.shared.rounds
     for _ in range(LEASES_PER_GO):
@@ -25,11 +25,11 @@ def deliver_by_key(group: Group, keys: Keys, now: float, turn: Turn) -> tuple[li
             if lease is not None:
                 leased.append(lease)
                 continue
-        if not group.pending.ready:  # or something of the same key may come before what is parked
+        if not group.pending.ready:  # a ready message may have the key of a parked message, and a lower seq
             parked = keys.parked
             for member in group.members:
                 leased += _unpark(group, keys, member, now, wall_us, turn)
-            if keys.parked < parked:  # delivered, or settled because they are gone; either way others may follow
+            if keys.parked < parked:  # delivered, or settled as a gap: the next parked message may follow
                 continue
         if keys.parked >= PARKED_MAX:
             return leased, False
@@ -48,7 +48,7 @@ def deliver_by_key(group: Group, keys: Keys, now: float, turn: Turn) -> tuple[li
 
 
 class _KeyDelivery:
-    """One block, message by message: to the holder of its key, to the member whose turn it is, or behind a lock."""
+    """The delivery of one block. A message goes to the member that holds its key, to the next member, or is parked."""
 
     def __init__(self, group: Group, keys: Keys, member: Subscription, work: Work) -> None:
         self._group = group
@@ -58,7 +58,7 @@ class _KeyDelivery:
         self._bytes_each = len(work.block.raw) // work.block.count
         self._rooms: dict[Subscription, int] = {}
         self._assigned: dict[Subscription, list[int]] = {}
-        self.is_blocked = False  # not even the first message could go anywhere
+        self.is_blocked = False  # the first message could not be delivered or parked
 
     def deliver(self, share: int, now: float, turn: Turn) -> list[Lease]:
         work, base = self._work, self._work.block.base_seq
@@ -77,7 +77,7 @@ class _KeyDelivery:
         return leases
 
     def _assign(self) -> int:
-        """Say for each message where it goes; returns the place at which this ended."""
+        """Assign each message to a member or park it. Returns the place after the last assigned message."""
         work, keys, rooms, hands = self._work, self._keys, self._rooms, self._assigned
         names, locks, default = keys.names(work.block), keys.locks, self._member
         for a, b in work.runs:
@@ -121,7 +121,7 @@ class _KeyDelivery:
         return min(member.room(), member.fitting(self._bytes_each))
 
     def _move_on(self, stop: int) -> None:
-        """What was dealt is open, in flight or parked; the rest stays where it came from."""
+        """Open the messages that were assigned or parked; the rest stays with the lane or the redelivery."""
         group, work, base = self._group, self._work, self._work.block.base_seq
         dealt = [(a, min(b, stop)) for a, b in work.runs if a < stop]
         if work.lane is not None:
@@ -135,11 +135,11 @@ class _KeyDelivery:
             if stop < work.runs[-1][1]:
                 group.pending.put(work.redelivery._replace(first=base + stop))
             for (_, a), (b, _) in pairwise([*dealt, (stop, stop)]):
-                group.close(base + a, base + b - 1)  # what lies between is nobody's
+                group.close(base + a, base + b - 1)  # seqs between the runs do not match
 
 
 def _unpark(group: Group, keys: Keys, member: Subscription, now: float, wall_us: int, turn: Turn) -> list[Lease]:
-    """Give a member what waits behind locks that it holds, or that nobody holds."""
+    """Deliver to a member the parked messages of keys that it holds or that no member holds."""
     room = 0 if member is group.reserved else member.room()
     taken: list[tuple[ParkedMessage, Lock]] = []
     for source in (member, None):
@@ -170,21 +170,21 @@ def _send_parked(
     wall_us: int,
     turn: Turn,
 ) -> list[Lease]:
-    """Deliver messages that have left their locks, block by block; what cannot go is parked again, or settled."""
+    """Deliver messages that are not parked any more, block by block. A message without byte credit is parked again."""
     leases: list[Lease] = []
     while taken:
         seq, attempt, failures, _ = taken[0][0]
         block = group.shared.block_store.at(seq)
         if not isinstance(block, Block):
-            if group.open.holds(seq):  # or it was told already
+            if group.open.holds(seq):  # otherwise the gap was reported before
                 group.lost(seq, seq, REMOVED if block is None else block.why, turn)
             keys.done([taken.pop(0)[1].key])
             continue
         last_seq = block.last_seq
-        here = list(takewhile(lambda one: one[0].seq <= last_seq and one[0][1:3] == (attempt, failures), taken))  # noqa: B023
+        here = list(takewhile(lambda pair: pair[0].seq <= last_seq and pair[0][1:3] == (attempt, failures), taken))  # noqa: B023
         fits = member.fitting(len(block.raw) // block.count)
         taken = taken[len(here) :]
-        if fits < len(here):  # then nothing that follows may go either: it may be of the same keys
+        if fits < len(here):  # later messages may have the same keys, so they wait too
             for held, lock in reversed([*here[fits:], *taken]):
                 keys.return_message(lock.key, held, failed=False)
             here, taken = here[:fits], []

@@ -1,7 +1,7 @@
-"""Dispatcher: all groups together. Which of them have something to do, whose lease lapses, whose row is out of date.
+"""Dispatcher: all groups of the hub, the groups that can deliver now, and the timers of leases, groups and fetches.
 
-Whatever happens to a group stirs it; `serve` lets every stirred group hand out what it can. So the work of a turn is
-proportional to what happened in it, not to how many groups there are.
+Any change marks a group as runnable, and `serve` delivers for all runnable groups. So the work of a turn is
+proportional to the changes of the turn, not to the number of groups.
 """
 
 from collections.abc import Sequence
@@ -35,11 +35,11 @@ from fabric_protocol.block import Block
 from fabric_protocol.errors import Code, ProtocolError
 
 GROUPS_MAX: Final = 10_000
-# A FETCH is kept open for so long after its deadline when there are messages for it that wait for a commit: those of a
-# group that has just been made or joined. Otherwise who asks for what is there now would be given nothing.
+# A FETCH stays open for this time after its deadline while messages for it wait for a commit, as in a group that was
+# just created or joined. Without it, a FETCH with a short deadline would end before the first message.
 FETCH_GRACE_S: Final = 0.1
-PRIORITIES: Final = "priorities"  # a setting of the hub: those that were ever used
-IDLE_PER_SWEEP: Final = 16  # groups without consumers whose lanes are moved on; each takes some two milliseconds
+PRIORITIES: Final = "priorities"  # the setting of the hub that lists the priorities in use
+IDLE_PER_SWEEP: Final = 16  # groups without consumers whose lanes advance; each takes about 2 ms
 
 _Timed = Lease | Group | Subscription
 
@@ -49,20 +49,20 @@ class Dispatcher(Part):
         self.counters = shared.counters
         self.groups: dict[str, Group] = {}
         self.shared = shared
-        self.received_groups = 0  # how many are of level `received`
+        self.received_groups = 0  # number of groups of level `received`
         self.timers: Timers[_Timed] = Timers(_is_pending)
-        self.priorities: dict[int, None] = {}  # those that were ever used, besides the default
+        self.priorities: dict[int, None] = {}  # priorities of stored messages, without the default
         self._publishing = publishing
         self._rounds = shared.rounds
         self._searches = Searches(shared.reader, shared.clock)
-        self._idle: dict[Group, None] = {}  # without consumers, and their lanes are not where they belong yet
+        self._idle: dict[Group, None] = {}  # groups without consumers whose lanes have not reached their next message
         self.group_rows = group_rows
         self._ids = count(1)
 
-    # Groups and members.
+    # Groups.
 
     def restore(self, restored: Restored, now: float, turn: Turn) -> None:
-        """The groups that the journal knows."""
+        """Restore the groups of the journal."""
         self.priorities = dict.fromkeys(next((row.value for row in restored.settings if row.name == PRIORITIES), ()))
         failed: dict[str, list[SaveFailure]] = {}
         for failure in restored.failures:
@@ -77,9 +77,11 @@ class Dispatcher(Part):
             self._set_timer(group)
 
     def create(self, name: str | None, settings: GroupSettings, start: Any) -> Group:
-        """A new group; without a name it is ephemeral, and ends with its only member."""
+        """Create a group. Without a name, the group is ephemeral and ends with its only member."""
         if len(self.groups) >= GROUPS_MAX:
-            raise ProtocolError(Code.BUSY, f"a hub has at most {GROUPS_MAX} groups", retry_ms=1000)
+            raise ProtocolError(
+                Code.BUSY, f"the hub has {GROUPS_MAX} groups, which is the limit; delete a group", retry_ms=1000
+            )
         durable = name is not None
         name = name or f"$sub.{next(self._ids)}"
         group = Group(name, settings, self.shared.next_seq, self.shared, durable=durable)
@@ -94,13 +96,13 @@ class Dispatcher(Part):
         return group
 
     def position(self, group: Group, requested: Any, field: str) -> Position:
-        """The position that someone asks for, as this group sees it."""
+        """The requested position for this group."""
         shared = self.shared
         ends = Ends(shared.first_seq, shared.committed_seq, shared.next_seq)
         return find_position(requested, ends, group.patterns, self._searches, field)
 
     def seek(self, group: Group, to: Position, turn: Turn) -> None:
-        """Begin again elsewhere: all leases end, all failures are forgotten."""
+        """Move a group: all its leases end, and its failures are forgotten."""
         self._write_dead_letters(group, turn, DEAD_LETTERS_ALL)
         verdicts.take_back_all(group, "the group was moved", turn)
         group.move(to)
@@ -113,8 +115,8 @@ class Dispatcher(Part):
         self.mark_runnable(group)
 
     def update(self, group: Group, settings: GroupSettings, now: float, turn: Turn) -> None:
-        """Other settings from now on. New patterns hold from the oldest message on that waits for the group."""
-        self.mark_runnable(group)  # also when it has to be asked for again
+        """Change the settings of a group. New patterns hold from the oldest message on that waits for the group."""
+        self.mark_runnable(group)  # also if the change is refused as BUSY: the group then searches on
         if settings.patterns != group.settings.patterns:
             before_change(group, self.shared.clock.wall_us(now), turn)
         self.unregister(group)
@@ -125,15 +127,15 @@ class Dispatcher(Part):
         self.follow_up(group, turn)
 
     def delete(self, group: Group, turn: Turn) -> None:
-        """The group is no more; its consumers have been told before."""
+        """Delete a group. The caller has told its consumers before."""
         self._write_dead_letters(group, turn, DEAD_LETTERS_ALL)
         self.unregister(group)
         self.group_rows.drop(group)
-        group.durable = group.leases = False  # whatever is still said about it changes nothing on disk
+        group.durable = group.leases = False  # later calls for the group change nothing on disk
         turn.write(DropGroup(group.name))
 
     def use_priority(self, priority: int, seq: int, turn: Turn) -> None:
-        """A priority is used for the first time, by the block at seq: every group counts it apart from here on."""
+        """The block at seq is the first of its priority: every group gets a lane for this priority."""
         self.priorities[priority] = None
         turn.write(SaveSetting(PRIORITIES, list(self.priorities)))
         for group in self.groups.values():
@@ -155,15 +157,15 @@ class Dispatcher(Part):
         for pattern in group.patterns:
             self.shared.trie.remove(pattern, group)
 
-    # Handing out.
+    # Delivery.
 
     @property
     def busy(self) -> bool:
-        """Some group has more to hand out than one go allows."""
+        """Whether a group has more to deliver than one go allows."""
         return bool(self._rounds)
 
     def mark_runnable(self, group: Group) -> None:
-        if group.is_searching():  # somewhere in a history, which is long or not
+        if group.is_searching():  # the history before its next message may be long
             self._rounds.again(group)
         else:
             self._rounds.mark_runnable(group)
@@ -173,7 +175,7 @@ class Dispatcher(Part):
             self.mark_runnable(sub.group)
 
     def wake(self, blocks: list[Block], *, received: bool) -> None:
-        """Tell the groups of a level that there are blocks for them."""
+        """Mark the groups of a level as runnable for which blocks are new."""
         for block in blocks:
             for owners in self.shared.trie.match_all(block.topics):
                 for group in owners:
@@ -181,7 +183,7 @@ class Dispatcher(Part):
                         self.mark_runnable(group)
 
     def serve(self, now: float, turn: Turn) -> None:
-        """Let every group that something happened to hand out what it can, as far as the work of a turn allows."""
+        """Deliver for every runnable group, within the work of one turn."""
         turn.send_notices()
         if self.shared.draining:
             self._rounds.clear()
@@ -192,7 +194,7 @@ class Dispatcher(Part):
             if not group.paused and group.members:
                 if group.keys is not None:
                     leased, more = deliver_by_key(group, group.keys, now, turn)
-                    self._set_timer(group)  # what was first behind a lock may be gone, and the next one have to wait
+                    self._set_timer(group)  # another message may be the first behind a lock
                 else:
                     leased, more = deliver(group, now, turn)
             if not more and group.is_searching():
@@ -216,7 +218,7 @@ class Dispatcher(Part):
                         self._end_fetch(sub, turn)
 
     def _advance(self, group: Group, now: float, turn: Turn) -> bool:
-        """Move a group's lanes on, though nobody has credit; whether to go on soon."""
+        """Advance the lanes of a group without credit; True if the group is to be served again soon."""
         if not advance(group, self.shared.clock.wall_us(now), turn):
             return False
         if group.members:
@@ -225,7 +227,7 @@ class Dispatcher(Part):
         return False
 
     def sweep(self, now: float, turn: Turn) -> None:
-        """Now and then: groups without consumers move on too, in small steps."""
+        """Advance the lanes of some groups without consumers."""
         self._searches.sweep(now)
         for group in list(self._idle)[:IDLE_PER_SWEEP]:
             del self._idle[group]
@@ -236,8 +238,10 @@ class Dispatcher(Part):
             self._set_timer(group)
 
     def fetch(self, sub: Subscription, message: m.Fetch, now: float) -> None:
-        if sub.fetch is not None or message.count < 1:
-            raise ProtocolError(Code.BAD_OPTION, "one FETCH at a time, of one message or more")
+        if sub.fetch is not None:
+            raise ProtocolError(Code.BAD_OPTION, f"channel {sub.chan} has an open FETCH: wait for its END")
+        if message.count < 1:
+            raise ProtocolError(Code.BAD_OPTION, f"FETCH asks for {message.count} messages: ask for 1 or more")
         deadline = now + message.expires_ms / 1000
         self.shared.change.begin()
         sub.begin_fetch(message, deadline)
@@ -250,16 +254,16 @@ class Dispatcher(Part):
             turn.send(sub.session.peer, m.End(sub.chan, sub.fetch.rid, sub.sent - sub.fetch.first))
             sub.fetch = None
 
-    # Settling.
+    # Verdicts.
 
     def settle(self, sub: Subscription, message: m.Settle, now: float, turn: Turn) -> dict[str, Any]:
-        """Apply verdicts. Returns what to answer when they are on disk."""
+        """Apply the verdicts of an ACK. Returns the fields of the answer, which leaves when they are on disk."""
         return self.apply(sub, checked(sub, message.verdicts), now, turn)
 
     def apply(
         self, sub: Subscription, rows: Sequence[Row], now: float, turn: Turn, *, whole: bool = False
     ) -> dict[str, Any]:
-        """Apply rows that were checked; `whole`: all that becomes of them is written with this turn."""
+        """Apply checked rows; `whole`: all dead letters of these rows are written with this turn."""
         self.shared.change.begin()
         group, stale, applied = sub.group, [], 0
         sub.key_index = KeyIndex(sub) if len(rows) > 1 else None
@@ -277,7 +281,7 @@ class Dispatcher(Part):
         return {"applied": applied, "stale": stale}
 
     def follow_up(self, group: Group, turn: Turn) -> None:
-        """Something was settled or came back: write dead letters, remember the row, look at the group again."""
+        """After messages were settled or taken back: write dead letters, note the row, mark the group as runnable."""
         letters = DEAD_LETTERS_PER_GO if self._rounds.spent < TURN_WORK else 0
         self._write_dead_letters(group, turn, DEAD_LETTERS_ALL if self.shared.draining else letters)
         self.group_rows.note(group)
@@ -285,12 +289,12 @@ class Dispatcher(Part):
         self._set_timer(group)
 
     def write_all_dead_letters(self, turn: Turn) -> None:
-        """Write all dead letters with this turn."""
+        """Write the dead letters of all groups with this turn."""
         for group in self.groups.values():
             self._write_dead_letters(group, turn, DEAD_LETTERS_ALL)
 
     def _write_dead_letters(self, group: Group, turn: Turn, count: int = DEAD_LETTERS_PER_GO) -> bool:
-        """Write some of a group's dead letters with this turn; whether others wait."""
+        """Write some dead letters of a group with this turn; True if the group has more."""
         if group.dead and write_dead_letters(group, self._publishing, turn, count):
             return True
         for peer, answer in group.answers:
@@ -299,21 +303,21 @@ class Dispatcher(Part):
         return False
 
     def answer(self, group: Group, peer: m.PeerId, answer: m.Ok, turn: Turn) -> None:
-        """Answer verdicts when they are on disk, with the dead letters that they have made."""
+        """Answer verdicts when they and their dead letters are on disk."""
         if group.dead:
             group.answers.append((peer, answer))
         else:
             turn.answer(peer, answer)
 
     def begins_at(self, first_seq: int) -> None:
-        """The journal begins later, and nobody misses anything: groups that have waited for the news go on."""
+        """The journal begins at first_seq and no group has lost a message: groups that have waited for this go on."""
         self.shared.first_seq = first_seq
         for group in self.groups.values():
             if group.is_searching():
                 self.mark_runnable(group)
 
     def trimmed(self, first_seq: int, turn: Turn) -> None:
-        """Retention moved the start of the journal."""
+        """Retention has removed all messages below first_seq."""
         self.shared.first_seq = self.shared.removed_below = first_seq
         for group in self.groups.values():
             group.trimmed(first_seq, turn)
@@ -322,7 +326,7 @@ class Dispatcher(Part):
             self.group_rows.note(group)
 
     def committed(self) -> None:
-        """The oldest sealed turn is on disk: groups may hand out as far as their rows say."""
+        """The oldest sealed turn is on disk: groups may deliver up to the marks in their rows."""
         for group in self.group_rows.written_marks():
             if self.groups.get(group.name) is group:
                 self.mark_runnable(group)
@@ -354,14 +358,14 @@ class Dispatcher(Part):
             self._set_timer(what)
         elif what.fetch is not None and what.fetch.deadline <= now:
             last = what.fetch.deadline + FETCH_GRACE_S
-            self.serve(now, turn)  # what is there at the deadline still counts
+            self.serve(now, turn)  # messages that are ready at the deadline belong to the FETCH
             if now < last and (what.group.is_held() or what.group in self._rounds):
                 self.timers.set(min(now + COMMIT_DELAY_S, last), what)
             else:
                 self._end_fetch(what, turn)
 
     def _set_timer(self, group: Group) -> None:
-        """See to it that what waits in a group is looked at when it is due; a timer that is set already will do."""
+        """Set a timer for the next message of a group that is due or expires, unless an earlier timer is set."""
         due = group.next_due()
         if due < group.timer_at:
             group.timer_at = due
@@ -369,7 +373,7 @@ class Dispatcher(Part):
 
 
 def _is_pending(what: _Timed) -> bool:
-    """Whether a timer still has something to do."""
+    """Whether a timer is still needed."""
     if isinstance(what, Lease):
         return bool(what.open)
     return what.next_due() < NEVER if isinstance(what, Group) else what.fetch is not None

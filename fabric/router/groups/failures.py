@@ -1,7 +1,8 @@
-"""How often messages of a group have failed, as it stands on disk: ranges that share a count, a due time and a reason.
+"""Failures: counts of failures of the messages of a group, as rows for the journal.
 
-Only messages that failed at least once are here. A row is rewritten when its messages fail again and removed when they
-are settled, in the turn in which that happens; so a count survives any crash, and is never ahead of its cause.
+A row is a range of messages with the same count, due time and reason. Only messages that have failed have a row. A row
+is rewritten when its messages fail again and removed when they are settled, in the same turn. So a count survives a
+crash, and the disk never has a count without its cause.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -13,7 +14,7 @@ from fabric.records import DropFailure, Record, SaveFailure
 class Failure(NamedTuple):
     last: int
     failures: int
-    due_us: int  # by the wall; 0: at once
+    due_us: int  # by the wall clock; 0: at once
     reason: str
 
 
@@ -23,8 +24,8 @@ class Failures:
     def __init__(self, group: str) -> None:
         self._group = group
         self._rows: dict[int, Failure] = {}  # by first seq; disjoint
-        self._firsts: list[int] = []  # the same, ascending
-        self._changed: dict[int, None] = {}  # whose row on disk is out of date
+        self._firsts: list[int] = []  # the first seqs, ascending
+        self._changed: dict[int, None] = {}  # first seqs with a row on disk that is out of date
 
     def __bool__(self) -> bool:
         return bool(self._firsts)
@@ -39,13 +40,13 @@ class Failures:
         self._insert(saved.first, Failure(saved.last, saved.failures, saved.due_us, saved.reason))
 
     def note(self, first: int, last: int, failures: int, due_us: int, reason: str) -> None:
-        """Messages first..last have now failed so often."""
+        """Set the count of failures of messages first..last."""
         self.forget(first, last)
         self._insert(first, Failure(last, failures, due_us, reason))
         self._changed[first] = None
 
     def forget(self, first: int, last: int) -> None:
-        """Messages first..last are settled."""
+        """Remove the counts of messages first..last."""
         firsts = self._firsts
         at = max(bisect_right(firsts, first) - 1, 0)
         for start in firsts[at : bisect_right(firsts, last)]:
@@ -65,7 +66,7 @@ class Failures:
         self._firsts.clear()
 
     def rows(self) -> list[Record]:
-        """What must be written down with this turn."""
+        """The changed rows, to write with this turn."""
         changed, self._changed = self._changed, {}
         return [
             SaveFailure(self._group, first, *self._rows[first])

@@ -1,10 +1,10 @@
-"""A group: those who share the work of one stream of messages, and how far they have come.
+"""Group: the state of one group.
 
-A group is a cursor into the journal plus the seqs below it that are still open. Everything below the cursor and not
-open is settled. That, and how often open messages have failed, is all that must survive a crash; leases, queues and
-members are rebuilt or end with the process.
+A group is a cursor into the journal and the seqs below it that are still open. All seqs below the cursor that are not
+open are settled. Cursor, open seqs and counts of failures survive a crash; leases, queues and members are rebuilt or
+end with the process.
 
-What is here is the state. How it is handed out is in `deliver` and `deliver_by_key`, how it is settled in `verdicts`.
+`deliver` and `deliver_by_key` deliver the messages of a group, and `verdicts` settles them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,45 +28,45 @@ from fabric_protocol.block import PRIORITY_DEFAULT, Block
 from fabric_protocol.messages import Gap, Level
 from fabric_protocol.names import REDRIVE
 
-# Ranges of open seqs that one group may have. They are one row on disk, rewritten with each commit that settles
-# something; beyond this, a group serves what it has failed so far before it takes anything new.
+# Ranges of open seqs of one group. They are one row on disk, which is rewritten with each commit that settles a
+# message. Above this number, a group delivers open messages again before it delivers new messages.
 OPEN_RANGES_MAX: Final = 4_096
-RETURNED_EXPIRY_S: Final = 0.25  # the same for messages that came back, which are looked through for it
-EXPIRY_S: Final = 0.01  # after its time a message is looked at; later than any rounding of the clocks
-UNTOLD_MAX: Final = 64  # gaps remembered for the next consumer that comes; more are told as one
+EXPIRY_S: Final = 0.01  # an expired message is settled after this time, which is above the rounding of the clocks
+RETURNED_EXPIRY_S: Final = 0.25  # the same for redeliveries; longer, because each time all of them are searched
+UNTOLD_MAX: Final = 64  # gaps that are kept for the next consumer; above this number they become one gap
 
 
 class Group:
     def __init__(self, name: str, settings: GroupSettings, cursor: int, shared: Shared, *, durable: bool) -> None:
         self.name = name
-        self.durable = durable  # durable groups persist; others are settled when sent, and end with their consumer
+        self.durable = durable  # in the journal; a group that is not durable ends with its consumer
         self.pending = Pending()
         self.keys = Keys(self.pending) if settings.order == "key" else None
         self.use_settings(settings)
         self.shared = shared
         self.base = Lane(PRIORITY_DEFAULT, cursor, HandedOut(0 if durable else ANYTHING))
-        self.lanes = [self.base]  # the most urgent first
-        self.streak = 0  # messages handed out in a row past lower lanes
-        self.open = Ranges()  # delivered or waiting for redelivery, below the cursor
+        self.lanes = [self.base]  # highest priority first
+        self.streak = 0  # messages delivered in a row while lower priorities wait
+        self.open = Ranges()  # seqs below the cursor that are not settled
         self.failures = Failures(name)
         self.expiring = Expiring()
-        self.timer_at = NEVER  # when the dispatcher looks at what waits next
+        self.timer_at = NEVER  # when the dispatcher calls `due`
         self.members: list[Subscription] = []
-        self.reserved: Subscription | None = None  # gets nothing new, so that a suspect can be alone with it
-        self.next_member = 0  # whose turn it is among equals
+        self.reserved: Subscription | None = None  # gets nothing new, so that a suspect can be delivered to it alone
+        self.next_member = 0  # index of the member that is first among equals
         self.paused = False
         self.refresh = (0, 0, 0)  # number of the latest refresh, its target seq, its phase
         self.dirty = False  # the row on disk is out of date
         self._recorded = cursor  # the position in that row
         self.expired = 0  # messages that were too old to be delivered
-        self.dead: list[DeadLetter] = []  # each to be written in the turn that settles its messages
-        self.answers: Frames = []  # to be said when these are on disk
-        self.untold: list[tuple[int, int, str]] = []  # gaps that no consumer was there to hear of
+        self.dead: list[DeadLetter] = []  # not written yet
+        self.answers: Frames = []  # sent when these dead letters are on disk
+        self.untold: list[tuple[int, int, str]] = []  # gaps that no consumer was told of: first seq, last seq, why
 
     def use_settings(self, settings: GroupSettings) -> None:
-        """These settings hold from now on."""
+        """Use these settings from now on."""
         self.settings = settings
-        self.leases = self.durable and settings.ack == "explicit"  # whether consumers say when they are done
+        self.leases = self.durable and settings.ack == "explicit"  # whether deliveries are leased until a verdict
         self.strict = settings.order == "strict"
         self.ordered = settings.order != "none"
         self.received = settings.level == Level.RECEIVED
@@ -77,7 +77,7 @@ class Group:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """What it takes from the journal: what it asked for, and what is put back for it alone."""
+        """The patterns of the settings, and the topic of messages that are redriven for this group."""
         return (*self.settings.patterns, REDRIVE + self.name) if self.durable else self.settings.patterns
 
     # Position.
@@ -92,14 +92,14 @@ class Group:
         return self.shared.appended_seq if self.received else self.shared.committed_seq
 
     def position(self) -> int:
-        """The first seq that was not considered yet, whatever its priority."""
+        """The first seq that a lane has not looked at."""
         horizon = self.horizon
         if len(self.lanes) == 1:
             return self.base.position(horizon)
         return min(lane.position(horizon) for lane in self.lanes)
 
     def reached(self, priority: int) -> int:
-        """The first seq that was not considered yet among messages of a priority."""
+        """The first seq that the lane of a priority has not looked at."""
         return self.lane_of(priority).position(self.horizon)
 
     @property
@@ -109,14 +109,14 @@ class Group:
         return (min(self.open.first, position) if self.open else position) - 1
 
     def has_settled(self, seq: int) -> bool:
-        """Whether it is done with a message that it wants."""
+        """Whether a message that matches the patterns is settled."""
         if self.open.holds(seq):
             return False
         if seq < self.position():
             return True
         if len(self.lanes) == 1 or seq > self.horizon:
             return False
-        block = self.shared.block_store.at(seq)  # other priorities may wait before it
+        block = self.shared.block_store.at(seq)  # a lane of another priority may be further back
         return not isinstance(block, Block) or seq < self.reached(block.priority)
 
     @property
@@ -124,7 +124,7 @@ class Group:
         return len(self.open) <= OPEN_RANGES_MAX
 
     def takes(self, lane: Lane, priority: int) -> bool:
-        """Whether a lane is the one for messages of a priority."""
+        """Whether a lane delivers messages of a priority."""
         return priority == lane.priority or (lane is self.base and self.lane_of(priority) is lane)
 
     def lane_of(self, priority: int) -> Lane:
@@ -135,27 +135,27 @@ class Group:
         return self.base
 
     def is_held(self) -> bool:
-        """Whether something that could be handed out waits for a commit."""
+        """Whether a message that could be delivered waits for a commit."""
         return any(lane.handed.is_held for lane in self.lanes)
 
     def is_searching(self) -> bool:
-        """Whether a lane may stand before messages that it has no use for."""
+        """Whether a lane has not found its next message yet."""
         if len(self.lanes) == 1:
             return not (self.base.live or self.base.waits)
         return any(not (lane.live or lane.waits) for lane in self.lanes)
 
     def add_lane(self, priority: int, cursor: int, *, first: bool = False) -> None:
-        """Messages of a priority are counted apart from here on; `first`: there was none before. Order comes before
-        priority."""
+        """Add a lane for a priority; `first`: no message of the priority was stored before. A group that keeps an
+        order ignores priorities."""
         if not self.ordered and self.lane_of(priority).priority != priority:
             handed = HandedOut(self.base.handed.limit, self.base.handed.before)
-            lane = Lane(priority, max(cursor, self.base.cursor), handed)  # the group may begin after that
+            lane = Lane(priority, max(cursor, self.base.cursor), handed)  # the group may begin after that seq
             lane.live = first
             self.lanes.append(lane)
             self.lanes.sort(key=lambda lane: -lane.priority)
 
     def by_rank(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """Messages first..last as (rank, first, last) of the same priority each."""
+        """Messages first..last as (rank, first, last), each of one priority."""
         while len(self.lanes) > 1 and first <= last:
             block = self.shared.block_store.at(first)
             if not isinstance(block, Block):
@@ -167,11 +167,11 @@ class Group:
             yield -PRIORITY_DEFAULT, first, last
 
     def rank_of(self, block: Block) -> int:
-        """How a message that comes back is ranked: by its priority, unless there is an order to keep."""
+        """The rank of a redelivery: by its priority, unless the group keeps an order."""
         return -PRIORITY_DEFAULT if self.ordered else -block.priority
 
     def wake(self, block: Block) -> bool:
-        """A wanted block can be delivered now; whether its first message is to be searched, though nobody is here."""
+        """A block that matches can be delivered now; True if a lane has to search its first message."""
         lane = self.lane_of(block.priority)
         if lane.live and block.last_seq >= lane.cursor:
             lane.move(max(lane.cursor, block.base_seq), block if block.base_seq >= lane.cursor else None)
@@ -182,7 +182,7 @@ class Group:
 
     @classmethod
     def restore(cls, saved: SaveGroup, failures: Iterable[SaveFailure], shared: Shared, now: float) -> "Group":
-        """The group as its row says."""
+        """Restore a group from its row."""
         group = cls(saved.name, saved.settings, saved.cursor, shared, durable=True)
         group.paused, group.refresh, group.untold = saved.paused, saved.refresh, list(saved.untold)
         marks = dict(saved.handed or ())
@@ -213,8 +213,8 @@ class Group:
         return group
 
     def record(self, next_seq: int, written: "list[tuple[Group, HandedOut, int]]", *, active: bool) -> SaveGroup:
-        """The row to write with a turn that ends before a seq; `active`: something may be handed out after it. What
-        may be handed out further than before, when the row is on disk, is added to `written`."""
+        """The row to write with a turn that ends before next_seq; `active`: the group may deliver after this turn.
+        Marks that the row moves forward are added to `written`; they hold when the row is on disk."""
         self.dirty = False
         horizon = self.horizon
         cursor = self.base.position(horizon)
@@ -244,22 +244,23 @@ class Group:
         )
 
     def record_beyond(self, seq: int) -> None:
-        """See to it that the row on disk tells what became of the messages up to a seq: after a restart it is all that
-        is known of those that were handed turn, and that are not in the journal any more."""
+        """Write the row if its position is not above a seq. Messages up to the seq leave the journal, and after a
+        restart only the row tells which of them were delivered."""
         if self._recorded <= seq:
             self.dirty = self.durable
 
-    # What becomes of messages.
+    # Messages.
 
     def close(self, first: int, last: int) -> None:
-        """Seqs first..last, if there are any, are settled."""
+        """Settle seqs first..last; an empty range is allowed."""
         if first <= last and self.open.remove(first, last):
             self.dirty = self.durable
             if self.failures:
                 self.failures.forget(first, last)
 
     def lost(self, first: int, last: int, why: str, turn: Turn) -> None:
-        """Say loudly that messages cannot be delivered; to the next consumer that comes, if none can hear it now."""
+        """Settle messages that cannot be delivered and send GAP to the consumers. Without a reachable consumer, the gap
+        is kept for the next."""
         self.close(first, last)
         if self.durable:
             turn.advise("$sys.gap", group=self.name, first_seq=first, last_seq=last, why=why)
@@ -273,8 +274,7 @@ class Group:
             self.dirty = self.durable
 
     def tell_gaps(self, turn: Turn) -> None:
-        """Tell a consumer what was lost while none could hear it. On disk it is untold until the next commit: after a
-        crash it may be told twice."""
+        """Send the kept gaps to a consumer. The row has them until the next commit, so a crash can send them twice."""
         for member in self.members:
             if member.session.reachable:
                 for gap in self.untold:
@@ -283,25 +283,25 @@ class Group:
                 return
 
     def trimmed(self, first_seq: int, turn: Turn) -> None:
-        """The journal now starts at first_seq."""
+        """Retention has removed all messages below first_seq."""
         lost = self.open.first if self.open and self.open.first < first_seq else None
         for lane in self.lanes:
             if not lane.live and lane.cursor < first_seq:
                 lost = lane.cursor if lost is None else min(lost, lane.cursor)
                 lane.move(first_seq)
-        if self._recorded < first_seq:  # or it would seem after a restart that messages between were lost
+        if self._recorded < first_seq:  # a restart would report a gap for an older position
             self.dirty = self.durable
         if lost is not None:
             self.dirty = self.durable
             self.lost(lost, first_seq - 1, REMOVED, turn)
 
     def move(self, to: Position) -> None:
-        """Begin again elsewhere: nothing is held, nothing has failed."""
+        """Move to a position, without leases, redeliveries and failures."""
         self.open, self.streak = Ranges(to.open if self.durable else ()), 0
         self.pending.clear()
         self.failures.clear()
         self.expiring = Expiring()
-        self.reserved = None  # the suspect it was for is none any more
+        self.reserved = None  # its suspect is forgotten
         if self.keys is not None:
             self.keys = Keys(self.pending)
         for lane in self.lanes:
@@ -313,13 +313,13 @@ class Group:
         self.dirty = self.durable
 
     def expires_us(self) -> int:
-        """When the first of the messages that the lanes have come to is too old to be delivered; 0: never."""
+        """When the first message at the cursor of a lane expires; 0: never."""
         if len(self.lanes) == 1:
             return self.base.expires_us if self.base.waits else 0
         return min((lane.expires_us for lane in self.lanes if lane.waits and lane.expires_us), default=0)
 
     def next_due(self) -> float:
-        """When something that waits is due, or too old."""
+        """When the next message is due or expires."""
         due = self.pending.next_due()
         if expires_us := self.expires_us():
             due = min(due, self.shared.clock.when(expires_us) + EXPIRY_S)
@@ -328,7 +328,7 @@ class Group:
         return due if self.keys is None else min(due, self.keys.next_due())
 
     def due(self, now: float, turn: Turn) -> bool:
-        """Let go what has waited long enough, and what is too old; True when there was something."""
+        """Make due messages ready and settle expired messages; True if there were any."""
         moved = bool(self.pending.due(now))
         if self.expires_us():
             wall_us = self.shared.clock.wall_us(now)
@@ -339,7 +339,7 @@ class Group:
         return (self.keys is not None and self.keys.due(now)) or moved
 
     def _expire(self, wall_us: int, turn: Turn) -> bool:
-        """Settle what came back and is too old by now; True when there was something."""
+        """Settle expired redeliveries; True if there were any."""
         seqs = [
             open for span in self.expiring.due(wall_us, self.shared.block_store) for open in self.open.within(*span)
         ]
@@ -352,10 +352,10 @@ class Group:
         return bool(seqs)
 
     def describe(self) -> dict[str, Any]:
-        """For INFO."""
+        """The fields of INFO."""
         position, pending, keys = self.position(), self.pending, self.keys
-        held = list(keys.held()) if keys is not None else []
-        first = sum(one.size for one in pending if one.attempt == 1) + sum(one.attempt == 1 for one in held)
+        parked = list(keys.held()) if keys is not None else []
+        first = sum(again.size for again in pending if again.attempt == 1) + sum(held.attempt == 1 for held in parked)
         return {
             "group": self.name,
             **self.settings._asdict(),
@@ -368,9 +368,9 @@ class Group:
             "floor": self.floor,
             "behind": max(self.shared.committed_seq + 1 - position, 0) + first,
             "outstanding": sum(member.outstanding for member in self.members),
-            "redelivering": sum(one.size for one in pending) + len(held) - first,
-            "waiting": sum(one.size for _, one in pending.waiting) + sum(one.due > 0 for one in held),
-            "suspects": sum(one.size for one in pending.suspects),
+            "redelivering": sum(again.size for again in pending) + len(parked) - first,
+            "waiting": sum(again.size for _, again in pending.waiting) + sum(held.due > 0 for held in parked),
+            "suspects": sum(again.size for again in pending.suspects),
             "failed": len(self.failures),
             "parked": keys.parked if keys is not None else 0,
             "expired": self.expired,
@@ -379,5 +379,5 @@ class Group:
 
 
 def _restored(mark: int, last_seq: int) -> HandedOut:
-    """Marks go beyond what there is: a message that is published later was not handed out."""
+    """The mark of a restored row. It may be above last_seq, but messages above last_seq were never delivered."""
     return HandedOut(mark, min(mark, last_seq))

@@ -1,18 +1,18 @@
-"""How far the messages of a lane may have been handed turn, as it stands on disk.
+"""HandedOut: the mark of a lane, the highest seq that the lane may have delivered, as it stands on disk.
 
-`attempt` 1 says: surely the first time. But a hub that dies forgets what it has handed out since its last commit. So a
-lane writes down in advance how far it is going to hand out (its mark, in the group's row), and goes no further until
-that is on disk. After a restart, what lies between the cursor and the mark has attempt 2: it may have been handed out.
+Attempt 1 means that a delivery is surely the first. But a hub that dies forgets its deliveries since the last commit.
+So a lane writes a mark above its cursor into the group's row, and delivers nothing above the mark that is on disk.
+After a restart, messages from the cursor to the mark have attempt 2, because they may have been delivered.
 
-The mark is a step ahead of the cursor, and each row of the group moves it on. Steps grow when the lane had to wait for
-a commit; so it costs a fast group nothing, and of a backlog only that much seems to be handed out when it was not. A
-group without consumers has a mark that is exact, and so has every group after a hub was stopped in good order.
+The mark is one step above the cursor, and each row of the group moves the mark. Steps grow when the lane had to wait
+for a commit, so a fast group does not wait. In a backlog, at most one step of messages has attempt 2 without an
+earlier delivery. The mark of a group without consumers is exact, and so are all marks after the hub was drained.
 """
 
 from typing import Final
 
 STEP_MIN: Final = 256
-STEP_MAX: Final = 262_144  # what one lane hands out in the time of two commits, also when the disk is busy
+STEP_MAX: Final = 262_144  # above what one lane delivers in the time of two commits on a busy disk
 GROWTH: Final = 4
 ANYTHING: Final = 1 << 62
 
@@ -21,15 +21,15 @@ class HandedOut:
     __slots__ = ("_number", "_step", "_wanted", "before", "limit", "mark")
 
     def __init__(self, mark: int = 0, before: int = 0) -> None:
-        self.before = before  # seqs up to here may have been handed out before the hub was started
-        self.mark = mark  # as in the latest row
-        self.limit = mark  # as on disk: nothing beyond is handed out
-        self._wanted = 0  # how far the lane would go now
+        self.before = before  # seqs up to this may have been delivered before the hub started
+        self.mark = mark  # in the latest row
+        self.limit = mark  # on disk; the lane delivers nothing above it
+        self._wanted = 0  # the highest seq that `allows` has refused
         self._step = STEP_MIN
-        self._number = 0  # of the latest change of the mark
+        self._number = 0  # number of the latest change of the mark
 
     def allows(self, seq: int) -> bool:
-        """Whether a message may be handed out now. If not, it is asked for with the next row."""
+        """Whether a message may be delivered now. If not, the next row moves the mark to it or above."""
         if seq <= self.limit:
             return True
         if seq > self._wanted and self.limit:
@@ -39,28 +39,28 @@ class HandedOut:
 
     @property
     def is_held(self) -> bool:
-        """Whether messages wait for a commit that allows them."""
+        """Whether messages wait for the commit of a higher mark."""
         return self._wanted > self.limit
 
     def is_low(self, cursor: int) -> bool:
-        """Whether the mark should be moved on before the lane has to wait for it."""
+        """Whether the mark should move now, before the lane has to wait."""
         return cursor + self._step // 2 > self.mark and self.mark == self.limit
 
     def forget(self) -> None:
-        """The group was moved: what comes again is not meant to be the same delivery."""
+        """The group was moved: attempts begin at 1 again."""
         self.before = self._wanted = 0
 
     def write(self, position: int, to: int, *, active: bool) -> int | None:
-        """Set the mark for a row that is written now, when all up to a seq goes out as soon as the row is on disk.
+        """Set the mark for a row that is written now. When the row is on disk, the lane delivers up to the seq `to`.
 
-        Returns the number of a change that is to be reported by `written`.
+        Returns the number of the change, for `written`, or None if the limit does not depend on this row.
         """
         done = max(position - 1, self.before)
-        if not active:  # nothing is handed out before the next row
+        if not active:  # the group delivers nothing before the next row
             self._set(done)
             self.limit, self._step, self._wanted = done, STEP_MIN, 0
             return None
-        if self.mark > self.limit:  # on its way to the disk
+        if self.mark > self.limit:  # the mark is not on disk yet
             return None
         if self._wanted > self.limit or to + self._step - self._step // 8 > self.mark:
             self._set(max(done, self._wanted, to) + self._step)
@@ -71,7 +71,7 @@ class HandedOut:
         return None
 
     def written(self, number: int) -> None:
-        """A row with a change is on disk."""
+        """The row with a change is on disk."""
         if number == self._number:
             self.limit = self.mark
 

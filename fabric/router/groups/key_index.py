@@ -1,7 +1,7 @@
-"""Open deliveries of one subscription by key, for an ACK of many rows in a group that keeps the order of keys.
+"""KeyIndex: open deliveries of one subscription by key, for an ACK of many rows in a group of order `key`.
 
-Each RETRY there takes back what was sent of its key after it. To look through all that the subscription holds for each
-row would cost rows times deliveries; this looks once.
+Each RETRY in such a group takes back later deliveries of the same key. A search through all deliveries for each row
+would cost rows times deliveries; the index is built once for each ACK.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class KeyIndex:
         self._places: dict[bytes, list[tuple[int, int, Lease]]] | None = None  # key -> (seq, ordinal, lease)
 
     def later(self, firsts: Mapping[bytes, int]) -> dict[Lease, list[tuple[int, int]]]:
-        """Open ordinals of messages with one of the keys and a higher seq than it has here."""
+        """Open ordinals of the keys with a seq above the seq that `firsts` has for the key."""
         if self._places is None:
             self._places = {}
             for lease in self._sub.leases:
@@ -31,6 +31,6 @@ class KeyIndex:
         found: dict[Lease, list[tuple[int, int]]] = {}
         for key, first in firsts.items():
             for seq, ordinal, lease in self._places.get(key, ()):
-                if seq > first and lease.open.holds(ordinal):  # rows before this one may have settled it
+                if seq > first and lease.open.holds(ordinal):  # an earlier row may have settled it
                     found.setdefault(lease, []).append((ordinal, ordinal))
         return {lease: sorted(found[lease]) for lease in sorted(found, key=lambda lease: lease.first)}

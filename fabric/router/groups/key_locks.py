@@ -1,9 +1,9 @@
-"""Order by key: who holds which key, and which messages wait behind it.
+"""Keys: the locks of a group of order `key`, and the messages that are parked behind them.
 
-At most one subscription holds messages of a key, and it gets them in the order of their seqs; all other keys flow. A
-lock exists only while something of its key is in flight or waits, so a key that is idle costs nothing and a consumer
-that leaves blocks nobody. When a message fails, everything later of its key is taken back, and until it is settled
-that key goes one by one.
+At most one subscription holds messages of a key, and gets them in the order of their seqs; other keys do not wait. A
+lock exists only while a message of its key is in flight or parked, so an idle key costs nothing and a consumer that
+leaves blocks no key. When a message fails, later messages of its key are taken back, and messages of this key are
+delivered one by one until it is settled.
 """
 
 from bisect import insort
@@ -22,18 +22,18 @@ from fabric_protocol.block import PRIORITY_DEFAULT, Block
 if TYPE_CHECKING:
     from fabric.router.groups.subscription import Subscription
 
-INFLIGHT_MAX: Final = 16  # of one key, so that a single hot key is not one round trip for each message
-# Messages that wait behind locks, in one group. Beyond it nothing new is read until some of them went.
+INFLIGHT_MAX: Final = 16  # of one key; above 1, so that a key does not cost one round trip for each message
+# Parked messages of one group. At this number, the group reads no new messages until some are delivered.
 PARKED_MAX: Final = 20_000
 
 
 class ParkedMessage(NamedTuple):
-    """A message that waits for its key."""
+    """A message that waits behind the lock of its key."""
 
     seq: int
     attempt: int
     failures: int
-    due: float  # not to be delivered before; 0: it is due
+    due: float  # not delivered before this time; 0: due
 
 
 class Lock:
@@ -41,12 +41,12 @@ class Lock:
 
     def __init__(self, key: bytes) -> None:
         self.key = key
-        self.owner: Subscription | None = None  # who has what is in flight
+        self.owner: Subscription | None = None  # holds the messages in flight
         self.inflight = 0
         self.parked: list[ParkedMessage] = []  # ascending by seq
-        self.has_failed = False  # a message has failed and is not settled yet
-        self.suspected = False  # the first of the parked waits among the suspects
-        self.listed: dict[Lock, None] | None = None  # where in `Keys.movable` it stands
+        self.has_failed = False  # a message of the key has failed and is not settled
+        self.suspected = False  # the first parked message is in `Pending.suspects`
+        self.listed: dict[Lock, None] | None = None  # the dictionary of `Keys.movable` that has this lock
 
     @property
     def limit(self) -> int:
@@ -58,16 +58,16 @@ class Keys:
 
     def __init__(self, pending: Pending) -> None:
         self.locks: dict[bytes, Lock] = {}
-        # Locks with parked messages of which one may go now: to their owner, or (None) to anyone.
+        # Locks with a parked message that may be delivered now: to the owner, or (None) to any member.
         self.movable: dict[Subscription | None, dict[Lock, None]] = {}
         self.parked = 0
         self._pending = pending
-        self._suspected: dict[int, Lock] = {}  # by seq: locks whose first message waits among the suspects
-        self._due_times: list[tuple[float, bytes]] = []  # a heap: when the first message behind a lock is due
-        self._names: tuple[Block | None, list[bytes]] = (None, [])  # of the block that was looked at last
+        self._suspected: dict[int, Lock] = {}  # by seq: locks with `suspected`
+        self._due_times: list[tuple[float, bytes]] = []  # a heap: when the first parked message of a key is due
+        self._names: tuple[Block | None, list[bytes]] = (None, [])  # the latest block, and the keys of its messages
 
     def names(self, block: Block) -> list[bytes]:
-        """The key of each message of a block; a block is often dealt in several goes."""
+        """The key of each message of a block. The latest block is cached: it often takes several deliveries."""
         if self._names[0] is not block:
             self._names = (block, block.keys())
         return self._names[1]
@@ -83,13 +83,13 @@ class Keys:
         self.parked += 1
 
     def unpark(self, lock: Lock) -> ParkedMessage:
-        """Take the first that waits; it is in flight from now on."""
+        """Take the first parked message; it then counts as in flight."""
         self.parked -= 1
         lock.inflight += 1
         return lock.parked.pop(0)
 
     def update_lock(self, lock: Lock) -> None:
-        """See whether a lock is still needed, and whether something behind it can go."""
+        """Remove a lock without messages, or list it in `movable` if its first parked message may be delivered."""
         if lock.listed is not None:
             del lock.listed[lock]
             lock.listed = None
@@ -112,7 +112,7 @@ class Keys:
             self._pending.put(Redelivery(-PRIORITY_DEFAULT, head.seq, head.seq, head.attempt, head.failures))
 
     def done(self, keys: Iterable[bytes]) -> None:
-        """Messages of these keys, one for each that is named, are settled."""
+        """One message in flight is settled for each key in `keys`."""
         for key in keys:
             if key:
                 lock = self.locks[key]
@@ -122,7 +122,7 @@ class Keys:
                     self.update_lock(lock)
 
     def return_message(self, key: bytes, held: ParkedMessage, *, failed: bool) -> None:
-        """A message in flight was not settled: it waits behind its lock again."""
+        """Park a message that was in flight and is not settled."""
         lock = self.locks[key]
         lock.inflight -= 1
         lock.has_failed |= failed
@@ -130,9 +130,9 @@ class Keys:
         self.update_lock(lock)
 
     def admit_suspect(self, seq: int, owner: "Subscription") -> bool:
-        """Whether a suspect may go now: it must be the first of its key. It is in flight then."""
+        """True if a suspect is the first message of its key; it then counts as in flight."""
         lock = self._suspected.pop(seq, None)
-        if lock is None:  # it has no key
+        if lock is None:  # the message has no key
             return True
         lock.suspected = False
         if lock.inflight or not lock.parked or lock.parked[0].seq != seq:
@@ -143,7 +143,7 @@ class Keys:
         return True
 
     def drop_suspect(self, seq: int) -> None:
-        """A suspect was settled without being delivered."""
+        """Remove a suspect that was settled without a delivery."""
         lock = self._suspected.pop(seq, None)
         if lock is not None:
             lock.suspected = False
@@ -153,7 +153,7 @@ class Keys:
             self.update_lock(lock)
 
     def use_attempts_max(self, attempts_max: int) -> None:
-        """Other messages are suspects from now on: locks whose first message waits as one are sorted out again."""
+        """Change which messages are suspect: locks with `suspected` are updated."""
         suspected, self._suspected = self._suspected, {}
         self._pending.drop(Ranges((seq, seq) for seq in sorted(suspected)))
         self._pending.use_attempts_max(attempts_max)
@@ -162,12 +162,12 @@ class Keys:
             self.update_lock(lock)
 
     def drop(self, seqs: Ranges) -> None:
-        """Messages that wait behind locks are settled."""
+        """Remove parked messages that were settled."""
         for lock in list(self.locks.values()):
             kept = [held for held in lock.parked if not seqs.holds(held.seq)]
             if len(kept) == len(lock.parked):
                 continue
-            for held in lock.parked:  # a message that was parked later may stand before the suspect
+            for held in lock.parked:  # a message that was parked later may be before the suspect
                 if seqs.holds(held.seq) and self._suspected.pop(held.seq, None) is not None:
                     lock.suspected = False
             if any(held.failures for held in lock.parked) and not any(held.failures for held in kept):
@@ -177,7 +177,7 @@ class Keys:
             self.update_lock(lock)
 
     def held(self) -> Iterator[ParkedMessage]:
-        """What waits behind locks, without what waits among the suspects."""
+        """The parked messages, without suspects."""
         for lock in self.locks.values():
             yield from lock.parked[lock.suspected :]
 
@@ -185,30 +185,30 @@ class Keys:
         return self._due_times[0][0] if self._due_times else NEVER
 
     def due(self, now: float) -> bool:
-        """Let go what is due; True when there was something."""
-        rung = False
+        """Make parked messages ready that are due; True if there were any."""
+        moved = False
         while self._due_times and self._due_times[0][0] <= now:
             lock = self.locks.get(heappop(self._due_times)[1])
             if lock is not None and lock.parked and 0 < lock.parked[0].due <= now:
                 lock.parked[0] = lock.parked[0]._replace(due=0.0)
                 self.update_lock(lock)
-                rung = True
-        return rung
+                moved = True
+        return moved
 
     def restore(self, row: SaveFailure, due: float, shared: Shared) -> None:
-        """After a restart: what has failed before blocks its key until it is settled. What has no key is pending."""
+        """After a restart: park failed messages behind their keys. Failed messages without a key are pending."""
         seq = max(row.first, shared.removed_below)
         while seq <= row.last:
             block = shared.block_store.at(seq)
             end = min(block.last_seq, row.last) if isinstance(block, Block) else row.last
-            for one in range(seq, end + 1):
-                key = self.names(block)[one - block.base_seq] if isinstance(block, Block) else b""
+            for at in range(seq, end + 1):
+                key = self.names(block)[at - block.base_seq] if isinstance(block, Block) else b""
                 if key:
                     lock = self.lock(key)
                     lock.has_failed = True
-                    self.park(lock, ParkedMessage(one, row.failures + 1, row.failures, due))
+                    self.park(lock, ParkedMessage(at, row.failures + 1, row.failures, due))
                     self.update_lock(lock)
                 else:
-                    redelivery = Redelivery(-PRIORITY_DEFAULT, one, one, row.failures + 1, row.failures)
+                    redelivery = Redelivery(-PRIORITY_DEFAULT, at, at, row.failures + 1, row.failures)
                     self._pending.put(redelivery, due)
             seq = end + 1

@@ -1,10 +1,11 @@
 """Lanes: one cursor into the journal for each priority that is in use.
 
-A group reads the journal once for each priority, and serves the most urgent lane that has something. Most hubs know
-one priority and their groups one lane, the base lane, which takes whatever has no lane of its own.
+A group reads the journal once for each priority, and delivers from the lane of the highest priority that has a
+message. Most hubs use one priority, and their groups have one lane, the base lane. The base lane delivers messages of
+all priorities that have no lane.
 
-A lane moves past what it has no use for whether or not a consumer has credit (`advance`). So the position of a group,
-and all that follows from it (what is settled, what retention may remove), depends on messages alone.
+A lane moves past messages that do not match also when no consumer has credit (`advance`). So the position of a group,
+and what depends on it (settled messages, retention), depends on messages alone.
 """
 
 from itertools import chain, compress
@@ -22,7 +23,7 @@ from fabric_protocol.runs import runs_of
 if TYPE_CHECKING:
     from fabric.router.groups.group import Group
 
-# After so many messages of higher priorities in a row, one of the lowest that waits gets its turn.
+# After so many messages of higher priorities in a row, one message of the lowest waiting priority is delivered.
 STREAK_MAX: Final = 64
 REMOVED: Final = "removed by retention"
 
@@ -34,49 +35,49 @@ class Lane:
 
     def __init__(self, priority: int, cursor: int, handed: HandedOut) -> None:
         self.priority = priority
-        self.cursor = cursor  # all of this lane below were considered
+        self.cursor = cursor  # the lane has looked at all seqs below
         self.handed = handed
-        self.live = False  # nothing wanted lies between the cursor and the horizon
-        self.waits = False  # the message at the cursor is known to be wanted, and waits for credit
-        self.expires_us = 0  # while it waits: when it is too old to be delivered; 0: never
+        self.live = False  # no message from the cursor to the horizon matches
+        self.waits = False  # the message at the cursor matches, and waits for credit
+        self.expires_us = 0  # while `waits`: when the message at the cursor expires; 0: never
 
     def move(self, cursor: int, waits: Block | None = None) -> None:
-        """All below were considered; what lies above has to be searched, unless it is known which block waits there."""
+        """Set the cursor. The lane searches its next message from there, unless `waits` is the block that has it."""
         self.cursor, self.live, self.waits = cursor, False, waits is not None
         self.expires_us = waits.expires_us if waits is not None else 0
 
     def expire(self, wall_us: int) -> bool:
-        """Whether the message that waits has become too old: then the next one has to be searched."""
+        """True if the message at the cursor has expired; the lane then searches its next message."""
         if not (self.waits and 0 < self.expires_us <= wall_us):
             return False
         self.waits = False
         return True
 
     def position(self, horizon: int) -> int:
-        """The first seq that was not considered yet. A live lane has considered all there is."""
+        """The first seq that the lane has not looked at. A live lane has looked at all seqs up to the horizon."""
         return max(self.cursor, horizon + 1) if self.live else self.cursor
 
 
 class Work(NamedTuple):
-    """What can be handed out next: runs of places (start..stop-1) in one block."""
+    """Messages to deliver next: runs of places (start..stop-1) in one block."""
 
     block: Block
     runs: Runs
     attempt: int
     failures: int
-    lane: Lane | None  # where it comes from: a cursor,
-    redelivery: Redelivery | None  # or an earlier delivery
-    later: Runs = []  # noqa: RUF012 - never changed; of the same block, and not to be handed out yet
+    lane: Lane | None  # the lane of new messages, or
+    redelivery: Redelivery | None  # the redelivery of earlier messages
+    later: Runs = []  # noqa: RUF012 - never changed; runs of the same block above the mark of the lane
 
 
 def next_work(group: "Group", horizon: int, wall_us: int, turn: Turn) -> tuple[Work | None, bool]:
-    """What the group hands out next, and whether to ask again soon when there is nothing yet."""
+    """The next work of a group, and whether a search for it goes on if there is none yet."""
     pending = group.pending
     if len(group.lanes) == 1:
         while pending.ready:
             redelivery = pending.take(pending.ready[0].rank)
             work = redelivery and redelivery_work(group, redelivery, wall_us, turn)
-            if work or group.ordered:  # where something is gone, a suspect may come next: look again from the top
+            if work or group.ordered:  # a suspect may be next if this redelivery is gone
                 return work, work is None
         return _new_work(group, group.base, horizon, wall_us, turn) if group.has_room_for_new else (None, False)
     starving = group.streak >= STREAK_MAX
@@ -93,7 +94,7 @@ def next_work(group: "Group", horizon: int, wall_us: int, turn: Turn) -> tuple[W
 
 
 def _new_work(group: "Group", lane: Lane, horizon: int, wall_us: int, turn: Turn) -> tuple[Work | None, bool]:
-    """What a lane hands out next, as far as it may go; beyond that it waits for the commit that says so."""
+    """The next work of a lane up to its mark. Above the mark, the lane waits for a commit."""
     work, searching = search(group, lane, horizon, wall_us, turn)
     if work is None:
         return None, searching
@@ -111,7 +112,7 @@ def _new_work(group: "Group", lane: Lane, horizon: int, wall_us: int, turn: Turn
 
 
 def advance(group: "Group", wall_us: int, turn: Turn) -> bool:
-    """Move all lanes on to their next message, as far as one go allows; whether there is more to look at."""
+    """Move all lanes to their next message, as far as one search allows; True if a search goes on."""
     searching, horizon = False, group.horizon
     for lane in group.lanes:
         if not (lane.live or lane.waits):
@@ -123,7 +124,7 @@ def advance(group: "Group", wall_us: int, turn: Turn) -> bool:
 
 
 def search(group: "Group", lane: Lane, horizon: int, wall_us: int, turn: Turn) -> tuple[Work | None, bool]:
-    """The next block for a lane."""
+    """The next work of a lane, and whether the search goes on if there is none yet."""
     lane.waits = False
     block_store = group.shared.block_store
     for _ in range(SCAN_BLOCKS_MAX):
@@ -131,7 +132,7 @@ def search(group: "Group", lane: Lane, horizon: int, wall_us: int, turn: Turn) -
             break
         block, cursor, more = block_store.find(lane.cursor, horizon, group.wants)
         is_next = isinstance(block, Block) and block.base_seq <= lane.cursor
-        if not is_next and block_store.awaits_news(lane.cursor):  # what lies between may be lost, and not unwanted
+        if not is_next and block_store.awaits_news(lane.cursor):  # seqs before the block may be a gap
             return None, False
         lane.cursor = max(lane.cursor, cursor)
         if block is None:
@@ -157,12 +158,12 @@ def search(group: "Group", lane: Lane, horizon: int, wall_us: int, turn: Turn) -
 
 
 def redelivery_work(group: "Group", redelivery: Redelivery, wall_us: int, turn: Turn) -> Work | None:
-    """Work out of an earlier delivery; None when nothing is left of it."""
+    """The work of a redelivery; None if none of its messages can be delivered."""
     rank, first, last, attempt, failures = redelivery
     block = group.shared.block_store.at(first)
     if not isinstance(block, Block):
         end = min(last, _end_of_gap(group.shared, first, last) if block is None else block.last_seq)
-        if not group.leases or group.open.holds(first):  # or they were told already
+        if not group.leases or group.open.holds(first):  # otherwise the gap was reported before
             group.lost(first, end, REMOVED if block is None else block.why, turn)
         group.close(first, end)
         if end < last:
@@ -171,21 +172,21 @@ def redelivery_work(group: "Group", redelivery: Redelivery, wall_us: int, turn: 
     if last > block.last_seq:
         group.pending.put(redelivery._replace(first=block.last_seq + 1))
         last = block.last_seq
-    if len(group.lanes) > 1 and rank != -block.priority:  # restored, so its rank was a guess
+    if len(group.lanes) > 1 and rank != -block.priority:  # a restored redelivery has the rank of the default priority
         group.pending.put(Redelivery(-block.priority, first, last, attempt, failures))
         return None
     runs = deliverable_runs(group, block, first, last, wall_us, turn)
-    if not runs:  # a restored range may hold messages that were never this group's
+    if not runs:  # a restored range may have messages that do not match
         group.close(first, last)
         return None
     start, end = block.base_seq + runs[0][0], block.base_seq + runs[-1][1] - 1
-    group.close(first, start - 1)  # nor are these
+    group.close(first, start - 1)  # the seqs at both ends do not match either
     group.close(end + 1, last)
     return Work(block, runs, attempt, failures, None, redelivery._replace(first=start, last=end))
 
 
 def deliverable_runs(group: "Group", block: Block, first: int, last: int, wall_us: int, turn: Turn) -> Runs:
-    """Places in the block, within seqs first..last, of messages that the group wants and may still have."""
+    """Places in the block, within seqs first..last, of messages that match and can be delivered."""
     runs = wanted_runs(group, block, first, last)
     if not runs:
         return runs
@@ -204,7 +205,7 @@ def deliverable_runs(group: "Group", block: Block, first: int, last: int, wall_u
 
 
 def wanted_runs(group: "Group", block: Block, first: int, last: int) -> Runs:
-    """Places in the block, within seqs first..last, of messages that the group wants."""
+    """Places in the block, within seqs first..last, of messages that match the patterns of the group."""
     start, stop = max(first - block.base_seq, 0), min(last - block.base_seq + 1, block.count)
     assert start < stop
     takers = group.shared.trie.match_all(block.topics)
@@ -217,7 +218,7 @@ def wanted_runs(group: "Group", block: Block, first: int, last: int) -> Runs:
 
 
 def _kept(runs: Runs, keep: list[bool]) -> Runs:
-    """What is left of the runs when only some places are kept."""
+    """The runs of the places to keep; `keep` has one value for each place of the runs."""
     if all(keep):
         return runs
     places = chain.from_iterable(range(a, b) for a, b in runs)
@@ -225,7 +226,7 @@ def _kept(runs: Runs, keep: list[bool]) -> Runs:
 
 
 def _without_removed(group: "Group", block: Block, runs: Runs, turn: Turn) -> Runs:
-    """The runs without messages that retention of their topic took; the group's consumers are told."""
+    """The runs without messages that retention of their topic has removed, which are reported as gaps."""
     removed, base = group.shared.removed, block.base_seq
     floors = [removed.get(topic, 0) for topic in block.topics]
     if max(floors) <= base + runs[0][0]:
@@ -238,21 +239,21 @@ def _without_removed(group: "Group", block: Block, runs: Runs, turn: Turn) -> Ru
 
 
 def expire(group: "Group", seqs: Runs, turn: Turn) -> None:
-    """What is past its time is never delivered: seqs first..last, each of one block."""
+    """Settle expired messages: seqs first..last, each range of one block."""
     for first, last in seqs:
         group.expired += last - first + 1
         turn.event(Happening.EXPIRED, group.name, "", 0, first, last)
         if group.durable and group.settings.on_expire == "dead":
             group.dead.append(DeadLetter(first, last, 0, "expired"))
             if group.leases:
-                group.open.add(first, last)  # until the letter is written
+                group.open.add(first, last)  # until the dead letter is written
                 continue
         group.close(first, last)
     group.dirty = group.durable
 
 
 def _end_of_gap(shared: Shared, first: int, last: int) -> int:
-    """Where the messages end that retention removed from `first` on; `last` if there is nothing after them."""
+    """The last seq of the gap that begins at `first`; `last` if the journal has no message after it."""
     block, _ = shared.reader.next_block(first, _any_topic)
     if block is None:
         return last

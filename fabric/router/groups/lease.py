@@ -1,7 +1,7 @@
-"""One DELIVER on its way: which ordinals it gave turn, which seqs are behind them, which are still unsettled.
+"""Lease: the ordinals of one DELIVER, their seqs, and the ordinals that are still open.
 
 A message is leased while its ordinal is open; `lifecycle` has all states of a message. A verdict on an ordinal that is
-no longer open is stale and changes nothing.
+not open is stale and changes nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 class Redelivery(NamedTuple):
     """Messages first..last that were delivered before and wait for their next delivery."""
 
-    rank: int  # the priority, negative: the most urgent first, then the lowest seq
+    rank: int  # the negative priority: redeliveries sort by priority, then by seq
     first: int
     last: int
-    attempt: int  # number of the next delivery, 2 and up
-    failures: int  # how many of the earlier ones count towards attempts_max
+    attempt: int  # of the next delivery
+    failures: int  # earlier deliveries that count towards attempts_max
 
     @property
     def size(self) -> int:
@@ -35,7 +35,7 @@ class DeadLetter(NamedTuple):
     last: int
     attempts: int
     reason: str  # retries spent, lease lapsed, consumer lost, rejected or expired
-    error: str = ""  # what the consumer said
+    error: str = ""  # the text of the consumer
 
 
 class Lease:
@@ -73,14 +73,14 @@ class Lease:
         self.runs = runs  # ascending (first seq, last seq) of one block
         self.last = first + sum(b - a + 1 for a, b in runs) - 1
         self.rank, self.attempt, self.failures = work
-        self.deadline, self.ends = leased  # the lease, and how far it can be extended
-        self.open = Ranges([(first, self.last)])  # ordinals not yet settled
-        self.size = 0  # bytes of its block
-        self.expires_us = 0  # when its messages are too old to be delivered again; 0: never
-        self.done = False  # nothing is open any more, and nobody remembers it
-        self.keys = keys  # the key of each ordinal, where keys are kept in order
-        # Seqs between the runs are not this group's; they count as open until the lease is done, so that a group
-        # with a narrow pattern is still one range on disk.
+        self.deadline, self.ends = leased  # when the lease lapses, and the limit for touch
+        self.open = Ranges([(first, self.last)])  # ordinals without a verdict
+        self.size = 0  # bytes of the block in DELIVER
+        self.expires_us = 0  # when its messages expire; 0: never
+        self.done = False  # no ordinal is open, and the subscription has forgotten the lease
+        self.keys = keys  # the key of each ordinal, in a group of order `key`
+        # Seqs between the runs do not match the patterns of the group. They count as open until the lease is done, so
+        # that the lease is one range on disk also for a narrow pattern.
         self.gaps = [] if keys is not None else [(a + 1, b - 1) for (_, a), (b, _) in pairwise(runs)]
 
     def seqs(self, first: int, last: int) -> list[tuple[int, int]]:
@@ -114,10 +114,10 @@ class Lease:
             if first <= seq <= last:
                 return ordinal + seq - first
             ordinal += last - first + 1
-        raise AssertionError(f"{seq} is not in {self.runs}")
+        raise AssertionError(f"seq {seq} is not in the lease of {self.runs}")
 
     def each(self, first: int, last: int) -> Iterator[tuple[int, int, bytes]]:
-        """Ordinal, seq and key of the deliveries first..last, where keys are kept in order."""
+        """Ordinal, seq and key of the ordinals first..last, in a group of order `key`."""
         assert self.keys is not None
         ordinal = first
         for start, end in self.seqs(first, last):

@@ -63,8 +63,8 @@ class Members:
             self._dispatcher.mark_runnable(sub.group)
 
     def send_again(self, sub: Subscription, seen: int, room: int, turn: Turn) -> int:
-        """Send deliveries after the ordinal `seen` again, with the same ordinals, until the work is above `room`. The
-        other deliveries are ready again for the group. Returns the rest of the room."""
+        """Send deliveries after the ordinal `seen` again, with the same ordinals, while `room` for their work is left.
+        The other deliveries are ready again for the group. Returns the rest of the room."""
         unseen = sub.leases[bisect_right(sub.leases, seen, key=attrgetter("first")) :]
         for at, lease in enumerate(unseen):
             if room <= 0:

@@ -1,8 +1,8 @@
-"""What becomes of a group's place in the journal when its patterns change.
+"""Prepares a group for new patterns.
 
-One rule: new patterns hold from the oldest message on that waits for the group, for each priority apart; where none
-waits, from the next one that is published. So a group has to know what waits for it before it gets other patterns,
-however far it has searched by then; and nothing that it has passed may come back to it because a pattern was added.
+New patterns hold from the oldest message on that waits for the group, for each priority; if none waits, from the next
+published message on. So the group searches its next message before the patterns change, and a new pattern does not
+bring back a message that the group has passed.
 """
 
 from heapq import heapify
@@ -15,21 +15,23 @@ from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.errors import Code, ProtocolError
 
-SEARCHES_MAX: Final = 16  # for one command; each takes a few milliseconds at most
+SEARCHES_MAX: Final = 16  # in one command; each takes a few milliseconds at most
 RETRY_MS: Final = 20
 
 
 def before_change(group: Group, wall_us: int, turn: Turn) -> None:
-    """Bring a group to the messages that wait for it. Raises BUSY when that takes longer than one command may."""
+    """Move all lanes to their next messages. Raises BUSY if this needs more searches than one command may make."""
     left, last_seq = SEARCHES_MAX, group.shared.appended_seq
     for lane in group.lanes:
-        lane.move(lane.position(group.horizon))  # also what waited there: it may have expired since
+        lane.move(lane.position(group.horizon))  # search again: the message at the cursor may have expired
         while left > 0 and not (lane.live or lane.waits):
             search(group, lane, last_seq, wall_us, turn)
             left -= 1
     if group.is_searching():
         raise ProtocolError(
-            Code.BUSY, f"group {group.name!r} is still looking for its next message; ask again", retry_ms=RETRY_MS
+            Code.BUSY,
+            f"group {group.name!r} searches its next message, and its patterns can change after that: send again",
+            retry_ms=RETRY_MS,
         )
     for lane in group.lanes:
         lane.move(lane.position(last_seq))
@@ -37,7 +39,7 @@ def before_change(group: Group, wall_us: int, turn: Turn) -> None:
 
 
 def _close_unmatched(group: Group) -> None:
-    """Seqs between the messages of a delivery count as open with it. They were never the group's, and shall not be."""
+    """Settle the seqs between messages of one delivery: they are open and do not match, but may match new patterns."""
     for sub in group.members:
         for lease in sub.leases:
             for first, last in lease.gaps:
@@ -49,11 +51,11 @@ def _close_unmatched(group: Group) -> None:
 
 
 def _exact(group: Group, redelivery: Redelivery) -> list[Redelivery]:
-    """What is restored is known by its ends only: the messages in it that the group wants. The others are settled."""
+    """The messages of a restored redelivery that match. The other messages in its range are settled."""
     found, first = list[Redelivery](), redelivery.first
     while first <= redelivery.last:
         block = group.shared.block_store.at(first)
-        if not isinstance(block, Block):  # to be told as a gap when its turn comes
+        if not isinstance(block, Block):  # reported as a gap when it is delivered
             return [*found, redelivery._replace(first=first)]
         end = min(block.last_seq, redelivery.last)
         for a, b in wanted_runs(group, block, first, end):

@@ -1,4 +1,4 @@
-"""Where a group begins, or begins again."""
+"""Position: where a group begins, or where a seek moves it."""
 
 from typing import Any, NamedTuple
 
@@ -9,22 +9,22 @@ from fabric_protocol.errors import Code, ProtocolError
 
 
 class Position(NamedTuple):
-    """A place in the journal, and messages before it that are wanted nevertheless."""
+    """A cursor, and open messages below it that are delivered too."""
 
     cursor: int
     open: tuple[tuple[int, int], ...] = ()  # (first seq, last seq), ascending
 
 
 class Ends(NamedTuple):
-    """Where the journal begins and ends."""
+    """The first and last seqs of the journal."""
 
     first_seq: int
-    committed_seq: int  # the last one on disk; readers know of none after it
-    next_seq: int  # what the next publish gets
+    committed_seq: int  # the last seq on disk; searches end here
+    next_seq: int  # the seq of the next message
 
 
 def find_position(requested: Any, ends: Ends, patterns: tuple[str, ...], searches: Searches, field: str) -> Position:
-    """The position that a client asks for. Raises BUSY while it is searched."""
+    """The position that a client requests in a field. Raises BUSY while the search for it goes on."""
     first_seq, committed_seq, next_seq = ends
     match requested:
         case "first":

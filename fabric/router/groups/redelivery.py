@@ -1,8 +1,8 @@
-"""What a group has delivered before and must deliver again: now, later, or with care.
+"""Pending: the redeliveries of a group.
 
-`ready` goes out before anything new of the same priority, lowest seq first. `waiting` is ready when it is due.
-`suspects` have failed twice, or have one failure left: each goes out alone, to a consumer that holds nothing else. So
-the loss of that consumer is known to be its doing, and no other message becomes a dead letter by it.
+`ready` is delivered before new messages of the same priority, lowest seq first. `waiting` becomes ready when it is due.
+`suspects` have failed twice, or as often as the group allows: each is delivered alone, to a consumer that holds nothing
+else. If that consumer is lost, the suspect is the cause, and no other message becomes a dead letter.
 """
 
 from collections.abc import Iterator
@@ -35,21 +35,21 @@ class Pending:
             yield redelivery
 
     def use_attempts_max(self, attempts_max: int) -> None:
-        """A message with as many failures as a dead letter has is a suspect, also where that is one."""
+        """A message with attempts_max failures is suspect, also if attempts_max is 1."""
         self.suspect_failures = min(SUSPECT_FAILURES, attempts_max or SUSPECT_FAILURES)
         redeliveries, self.ready, self.suspects = self.ready + self.suspects, [], []
         for redelivery in redeliveries:
             self.put(redelivery)
 
     def put(self, redelivery: Redelivery, due: float = 0.0) -> None:
-        """To be delivered again, not before `due`."""
+        """Add a redelivery that is ready at `due`; 0: now."""
         if due:
             heappush(self.waiting, (due, redelivery))
         else:
             heappush(self.suspects if redelivery.failures >= self.suspect_failures else self.ready, redelivery)
 
     def take(self, rank: int) -> Redelivery | None:
-        """The first that is ready of that rank, whatever else is ready."""
+        """Remove and return the first ready redelivery of a rank."""
         ready = self.ready
         if not ready:
             return None
@@ -62,7 +62,7 @@ class Pending:
         return found
 
     def take_suspect(self) -> Redelivery:
-        """The first message of the first suspects; the others stay."""
+        """Remove and return the first message of the suspects."""
         redelivery = heappop(self.suspects)
         if redelivery.first < redelivery.last:
             heappush(self.suspects, redelivery._replace(first=redelivery.first + 1))
@@ -72,7 +72,7 @@ class Pending:
         return self.waiting[0][0] if self.waiting else NEVER
 
     def due(self, now: float) -> list[Redelivery]:
-        """Move what has waited long enough; returns it."""
+        """Make due redeliveries ready, and return them."""
         moved = []
         while self.waiting and self.waiting[0][0] <= now:
             moved.append(heappop(self.waiting)[1])
@@ -80,7 +80,7 @@ class Pending:
         return moved
 
     def drop(self, seqs: Ranges) -> None:
-        """Messages are settled: they are not delivered again."""
+        """Remove messages that were settled."""
         for queue in (self.ready, self.suspects):
             queue[:] = [rest for redelivery in queue for rest in _without(redelivery, seqs)]
             heapify(queue)
@@ -94,7 +94,7 @@ class Pending:
 
 
 def _without(redelivery: Redelivery, seqs: Ranges) -> list[Redelivery]:
-    """What is left of a redelivery without some messages."""
+    """The rest of a redelivery without some messages."""
     if not seqs.between(redelivery.first, redelivery.last):
         return [redelivery]
     rest = Ranges([(redelivery.first, redelivery.last)])

@@ -1,17 +1,17 @@
-"""Refresh: the consumers of a group reload their local copies, and everyone can see how far that is.
+"""Refresh: the consumers of a group reload their local copies, and the phase of the group tells how far they are.
 
-                 RESET begin                  all up to the target is settled             all have said READY
-    (asked for) ------------> SYNCING ------------------------------> ENDED ---------------------> READY
-                                 '------ DEGRADED: not ready in time; it goes on nevertheless ------^
+                 RESET begin                  all up to the target is settled             all have sent READY
+    (requested) ------------> SYNCING ------------------------------> ENDED ---------------------> READY
+                                 '------ DEGRADED: not ready in time; the refresh goes on -----------^
                                                                      RESET end
 
-A refresh seeks the group back and remembers, as its target, what was the last message then. What is published
-meanwhile has higher seqs and so comes after it: a copy that was dropped at `begin` is complete at `end`, and only
-then to be used again. Number, target and phase are part of the group's row, so a refresh goes on after a restart.
+A refresh seeks the group back, and its target is the last seq at that time. Later messages have higher seqs, so they
+come after the target: a copy that was dropped at `begin` is complete at `end`, and is used from then on. Number, target
+and phase are in the group's row, so a refresh goes on after a restart.
 
-`begin` is a promise: everything comes again. So when a consumer joins and nobody else is there, because the last one
-was lost or the hub was restarted, a refresh that is not ready starts over: what was settled meanwhile went into a copy
-that may be gone.
+RESET begin promises that every message up to the target comes again. So a refresh that is not ready starts over when a
+consumer joins a group without members, after a restart or the loss of the last consumer: messages that were settled
+before are only in a copy that may be gone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,29 +30,29 @@ from fabric_protocol import messages as m
 from fabric_protocol.bounds import REFRESH_MS
 from fabric_protocol.errors import Code, ProtocolError
 
-FEW: Final = 64  # so many running ones are looked at in every turn; when there are more,
-PAUSE_S: Final = 0.25  # all of them so often
+FEW: Final = 64  # up to so many running refreshes are checked in every turn;
+PAUSE_S: Final = 0.25  # above that, they are checked after this time
 FIELDS: Final = ("op", "group", "from", "timeout_ms")
-START: Final = "first"  # where a refresh begins unless told otherwise
-ROW: Final = "refresh:"  # the setting that keeps, with the group's name, where it was told to begin
+START: Final = "first"  # the position at which a refresh begins if `from` is missing
+ROW: Final = "refresh:"  # with the group's name: the setting that has the position of a refresh
 
 
 class Phase(IntEnum):
-    NONE = 0  # there was never one
-    SYNCING = 1  # messages up to the target are on their way
-    ENDED = 2  # they are settled; consumers have to say READY
+    NONE = 0  # the group had no refresh
+    SYNCING = 1  # messages up to the target are delivered
+    ENDED = 2  # they are settled; the hub waits for READY
     READY = 3
     DEGRADED = 4  # not ready in time
 
 
 class _Refresh:
-    """One that is not ready yet."""
+    """A running refresh: it is not ready yet."""
 
     __slots__ = ("deadline", "group", "has_ended", "ready", "start", "timeout_s")
 
     def __init__(self, group: Group, start: Any, timeout_s: float, *, has_ended: bool) -> None:
         self.group = group
-        self.start = start  # a position, as it was asked for
+        self.start = start  # a position, as requested
         self.timeout_s = timeout_s
         self.deadline: float | None = None  # None: the next tick sets it
         self.has_ended = has_ended
@@ -72,7 +72,7 @@ class _Refresh:
 
     @property
     def is_ready(self) -> bool:
-        """All members have said READY, and there is one."""
+        """Whether the group has members and all of them have sent READY."""
         members = self.group.members
         return bool(members) and all(sub in self.ready for sub in members)
 
@@ -81,21 +81,23 @@ class Refreshes(Part):
     def __init__(self, dispatcher: Dispatcher, saved: Iterable[SaveSetting], turn: Turn) -> None:
         self._dispatcher = dispatcher
         self._running: dict[Group, _Refresh] = {}
-        self._look_at = 0.0  # when `tick` has something to do, if nothing happens
+        self._look_at = 0.0  # when `tick` checks next, if nothing arrives
         starts = {setting.name: setting.value for setting in saved if setting.name.startswith(ROW)}
         for group in dispatcher.groups.values():
             if group.refresh[2] in (Phase.SYNCING, Phase.ENDED, Phase.DEGRADED):
                 start, has_ended = starts.pop(ROW + group.name, START), group.refresh[2] == Phase.ENDED
                 self._running[group] = _Refresh(group, start, REFRESH_MS[1] / 1000, has_ended=has_ended)
-        for name in starts:  # of groups that are gone
+        for name in starts:  # settings of deleted groups
             turn.write(SaveSetting(name, None))
 
     def begin(self, group: Group, fields: Mapping[str, Any], now: float, turn: Turn) -> dict[str, Any]:
-        """ADMIN group.refresh: start a new one, in place of one that is still running."""
+        """ADMIN group.refresh: start a refresh, in place of a running refresh of the group."""
         if unknown := [name for name in fields if name not in FIELDS]:
-            raise ProtocolError(Code.BAD_OPTION, f"group.refresh knows {', '.join(FIELDS)}, not {unknown[0]!r}")
+            raise ProtocolError(Code.BAD_OPTION, f"group.refresh takes {', '.join(FIELDS)}, not {unknown[0]!r}")
         if not group.durable:
-            raise ProtocolError(Code.NOT_FOUND, "only a group with a name can be refreshed")
+            raise ProtocolError(
+                Code.NOT_FOUND, f"{group.name!r} is a subscription without a group: only groups can be refreshed"
+            )
         timeout_s = bounded(fields, "timeout_ms", *REFRESH_MS) / 1000
         dispatcher = self._dispatcher
         target = dispatcher.shared.committed_seq
@@ -103,7 +105,7 @@ class Refreshes(Part):
         to = dispatcher.position(group, start, "from")
         number = group.refresh[0] + 1
         dispatcher.shared.change.begin()
-        for sub in group.members:  # before anything is delivered again
+        for sub in group.members:  # before messages are delivered again
             turn.send(sub.session.peer, _reset(sub, number, "begin", target))
         dispatcher.seek(group, to, turn)
         self.forget(group, turn)
@@ -116,13 +118,13 @@ class Refreshes(Part):
         return {"group": group.name, "refresh": number, "target": target, "cursor": to.cursor}
 
     def require_start(self, group: Group) -> None:
-        """Raise BUSY while the position is searched at which the refresh starts over when a consumer joins."""
+        """Raise BUSY while the search goes on for the position at which a join starts the refresh over."""
         refresh = self._running.get(group)
         if refresh is not None and not group.members:
             self._dispatcher.position(group, refresh.start, "from")
 
     def joined(self, sub: Subscription, turn: Turn) -> None:
-        """A new member hears where the refresh is; if it is the only one, that is at the beginning."""
+        """Send the phase of the refresh to a new member. The refresh starts over if it is the only member."""
         refresh = self._running.get(sub.group)
         if refresh is not None:
             if len(sub.group.members) == 1:
@@ -135,18 +137,18 @@ class Refreshes(Part):
         self._dispatcher.seek(group, self._dispatcher.position(group, refresh.start, "from"), turn)
         refresh.has_ended = False
         refresh.ready.clear()
-        if refresh.deadline == NEVER:  # it was degraded
+        if refresh.deadline == NEVER:  # the refresh was degraded
             refresh.deadline = None
         self._move(group, (refresh.number, refresh.target, Phase.SYNCING), turn)
 
     def ready(self, sub: Subscription, message: m.Ready, turn: Turn) -> None:
-        """A consumer has its copy in use again."""
+        """A consumer uses its copy again."""
         group = sub.group
         number, _, phase = group.refresh
         if message.refresh != number or not number:
             if message.refresh > number or not message.refresh:
                 raise ProtocolError(Code.NOT_FOUND, f"group {group.name!r} has no refresh {message.refresh}")
-            raise ProtocolError(Code.STALE, f"refresh {message.refresh} is over; the latest one is {number}")
+            raise ProtocolError(Code.STALE, f"refresh {message.refresh} is over; the latest refresh is {number}")
         refresh = self._running.get(group)
         if refresh is not None and not refresh.has_ended:
             raise ProtocolError(Code.CONFLICT, f"refresh {number} has not ended yet: wait for RESET end")
@@ -192,13 +194,14 @@ class Refreshes(Part):
         self._move(group, (refresh.number, refresh.target, Phase.ENDED), turn)
 
     def _look(self, refresh: _Refresh, turn: Turn) -> None:
-        """Whether everyone is ready by now; members come and go."""
+        """End the refresh if all members are ready. Members may have joined or left since the last check."""
         if refresh.has_ended and refresh.is_ready:
             self.forget(refresh.group, turn)
             self._move(refresh.group, (refresh.number, refresh.target, Phase.READY), turn)
 
     def forget(self, group: Group, turn: Turn) -> None:
-        """It is over, or its group is deleted; at once, as another group may get the name and a row with it."""
+        """Remove a refresh that is over, or of a deleted group. Its setting is removed in the same turn, because a new
+        group may get the name."""
         refresh = self._running.pop(group, None)
         if refresh is not None and refresh.start != START:
             turn.write(SaveSetting(ROW + group.name, None))

@@ -1,4 +1,4 @@
-"""Rows of groups: which of them are out of date on disk, when they are written, and what may be done when they are."""
+"""GroupRows: groups with a row on disk that is out of date, when these rows are written, and the marks in them."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
 from fabric_protocol.block import PRIORITY_DEFAULT
 
-# Settled deliveries may wait this long for a commit of their own; a publish takes them along sooner.
+# Rows of groups wait this long for a commit; a publish commits them sooner.
 COMMIT_DELAY_S: Final = 0.005
 
 
@@ -20,12 +20,12 @@ class GroupRows(Part):
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._dirty: dict[Group, None] = {}
-        self._dirty_since = 0.0  # 0: nothing is dirty, or `start_commit_timer` has not seen it yet
-        self._marks: deque[list[tuple[Group, HandedOut, int]]] = deque()  # for each sealed turn: see `Group.record`
-        self.written: list[Group] = []  # with the latest turn
+        self._dirty_since = 0.0  # 0: no row is out of date, or `start_commit_timer` was not called since
+        self._marks: deque[list[tuple[Group, HandedOut, int]]] = deque()  # of each sealed turn; see `Group.record`
+        self.written: list[Group] = []  # groups with a row in the latest turn
 
     def note(self, group: Group) -> None:
-        """Remember a group whose row on disk is out of date. Its commit can wait a little for company."""
+        """Note a group if its row on disk is out of date. The row waits for the next commit, at most COMMIT_DELAY_S."""
         if group.dirty:
             self._dirty[group] = None
 
@@ -33,7 +33,7 @@ class GroupRows(Part):
         self._dirty.update(dict.fromkeys(group for group in groups if group.durable))
 
     def drop(self, group: Group) -> None:
-        """The group is deleted, and its row with it."""
+        """Forget a deleted group."""
         self._dirty.pop(group, None)
 
     def rows(self) -> list[Record]:
@@ -49,21 +49,21 @@ class GroupRows(Part):
         return rows
 
     def written_marks(self) -> Iterator[Group]:
-        """The oldest sealed turn is on disk: the groups that may hand out further than before."""
+        """The oldest sealed turn is on disk: the groups that may deliver up to a higher mark."""
         for group, handed, number in self._marks.popleft():
             handed.written(number)
             yield group
 
     def start_commit_timer(self, now: float, *, answers: bool) -> None:
-        """Start the clock of a lazy commit when there is something for it: a row, or answers that wait for one."""
+        """Start the wait for a commit if a row or an answer needs it."""
         if (self._dirty or answers) and not self._dirty_since:
             self._dirty_since = now
 
     def commit_deadline(self) -> float:
-        """When settled deliveries have waited long enough for a commit; never, when there are none."""
+        """When the commit is due; NEVER if no row waits."""
         return self._dirty_since + COMMIT_DELAY_S if self._dirty_since else NEVER
 
 
 def all_handed_out(saved: SaveGroup) -> SaveGroup:
-    """A row that does not say what was handed out before a crash: it may have been all there is."""
+    """A row without marks, from before a crash: all messages of the journal may have been delivered."""
     return saved if saved.handed is not None else saved._replace(handed=((PRIORITY_DEFAULT, ANYTHING),))

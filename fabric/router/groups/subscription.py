@@ -1,4 +1,4 @@
-"""A subscription: one consumer's membership in a group, with its credit and what it holds."""
+"""Subscription: one consumer of a group, with its credit and its leases."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from fabric.router.sessions.session import Session
 
 UNLIMITED: Final = 1 << 62
-# Deliveries that are not settled, each of one message or more: they cost memory, and time when the consumer goes.
-HELD_MAX: Final = 16_384  # of one subscription, whatever its credit is
-HELD_MIN: Final = 64  # however many others hold
-ALL_HELD_MAX: Final = 524_288  # of all together; above it only subscriptions get more that hold few
-UNSURE_ATTEMPTS: Final = 3  # from this attempt on a loss counts, also of a consumer that is unsure what it has begun
+# Leases, each of one message or more. They cost memory, and time when the consumer leaves.
+HELD_MAX: Final = 16_384  # of one subscription, whatever its credit
+HELD_MIN: Final = 64  # of one subscription, whatever other subscriptions hold
+ALL_HELD_MAX: Final = 524_288  # of all subscriptions; above it, a subscription gets no more than HELD_MIN
+UNSURE_ATTEMPTS: Final = 3  # from this attempt on, a loss is a failure also if the consumer is unsure what it has begun
 _first_ordinal = attrgetter("first")
 
 
 class OpenFetch(NamedTuple):
-    """An open FETCH. END closes it at an ordinal, at a time, or when enough was sent and no more is ready."""
+    """An open FETCH. END closes it at the target, at the deadline, or at `enough` when no more messages are ready."""
 
     rid: int
-    first: int  # ordinals sent before it
+    first: int  # the last ordinal before the FETCH
     target: int
-    enough: int  # the ordinal that is enough
+    enough: int  # the ordinal that ends it when no more messages are ready
     deadline: float
 
 
 class Subscription:
-    """Credit is cumulative: the client names the highest ordinal and the most bytes that it will take."""
+    """Credit is cumulative: the client names the highest ordinal and the most bytes that it accepts in all."""
 
     __slots__ = (
         "away",
@@ -73,48 +73,46 @@ class Subscription:
         self.group = group
         self.ordinal_max = ordinal_max
         self.bytes_max = bytes_max
-        self.sent = 0  # the last ordinal given out
+        self.sent = 0  # the last ordinal sent
         self.bytes_sent = 0
-        self.outstanding = 0  # ordinals given out and not settled
+        self.outstanding = 0  # ordinals sent and without a verdict
         self.leases: list[Lease] = []  # ascending by first ordinal
-        self.concurrency = concurrency  # handlers that can be at work at once
-        self.batches = batches  # it begins whole deliveries, so many at once, and not single messages
-        self.unsure = (
-            unsure  # so many of the oldest open ordinals may be begun or done; 0: as many as `concurrency` are
-        )
-        self.lapsed: set[int] = set()  # ordinals that were begun, have lapsed, and were not spoken of since
-        self.suspect: Lease | None = None  # a suspect; nothing else is sent until it is settled
-        self.away = Ranges()  # ordinals that were taken back while the client was not connected
+        self.concurrency = concurrency  # handlers that can work at the same time
+        self.batches = batches  # a handler takes a whole delivery, not a single message
+        self.unsure = unsure  # so many of the oldest open ordinals may be begun or done; 0: `concurrency` are begun
+        self.lapsed: set[int] = set()  # ordinals that were begun, have lapsed, and have no later verdict
+        self.suspect: Lease | None = None  # lease of a suspect; nothing else is sent until it ends
+        self.away = Ranges()  # ordinals that were taken back while the client was away
         self.fetch: OpenFetch | None = None
-        self.key_index: KeyIndex | None = None  # while rows of one ACK are applied
+        self.key_index: KeyIndex | None = None  # while the rows of one ACK are applied
 
     def grant(self, ordinal_max: int, bytes_max: int, unsure: int) -> None:
-        """Credit, as the client says it."""
+        """Set the credit to the numbers of a CREDIT frame."""
         self.ordinal_max, self.bytes_max, self.unsure = ordinal_max, bytes_max, unsure
 
     def begin_fetch(self, message: Fetch, deadline: float) -> None:
-        """Credit for so many messages, until a time."""
+        """Give credit for the messages of a FETCH, until its deadline."""
         self.ordinal_max, self.bytes_max = self.sent + message.count, UNLIMITED
         enough = self.sent + min(message.enough or message.count, message.count)
         self.fetch = OpenFetch(message.rid, self.sent, self.ordinal_max, enough, deadline)
 
     def has_fetched(self, *, all_of_it: bool) -> bool:
-        """Whether an open FETCH has got all that it asked for, or enough."""
+        """Whether an open FETCH has reached its target, or `enough` if not `all_of_it`."""
         return self.fetch is not None and self.sent >= (self.fetch.target if all_of_it else self.fetch.enough)
 
     def room(self) -> int:
-        """How many messages may be sent now, by ordinal credit; 0 also when bytes or the connection forbid."""
+        """How many messages may be sent now by ordinal credit; 0 without byte credit or without a connection."""
         if self.suspect is not None:
             return 0
         held = len(self.leases)
         if held >= HELD_MIN and (held >= HELD_MAX or self.group.shared.held >= ALL_HELD_MAX):
             return 0
         if self.bytes_sent >= self.bytes_max and (self.outstanding or not self.group.leases):
-            return 0  # where nothing is acked, nothing is ever outstanding, and the bytes alone decide
+            return 0  # without leases nothing is outstanding, and the bytes alone decide
         return self.ordinal_max - self.sent if self.session.reachable else 0
 
     def fitting(self, bytes_each: int) -> int:
-        """How many messages of that size the byte credit admits; one when nothing is outstanding."""
+        """How many messages of a size the byte credit allows; at least 1 when nothing is outstanding."""
         return max((self.bytes_max - self.bytes_sent) // max(bytes_each, 1), 0 if self.outstanding else 1)
 
     def leases_in(self, first: int, last: int) -> list[Lease]:
@@ -125,8 +123,8 @@ class Subscription:
         return [lease for lease in leases[at:end] if lease.first <= last and lease.last >= first]
 
     def begun(self) -> Ranges:
-        """Ordinals that count as begun if the consumer is lost now: the oldest open ones, as many as it can work on at
-        once. While it is unsure which they are, none, unless there is one only, or it was delivered too often for that.
+        """Ordinals that count as begun if the consumer is lost now: the oldest open ordinals, one for each handler.
+        For an unsure consumer: its only open ordinal, or ordinals with UNSURE_ATTEMPTS attempts.
         """
         if not self.unsure or self.outstanding == 1:
             return self._oldest(self.concurrency - len(self.lapsed))
@@ -134,11 +132,11 @@ class Subscription:
         return Ranges(often)
 
     def kept(self) -> Ranges:
-        """Ordinals that can be begun, or done and not spoken of: what stays with a consumer without a connection."""
+        """Ordinals that may be begun, or done without a verdict yet. A consumer without a connection keeps them."""
         return self._oldest(max(self.unsure, self.concurrency) - len(self.lapsed))
 
     def _oldest(self, count: int) -> Ranges:
-        """So many of the oldest open ordinals that can be handled at the same time."""
+        """The oldest open ordinals, up to a count, that can be handled at the same time."""
         found, keys = Ranges(), set[bytes]()
         if self.group.strict and not self.unsure:
             count = min(count, 1)
@@ -160,7 +158,7 @@ class Subscription:
         return found
 
     def _oldest_of_keys(self, lease: Lease, names: Sequence[bytes], keys: set[bytes], count: int, found: Ranges) -> int:
-        """Messages of one key are handled one after the other: only the oldest of each can be begun."""
+        """Messages of one key are handled one after the other, so only the oldest message of each key can be begun."""
         added = 0
         for first, last in lease.open:
             for ordinal in range(first, last + 1):

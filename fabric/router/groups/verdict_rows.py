@@ -1,6 +1,6 @@
-"""Rows of an ACK or TXN before they are applied: what can be said in fewer rows is, and what cannot is bounded.
+"""Checks the rows of an ACK or TXN before they are applied: merges rows where possible, and bounds their number.
 
-Each row costs the hub some microseconds whatever its range, so the number of rows is what a frame costs.
+Each row costs the hub some microseconds whatever its range, so the cost of a frame is its number of rows.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from fabric_protocol.messages import Verdict
 if TYPE_CHECKING:
     from fabric.router.groups.subscription import Subscription
 
-ROWS_MAX: Final = 4_096  # of one ACK or TXN, once they are merged
-# What fails may become a dead letter, a copy of the message. Of one ACK or TXN:
-FAILED_MAX: Final = 131_072  # messages: two of the largest blocks,
-FAILED_BYTES_MAX: Final = 64 << 20  # and bytes, besides those of one delivery
+ROWS_MAX: Final = 4_096  # of one ACK or TXN, after rows were merged
+# Bounds for messages of one ACK or TXN that fail, because a dead letter is a copy of the message.
+FAILED_MAX: Final = 131_072  # messages: two of the largest blocks
+FAILED_BYTES_MAX: Final = 64 << 20  # bytes, without the bytes of the largest delivery
 
 _FAILURES: Final = frozenset({Verdict.RETRY, Verdict.REJECT})
 
@@ -25,10 +25,10 @@ Row = tuple[int, int, int, Any]  # verdict, first ordinal, last ordinal, argumen
 
 
 def checked(sub: "Subscription", rows: Sequence[Row]) -> Sequence[Row]:
-    """The rows of an ACK, merged; raises when one names an ordinal that was never sent, or when they cost too much."""
+    """The rows of an ACK, merged. Raises if a row names an ordinal that was never sent, or if rows cost too much."""
     highest = rows[0][2] if len(rows) == 1 else max(last for _, _, last, _ in rows)
     if highest > sub.sent:
-        raise ProtocolError(Code.BAD_ORDINAL, f"ordinal {highest} was never sent; the last one was {sub.sent}")
+        raise ProtocolError(Code.BAD_ORDINAL, f"ordinal {highest} was never sent; the last ordinal is {sub.sent}")
     if len(rows) > 1:
         rows = merged(rows)
         require_few(len(rows))
@@ -67,13 +67,13 @@ def require_few(count: int) -> None:
     if count > ROWS_MAX:
         raise ProtocolError(
             Code.TOO_LARGE,
-            f"{count} rows remain after those that follow each other were merged; at most {ROWS_MAX} are taken: "
-            "send the others in a frame of their own",
+            f"{count} rows remain after rows that follow each other were merged; at most {ROWS_MAX} are allowed: "
+            "send the other rows in another frame",
         )
 
 
 def require_light(work: "Sequence[tuple[Subscription, Sequence[Row]]]") -> None:
-    """Refuse an ACK or TXN that lets more messages fail than one frame may make the hub copy."""
+    """Refuse an ACK or TXN with more failed messages or bytes than the hub may copy for one frame."""
     failed = [(sub, row) for sub, rows in work for row in rows if row[0] in _FAILURES]
     if not failed:
         return
@@ -87,5 +87,5 @@ def require_light(work: "Sequence[tuple[Subscription, Sequence[Row]]]") -> None:
         raise ProtocolError(
             Code.TOO_LARGE,
             f"{count} messages of {size} bytes are rejected or retried; at most {FAILED_MAX} messages of "
-            f"{FAILED_BYTES_MAX} bytes are taken at once: send the others in a frame of their own",
+            f"{FAILED_BYTES_MAX} bytes are allowed in one frame: send the other rows in another frame",
         )

@@ -1,8 +1,8 @@
-"""Settling: what consumers say about their deliveries, and what happens when they say nothing.
+"""Applies verdicts to deliveries, and ends leases that lapse, are lost or are taken back.
 
-One policy for all failures. A `retry`, a lapsed lease and a lost consumer count alike and wait alike; what a consumer
-had only in its buffer counts for nothing and waits for nothing. On the last failure a message becomes a dead letter at
-once, in the turn that settles it.
+All failures follow one policy: a retry, a lapsed lease and a lost consumer count alike and wait alike. A delivery that
+was not begun counts nothing and is ready at once. On its last failure a message becomes a dead letter, in the turn that
+settles it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,22 +32,22 @@ Span = tuple[int, int]
 
 
 class _Cause(NamedTuple):
-    """Why deliveries failed: what is written down, and how long the consumer wishes to wait."""
+    """Why deliveries failed: the texts to record, and the delay that the consumer requests."""
 
     reason: str
     error: str = ""
-    delay_ms: int | None = None  # None: as the group's settings say
-    is_shared: bool = False  # other messages were begun at the same time, and each of them can be the cause
+    delay_ms: int | None = None  # None: the backoff of the group
+    is_shared: bool = False  # other messages were begun too, and each of them can be the cause
 
 
 def settle(
     group: Group, sub: Subscription, verdict: int, first: int, last: int, arg: Any, now: float, turn: Turn
 ) -> Ranges:
-    """Apply a verdict to ordinals. Returns those that are stale: they are someone else's by now, or settled."""
+    """Apply a verdict to ordinals. Returns the stale ordinals: the consumer does not hold them any more."""
     stale = Ranges([(first, last)])
     leases = sub.leases_in(first, last)
     if group.ordered:
-        leases.reverse()  # what comes back takes later ones along, and these are to be judged themselves
+        leases.reverse()  # later messages get their verdicts first, before an earlier message takes them back
     for lease in leases:
         if verdict == Verdict.TOUCH:
             taken = lease.open.within(first, last)
@@ -68,7 +68,7 @@ def settle(
 
 
 def _among(ordinals: set[int], first: int, last: int) -> list[int]:
-    """Those in first..last, found by the shorter way."""
+    """The ordinals in first..last. The shorter of the two is scanned."""
     if last - first < len(ordinals):
         return [ordinal for ordinal in range(first, last + 1) if ordinal in ordinals]
     return [ordinal for ordinal in ordinals if first <= ordinal <= last]
@@ -95,11 +95,11 @@ def _apply(group: Group, lease: Lease, ordinals: Span, verdict: int, arg: Any, n
             delay_ms, error = None, delay_ms
         record_event(turn, group, Happening.RETRY, lease.sub, lease.attempt, seqs)
         _fail(group, lease, [ordinals], _Cause(RETRIES_SPENT, error, delay_ms), now, turn)
-        _take_back_later(group, lease, [ordinals], turn)  # also behind a dead letter: the consumer has dropped them
+        _take_back_later(group, lease, [ordinals], turn)  # also after a dead letter: the consumer has dropped them
 
 
 def lapse(group: Group, lease: Lease, now: float, turn: Turn) -> None:
-    """The lease ran out: what was begun has failed, and all its ordinals are stale from now on."""
+    """A lease lapses: begun deliveries have failed, and all its ordinals are stale from now on."""
     sub = lease.sub
     started = sub.begun()
     why = _Cause(LEASE_LAPSED, is_shared=_is_shared(sub, started))
@@ -114,11 +114,11 @@ def lapse(group: Group, lease: Lease, now: float, turn: Turn) -> None:
     _take_back_later(group, lease, lost, turn)
     _send_lease_lost(sub, lost, LEASE_LAPSED, turn)
     if group.strict and len(group.members) > 1 and group.members[0] is sub:
-        group.members.append(group.members.pop(0))  # someone else may do better
+        group.members.append(group.members.pop(0))  # the next member is first
 
 
 def leave(group: Group, sub: Subscription, now: float, turn: Turn, *, lost: bool) -> None:
-    """A member goes. If it was lost, what it can have begun has failed; all else is ready again."""
+    """Remove a member. If it was lost, begun deliveries have failed; its other deliveries are ready again."""
     started = sub.begun() if lost else Ranges()
     why = _Cause(CONSUMER_LOST, is_shared=_is_shared(sub, started))
     for lease in list(sub.leases):
@@ -137,7 +137,7 @@ def leave(group: Group, sub: Subscription, now: float, turn: Turn, *, lost: bool
 
 
 def detach(group: Group, sub: Subscription, turn: Turn) -> None:
-    """The connection of a member was closed: what it cannot have begun is ready again, the rest is its own for now."""
+    """The connection of a member was closed: deliveries that it cannot have begun are ready again."""
     kept = sub.kept()
     for lease in list(sub.leases):
         lease.open, taken = _split(lease.open, kept)
@@ -150,22 +150,22 @@ def detach(group: Group, sub: Subscription, turn: Turn) -> None:
         for a, b in taken:
             sub.away.add(a, b)
     if group.strict and len(group.members) > 1 and group.members[0] is sub:
-        group.members.append(group.members.pop(0))  # the next one is first when this one holds nothing any more
+        group.members.append(group.members.pop(0))  # the next member is first when this member holds nothing
 
 
 def reattach(group: Group, sub: Subscription, turn: Turn) -> None:
-    """The client is back: tell it what was taken from its buffer meanwhile."""
+    """Tell a reconnected client which deliveries were taken back."""
     _send_lease_lost(sub, sub.away, CONNECTION_LOST, turn)
     sub.away = Ranges()
 
 
 def take_back_unseen(group: Group, sub: Subscription, leases: Sequence[Lease], turn: Turn) -> None:
-    """The client is back, and has not seen its latest deliveries: they are ready again."""
+    """Take back deliveries that a reconnected client has not seen: they are ready again."""
     _take_back(group, sub, {lease: list(lease.open) for lease in leases}, turn, CONNECTION_LOST)
 
 
 def take_back_all(group: Group, why: str, turn: Turn) -> None:
-    """Nobody holds anything any more; nothing is counted, and nothing is ready again either."""
+    """End all leases of a group. Nothing is counted, and nothing is ready again."""
     for sub in group.members:
         ordinals = [span for lease in sub.leases for span in lease.open]
         for lease in list(sub.leases):
@@ -173,12 +173,12 @@ def take_back_all(group: Group, why: str, turn: Turn) -> None:
         _send_lease_lost(sub, ordinals, why, turn)
 
 
-# Parts of the above.
+# Helpers of these functions.
 
 
 def _fail(group: Group, lease: Lease, ordinals: Sequence[Span], why: _Cause, now: float, turn: Turn) -> None:
-    """These deliveries count as failures: again later, or never again. A failure that several messages share ends none
-    of them: each comes once more, alone, and what fails then is the cause."""
+    """Count a failure for deliveries: they are retrying, or dead after their last failure. A failure that several
+    messages share is never the last: each message is delivered alone again, and the cause then fails alone."""
     failures, settings = lease.failures + 1, group.settings
     is_last = settings.attempts_max and failures >= settings.attempts_max and not why.is_shared
     if is_last and not _is_dead_letter(group, lease):
@@ -192,25 +192,25 @@ def _fail(group: Group, lease: Lease, ordinals: Sequence[Span], why: _Cause, now
                 delay = wait_ms(settings, failures, f"{group.name} {a}")
             due = now + delay / 1000 if delay else 0.0
             due_us = group.shared.clock.wall_us(due) if due else 0
-            for first, last in group.open.within(a, b):  # what retention has removed is not open any more
+            for first, last in group.open.within(a, b):  # messages that retention has removed are not open
                 group.failures.note(first, last, failures, due_us, why.error or why.reason)
             group.dirty = group.durable
             _put_back(group, lease, (a, b), (lease.attempt + 1, failures), due, failed=True)
 
 
 def _is_shared(sub: Subscription, started: Ranges) -> bool:
-    """Whether a consumer is at work on several messages; it may still be at work on what has lapsed."""
+    """Whether a consumer works on several messages. It may still work on lapsed messages."""
     return started.size() + len(sub.lapsed) > 1
 
 
 def _is_dead_letter(group: Group, lease: Lease) -> bool:
-    """Dead letters have none of their own: they are tried for ever."""
+    """Whether a lease is of dead letters. Failures never end a dead letter."""
     block = group.shared.block_store.at(lease.runs[-1][1])  # retention removes the last message of a block last
     return isinstance(block, Block) and block.topics[0].startswith(DEAD)
 
 
 def _make_ready(group: Group, lease: Lease, ordinals: Iterable[Span], attempt: int) -> None:
-    """These deliveries were not begun: they are ready again, and nothing is counted."""
+    """Make deliveries ready again that were not begun. Nothing is counted."""
     for span in ordinals:
         for seqs in lease.seqs(*span):
             _put_back(group, lease, seqs, (attempt, lease.failures), 0.0, failed=False)
@@ -233,7 +233,7 @@ def _put_back(group: Group, lease: Lease, seqs: Span, counts: tuple[int, int], d
 
 
 def _give_up(group: Group, lease: Lease, ordinals: Span, reason: str, error: str, turn: Turn) -> None:
-    """To the dead letters, in this turn."""
+    """Give messages up: their dead letters are written from this turn on."""
     seqs = lease.seqs(*ordinals)
     group.dead += [DeadLetter(a, b, lease.attempt, reason, error) for a, b in seqs]
     record_event(turn, group, Happening.DEAD, lease.sub, lease.attempt, seqs)
@@ -249,7 +249,7 @@ def _keys_done(group: Group, lease: Lease, ordinals: Span) -> None:
 
 
 def _take_back_later(group: Group, lease: Lease, ordinals: Sequence[Span], turn: Turn) -> None:
-    """In groups that keep an order, whatever comes after a message that comes back must come after it again."""
+    """In groups that keep an order, take back messages that come after a message that is delivered again."""
     if not ordinals:
         return
     if group.strict:
@@ -267,7 +267,7 @@ def _take_back_later(group: Group, lease: Lease, ordinals: Sequence[Span], turn:
 
 
 def _leases_after(sub: Subscription, seq: int) -> list[Lease]:
-    """Leases with a higher seq; in a strict group they are the last ones."""
+    """Leases with a higher seq. In a strict group these are the last leases."""
     found = []
     for lease in reversed(sub.leases):
         if lease.runs[-1][1] <= seq:
@@ -279,7 +279,7 @@ def _leases_after(sub: Subscription, seq: int) -> list[Lease]:
 def _take_back(
     group: Group, sub: Subscription, ahead: Mapping[Lease, list[Span]], turn: Turn, why: str = EARLIER_FIRST
 ) -> None:
-    """Take back what was sent ahead; nothing of it is counted."""
+    """Take deliveries back. Nothing is counted."""
     lost: list[Span] = []
     for lease, taken in ahead.items():
         for a, b in taken:
@@ -292,7 +292,7 @@ def _take_back(
 
 
 def _send_lease_lost(sub: Subscription, ordinals: Iterable[Span], why: str, turn: Turn) -> None:
-    """Tell a consumer which deliveries are not its own any more."""
+    """Tell a consumer which deliveries it does not hold any more."""
     spans = [list(span) for span in Ranges(ordinals)]
     if spans:
         fields = {"chan": sub.chan, "ordinals": spans, "why": why}
@@ -300,7 +300,7 @@ def _send_lease_lost(sub: Subscription, ordinals: Iterable[Span], why: str, turn
 
 
 def _revoke(group: Group, lease: Lease, started: Ranges) -> tuple[list[Span], list[Span]]:
-    """End a lease. Returns the ordinals that were open and started, and the other open ones."""
+    """End a lease. Returns the open ordinals that are in `started`, and the other open ordinals."""
     taken, lease.open = lease.open, Ranges()
     lease.sub.outstanding -= taken.size()
     begun, rest = _split(taken, started)
@@ -309,7 +309,7 @@ def _revoke(group: Group, lease: Lease, started: Ranges) -> tuple[list[Span], li
 
 
 def _split(ordinals: Ranges, by: Ranges) -> tuple[Ranges, list[Span]]:
-    """Ordinals that are in `by`, and those that are not; takes them out of the first argument."""
+    """Ordinals that are in `by`, and the others. The first part is removed from `ordinals`."""
     found = Ranges()
     for first, last in by.between(ordinals.first, ordinals.last) if ordinals else ():
         for a, b in ordinals.remove(first, last):
