@@ -75,5 +75,5 @@ generated: $(STAMP)  ## write anew what is made from the code: golden vectors, d
 	$(BIN)/python docs/reference.py
 
 clean:  ## remove the environment and all caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .simulation build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

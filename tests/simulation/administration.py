@@ -27,8 +27,10 @@ class Administration(Asking):
                 group.paused = op == "group.pause"
                 session.expect(message.rid, self.turn, {"paused": group.paused})
             case "group.update":
-                settings = group.settings._replace(**{k: v for k, v in fields.items() if k not in ("op", "group")})
-                settings = settings._replace(patterns=tuple(settings.patterns))
+                changes = {name: value for name, value in fields.items() if name not in ("op", "group")}
+                if "patterns" in changes:
+                    changes["patterns"] = tuple(changes["patterns"])
+                settings = group.settings._replace(**changes)
                 self._update = group, settings
                 if settings.patterns != group.settings.patterns:
                     return ANY  # BUSY, while the group looks for what waits for it

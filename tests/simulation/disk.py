@@ -146,13 +146,13 @@ class Disk:
                     self.schedules.last_id = last_id
                 case DropSchedule(number, due_us):
                     self.schedules.drop((due_us, number))
-                case SaveIds(key, value):
-                    if key not in self._ids:
-                        insort(self._id_numbers, key)
-                    self._ids[key] = value
-                case DropIds(key):
-                    if self._ids.pop(key, None) is not None:
-                        self._id_numbers.remove(key)
+                case SaveIds(number, value):
+                    if number not in self._ids:
+                        insort(self._id_numbers, number)
+                    self._ids[number] = value
+                case DropIds(number):
+                    if self._ids.pop(number, None) is not None:
+                        self._id_numbers.remove(number)
                 case SaveEvents(first, count):
                     assert first == self._next_event
                     self._next_event += count

@@ -172,7 +172,7 @@ def _verdicts(value: object) -> tuple[tuple[int, int, int, Any], ...]:
             raise ValueError(f"{_shown(verdict)} is not a verdict")
         if not (type(first) is int and type(last) is int and 1 <= first <= last < 1 << 63):
             raise ValueError(f"ordinals {_shown(first)}..{_shown(last)} are not a range")
-        arg = row[3] if len(row) > 3 else None
+        arg: Any = row[3] if len(row) > 3 else None
         out.append((verdicts[verdict], first, last, arg if arg is None else _argument(arg)))
     return tuple(out)
 

@@ -90,6 +90,7 @@ def _apply(group: Group, lease: Lease, ordinals: Span, verdict: int, arg: Any, n
         _make_ready(group, lease, [ordinals], lease.attempt)
         _take_back_later(group, lease, [ordinals], turn)
     else:
+        delay_ms: Any
         delay_ms, error = arg if isinstance(arg, tuple) else (arg, "")
         if isinstance(delay_ms, str):
             delay_ms, error = None, delay_ms
