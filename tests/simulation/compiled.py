@@ -29,10 +29,11 @@ SOURCES: Final = (
 )
 # What is translated: all else takes little time, or is replaced in a life.
 TRANSLATED: Final = (
-    "fabric_protocol/(block|columns|runs)",
+    "fabric_protocol/(block|columns|errors|messages|names|runs)",
+    "fabric/records",
     "fabric/router/(?!admin/|advisories|change|event_recorder|paging|read/info|schedules/(cron|options)|searches).*",
-    "tests/simulation/(acts|administration|asking|connection_acts|delivery_acts|disk|facts|judge|ledgers|limits|observer"
-    "|order|people|publish_acts|publisher|reads|refreshing|stored|world)",
+    "tests/simulation/(.*acts|administration|asking|blocks|disk|facts|finish|judge|ledgers|limits|observer|order|people"
+    "|publisher|reads|refreshing|stored|world)",
 )
 WORTH_LIVES: Final = 100_000  # a run of so many lives is longer than the build
 COMPARED: Final = 200  # lives that the build and the interpreter must live alike

@@ -53,15 +53,8 @@ class Stored(Publishing):
         self.all_stored()
         self.number(accepted, new)
         self.drop_cancelled()
-        owed, self.dead = self.dead, Counter()
-        for letter in own:
-            if not owed[letter]:
-                self._unexpected(*letter)
-            owed[letter] -= 1
-            self.letters[letter] += 1
-            self.undo.append((self._drop_letter, letter))
-        missing = [letter for letter in +owed if not self.may_be_removed(letter[1])]  # of what is gone there is none
-        assert not missing, f"D6: settled without their dead letters in the same transaction: {missing}"
+        if own or self.dead:
+            self._count_letters(own)
         self.counts["dead letters"] += len(own)
         self.redriving.clear()
         for record in turn.records:
@@ -74,6 +67,18 @@ class Stored(Publishing):
         self.undo = []
         self.turn += 1
         self.turn_wall_us = self.wall_us
+
+    def _count_letters(self, own: list[tuple[str, int]]) -> None:
+        """Dead letters are those that this turn owes."""
+        owed, self.dead = self.dead, Counter()
+        for letter in own:
+            if not owed[letter]:
+                self._unexpected(*letter)
+            owed[letter] -= 1
+            self.letters[letter] += 1
+            self.undo.append((self._drop_letter, letter))
+        missing = [letter for letter in +owed if not self.may_be_removed(letter[1])]  # of what is gone there is none
+        assert not missing, f"D6: settled without their dead letters in the same transaction: {missing}"
 
     def _unexpected(self, name: str, origin: int) -> None:
         """A letter that no verdict asked for: of a message that expired, or that retention took."""
