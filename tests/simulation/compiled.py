@@ -77,12 +77,12 @@ def enter(lives: int) -> None:
 
 def _key() -> str:
     found = hashlib.sha256(sys.version.encode())
-    for name, source in _sources():
+    for name, source in sources():
         found.update(f"{name}\n{source}\n".encode())
     return found.hexdigest()[:16]
 
 
-def _sources() -> Iterator[tuple[str, str]]:
+def sources() -> Iterator[tuple[str, str]]:
     for root, pattern in SOURCES:
         for path in sorted(root.glob(pattern)):
             yield path.relative_to(root).as_posix(), _translatable(path.read_text())
@@ -101,7 +101,7 @@ def _build(folder: Path) -> bool:
     draft = BUILDS / f"draft-{os.getpid()}"
     try:
         names = []
-        for name, source in _sources():
+        for name, source in sources():
             names.append(name)
             path = draft / name
             path.parent.mkdir(parents=True, exist_ok=True)
