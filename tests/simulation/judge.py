@@ -107,6 +107,7 @@ class Judge(Order):
         group = GroupBook(name or f"$sub.{self._ephemerals}", settings, durable=name is not None)
         group.begin(self.first_seq)  # until the answer says where
         group.moved_in = self.turn  # one of the same name may have been deleted in this turn
+        self.changed()
         self._excuse(group)
         self.groups[group.name] = group
         if name:
@@ -115,6 +116,7 @@ class Judge(Order):
 
     def seek(self, group: GroupBook, to: Any) -> None:
         """Begin again elsewhere: nothing is held, nothing has failed."""
+        self.changed()
         for sub in group.subs:
             for ordinal, held in list(sub.open.items()):
                 self._take(sub, ordinal, held)

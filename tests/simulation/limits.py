@@ -102,7 +102,7 @@ class Limits(Facts):
         return keys
 
     def changed(self) -> None:
-        """Something was settled, or a group is gone."""
+        """Something was settled, or a group has begun, was moved or is gone."""
         self._changed_us = self.wall_us
 
     def deleted(self, group: GroupBook) -> None:

@@ -117,6 +117,11 @@ def test_a_life_that_failed_once(seed: int) -> None:
     assert verdict_on(draw(seed, ONCE_WRONG[seed])) == ""
 
 
+def test_a_queue_is_full_until_what_lies_before_a_new_group_is_removed() -> None:
+    """A group begins at the last message of a full topic; the hub removes the others with its next sweep."""
+    play(draw(7_200_003_595))
+
+
 def test_everything_that_can_happen_happens_often() -> None:
     counts = Counter[str]()
     for seed in range(LOOKED_AT):
