@@ -31,10 +31,11 @@ SOURCES: Final = (
 TRANSLATED: Final = (
     "fabric_protocol/(block|columns|errors|messages|names|runs)",
     "fabric/records",
-    "fabric/router/(?!admin/|advisories|change|event_recorder|paging|read/info|schedules/(cron|options)|searches).*",
+    "fabric/router/(?!admin/|advisories|change|paging|read/info|schedules/(cron|options)|searches).*",
     "tests/simulation/(.*acts|administration|asking|blocks|disk|facts|finish|judge|ledgers|limits|observer|order|people"
     "|publisher|reads|refreshing|stored|world)",
 )
+OPEN: Final = "from mypy_extensions import mypyc_attr\n\n\n@mypyc_attr(allow_interpreted_subclasses=True)\n"
 WORTH_LIVES: Final = 100_000  # a run of so many lives is longer than the build
 COMPARED: Final = 200  # lives that the build and the interpreter must live alike
 
@@ -89,10 +90,12 @@ def sources() -> Iterator[tuple[str, str]]:
 
 
 def _translatable(source: str) -> str:
-    """A source as mypyc needs it: sizes that a life makes small are variables, and an object is made by its class."""
+    """A source as mypyc needs it: sizes that a life makes small are variables, an object is made by its class, and a
+    part of the router may be interpreted."""
     names = "|".join({name: None for sizes in SMALL.values() for name in sizes})
     source = re.sub(rf"^({names}): Final\b(\[\w+\])? =", r"\1 =", source, flags=re.MULTILINE)
-    return source.replace("block = object.__new__(Block)", "block = Block(self.raw)")
+    source = source.replace("block = object.__new__(Block)", "block = Block(self.raw)")
+    return re.sub(r"^class Part\b", f"{OPEN}class Part", source, flags=re.MULTILINE)
 
 
 def _build(folder: Path) -> bool:
