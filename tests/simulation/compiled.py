@@ -29,7 +29,7 @@ SOURCES: Final = (
 )
 # What is translated: all else takes little time, or is replaced in a life.
 TRANSLATED: Final = (
-    "fabric_protocol/(block|columns|errors|messages|names|runs)",
+    "fabric_protocol/(block|block_parts|columns|errors|messages|names|runs)",
     "fabric/records",
     "fabric/router/(?!admin/|advisories|change|paging|read/info|schedules/(cron|options)|searches).*",
     "tests/simulation/(.*acts|administration|asking|blocks|disk|facts|finish|judge|ledgers|limits|observer|order|people"

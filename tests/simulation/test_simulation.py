@@ -22,6 +22,7 @@ FIRST: Final = int(os.environ.get("FABRIC_SEED") or 1_000_000)
 ROOT: Final = Path(__file__).parents[2]
 # Lives in which the router or the observer was wrong once, and of which few are drawn.
 ONCE_WRONG: Final[dict[int, Bias | None]] = {
+    7200003595: None,  # a topic is full until what lies before a new group is removed
     966740523725: None,  # consumers fall silent together
     982748572226: None,  # a schedule supersedes a message before its turn is closed
     985813189173: None,  # a command fails when its session is about to count as silent
@@ -115,11 +116,6 @@ def test_every_promise_is_kept_after_every_step(part: int) -> None:
 @pytest.mark.parametrize("seed", ONCE_WRONG)
 def test_a_life_that_failed_once(seed: int) -> None:
     assert verdict_on(draw(seed, ONCE_WRONG[seed])) == ""
-
-
-def test_a_queue_is_full_until_what_lies_before_a_new_group_is_removed() -> None:
-    """A group begins at the last message of a full topic; the hub removes the others with its next sweep."""
-    play(draw(7_200_003_595))
 
 
 def test_everything_that_can_happen_happens_often() -> None:
