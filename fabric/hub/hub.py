@@ -361,7 +361,7 @@ class Hub:
         if self._draining_until:
             return
         self._space_at = now + SPACE_EVERY_S
-        self.journal.hold_seq = self._router.trim_limit
+        self.journal.hold(self._router.trim_limit)
         reason = self.journal.pressure()
         if (reason is not None) != self._router.is_refusing:
             event(logging.WARNING, "publishes refused" if reason else "publishes taken again", reason=reason or "")

@@ -36,7 +36,7 @@ def restored_router(journal: Journal, restored: Restored, counters: Counter[str]
         groups=len(restored.groups),
         clean=restored.was_clean,
     )
-    journal.hold_seq = router.trim_limit
+    journal.hold(router.trim_limit)
     for finding in restored.findings:
         event(logging.ERROR, "journal damaged", finding=str(finding))
     return router

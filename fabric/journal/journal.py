@@ -83,7 +83,7 @@ class Journal:
             raise
         self._retention = Retention(self.tables, limits)
         self.may_trim_more = False  # the latest step of retention has removed blocks
-        self.hold_seq = SEQ_MAX  # retention of the whole journal stops below this seq; set by the hub
+        self._hold_seq = SEQ_MAX  # see `hold`
         self._pins = Pins(path)
         self.page_release = PageRelease(path / DATA_FILE)
         self._gauge = Gauge(path, self.environment, self.tables, limits, self.mapping)
@@ -199,6 +199,10 @@ class Journal:
         chunk.publish()
         self.open_chunk = chunk
 
+    def hold(self, seq: int) -> None:
+        """Let retention of the whole journal remove only messages below this seq; SEQ_MAX: it may remove any."""
+        self._hold_seq = seq
+
     def trim_step(self, now_us: int) -> int | None:
         """Remove messages in one small transaction, if retention is due; returns the new first seq, or None."""
         self.require_usable()
@@ -207,7 +211,7 @@ class Journal:
         chunk = self.open_chunk
         try:
             used = self._gauge.used_bytes()
-            meta, hold_seq = self._meta, min(self.hold_seq, self._pins.lowest(now_us))
+            meta, hold_seq = self._meta, min(self._hold_seq, self._pins.lowest(now_us))
             last_seq = chunk.last_seq - meta.removed  # counted without the holes
             self.may_trim_more = self._retention.is_due(
                 self.environment, now_us, last_seq, chunk.last_seq, used, hold_seq
@@ -242,7 +246,7 @@ class Journal:
 
     @property
     def trim_wanted(self) -> int:
-        """The seq below which retention would remove messages but for `hold_seq`; 0: it holds nothing back."""
+        """The seq below which retention would remove messages but for `hold`; 0: none is held."""
         wanted = min(self._retention.wanted, self._pins.seq)
         return wanted if wanted > self.first_seq else 0
 

@@ -218,7 +218,8 @@ class Router:
         self.dispatcher.serve(now, turn)
         for part in self._ticking_later:
             part.tick(now, turn)
-        self.group_rows.start_commit_timer(now, answers=turn.has_answers_or_rows or self.topics.has_rows)
+        is_waiting = turn.has_answers_or_rows or self.topics.has_rows or self.dead_letters.has_rows
+        self.group_rows.start_commit_timer(now, answers=is_waiting)
 
     def next_deadline(self) -> float:
         """When `tick` has something to do next, if nothing arrives."""

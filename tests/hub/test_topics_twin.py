@@ -80,7 +80,7 @@ class Life(twin.Life):
     def request_trim(self) -> None:
         """The journal's own retention, as far as it gets."""
         for _ in range(4):
-            self.journal.hold_seq = self.router.trim_limit
+            self.journal.hold(self.router.trim_limit)
             first_seq = self.journal.trim_step(self.wall_us())
             if self.journal.trim_wanted:
                 self.router.trim_request(self.journal.trim_wanted)

@@ -251,14 +251,14 @@ def test_retention_of_the_whole_journal_passes_over_holes(tmp_path: Path) -> Non
 def test_retention_of_the_whole_journal_waits_for_those_who_count(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "j", Limits(max_messages=30))
     journal.commit(Pen().blocks(20, count=5))
-    journal.hold_seq = 13
+    journal.hold(13)
     assert journal.trim_step(0) == 11  # the block of 11..15 is held
     assert journal.trim_step(0) == 13  # but not all of its messages
     assert journal.trim_step(0) is None
     assert journal.trim_wanted == 71
-    journal.hold_seq = 71
+    journal.hold(71)
     assert journal.trim_step(0) == 71
-    journal.hold_seq = SEQ_MAX
+    journal.hold(SEQ_MAX)
     assert (journal.trim_step(0), journal.trim_wanted) == (None, 0)
     closed(journal)
 

@@ -33,8 +33,6 @@ def handle(router: "Router", message: m.Admin, session: Session, now: float, tur
     refuse_unknown(str(op), fields, allowed)
     answer = operation(router, fields, now, turn)
     router.shared.change.begin()
-    for row in router.dead_letters.rows():
-        turn.write(row)
     router.counters["admin"] += 1
     if op != "dlq.list" and not fields.get("dry_run"):
         told = {name: answer[name] for name in _TOLD if not isinstance(answer.get(name), dict | None)}

@@ -119,8 +119,9 @@ class Box:
                 above += last - max(first, horizon + 1) + 1
         return self.size - above
 
-    def trim(self, first_seq: int) -> None:
-        """Retention has removed all below first_seq."""
+    def trim(self, first_seq: int) -> bool:
+        """Retention has removed all below first_seq; returns whether a dead letter was among it."""
+        size = self.size
         while self._segments and self._segments[0].firsts[0] < first_seq:
             segment = self._segments[0]
             gone = bisect_left(segment.lasts, first_seq)  # runs that lie below
@@ -131,8 +132,9 @@ class Box:
             self.size += segment.size()
             self._dirty[segment.key] = None
             if segment.firsts:
-                return
+                break
             del self._segments[0]
+        return self.size < size
 
     def rows(self) -> Iterator[Record]:
         """The rows that are out of date."""
@@ -190,9 +192,13 @@ class DeadLetters(Part):
     def lowered(self, topic: str, floor: int) -> None:
         """All below floor was removed from a topic, which may be one of dead letters."""
         box = self.boxes.get(topic.removeprefix(DEAD)) if topic.startswith(DEAD) else None
-        if box is not None:
-            box.trim(floor)
+        if box is not None and box.trim(floor):
             self._dirty[box] = None
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether `rows` has something to write."""
+        return bool(self._dirty)
 
     def rows(self) -> list[Record]:
         """The rows to write with this turn."""
