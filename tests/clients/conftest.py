@@ -7,7 +7,7 @@ import fabric_client
 from fabric.hub import Hub, HubOptions
 from fabric_client import Client
 from tests.clients.model_hub import Served
-from tests.clients.real import HubProcess
+from tests.clients.real_hub import HubProcess
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from fabric_client.errors import ConnectionLost, GroupMismatch
 from fabric_client.sync import consume as sync_consume
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code
-from tests.clients.real import HubProcess, another, connect, eventually
+from tests.clients.real_hub import HubProcess, another, connect, eventually
 from tests.clients.talk import deliver, live_session, said, take, welcome
 from tests.patience import PATIENCE_S
 

@@ -5,7 +5,7 @@ import logging
 from collections import Counter
 
 from fabric_client import VerdictsUnconfirmed
-from tests.clients.real import HubProcess, connect
+from tests.clients.real_hub import HubProcess, connect
 from tests.patience import PATIENCE_S
 
 JOBS = 3_000

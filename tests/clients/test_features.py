@@ -9,7 +9,7 @@ import pytest
 import fabric_client
 from fabric.hub import Hub
 from fabric_client import Client, Conflict, Message, NotFound, Reject, Retry, Scheduled, Stale, TopicFull
-from tests.clients.real import acked, eventually
+from tests.clients.real_hub import acked, eventually
 from tests.patience import PATIENCE_S
 
 # Later.

@@ -11,7 +11,7 @@ from fabric_client.core.ticket import Ticket
 from fabric_client.errors import ConnectionLost
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code
-from tests.clients.real import HubProcess, connect, eventually
+from tests.clients.real_hub import HubProcess, connect, eventually
 from tests.clients.test_settle import Desk
 from tests.patience import PATIENCE_S
 

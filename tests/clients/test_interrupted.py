@@ -11,7 +11,7 @@ import pytest
 import fabric_client
 from fabric_client import Client, VerdictsUnconfirmed
 from fabric_client.core.ticket import Ticket
-from tests.clients.real import HubProcess, connect
+from tests.clients.real_hub import HubProcess, connect
 from tests.clients.test_settle import Desk
 from tests.patience import PATIENCE_S
 from tests.seeds import seeded

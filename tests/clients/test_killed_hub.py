@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import fabric_client
 from fabric_client import Client, Message, Retry, Scheduled, Transaction, VerdictsUnconfirmed
-from tests.clients.real import HubProcess, connect, eventually
+from tests.clients.real_hub import HubProcess, connect, eventually
 from tests.patience import PATIENCE_S
 
 ORDERS = 400

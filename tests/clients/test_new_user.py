@@ -17,7 +17,7 @@ from fabric_client import AsyncClient, Client, HubError, Message, Request, Trans
 from fabric_client.core.handlers import caller, check_handler, is_async
 from fabric_client.core.verdict_exceptions import patience, seconds
 from fabric_protocol.errors import FabricError
-from tests.clients.real import another, eventually, running
+from tests.clients.real_hub import another, eventually, running
 from tests.patience import PATIENCE_S
 
 

@@ -20,7 +20,7 @@ from fabric_client.errors import HubError
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code, FabricError
 from fabric_protocol.messages import Verdict
-from tests.clients.real import HubProcess, another, connect, eventually
+from tests.clients.real_hub import HubProcess, another, connect, eventually
 from tests.clients.talk import deliver, live_session, said, take, welcome
 from tests.patience import PATIENCE_S
 

@@ -16,7 +16,7 @@ import pytest
 import fabric_client
 from fabric.hub import Hub
 from fabric_client import AsyncClient, Client, Closed, Message, NoResponders
-from tests.clients.real import HubProcess, another, connect, eventually, running
+from tests.clients.real_hub import HubProcess, another, connect, eventually, running
 from tests.patience import PATIENCE_S
 
 MANY = 20

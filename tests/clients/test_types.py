@@ -10,7 +10,7 @@ import pytest
 import fabric_client
 from fabric.hub import Hub
 from fabric_client import AsyncClient, Client, Message, Receipt, Scheduled
-from tests.clients.real import another, eventually
+from tests.clients.real_hub import another, eventually
 from tests.patience import PATIENCE_S
 
 

@@ -13,7 +13,7 @@ from fabric_client import ConnectionLost, Timeout, Unconfirmed
 from fabric_client.core.outgoing import Options
 from fabric_protocol.block import Block
 from fabric_protocol.errors import Code
-from tests.clients.real import HubProcess, connect, eventually
+from tests.clients.real_hub import HubProcess, connect, eventually
 from tests.clients.talk import Desk, bodies
 from tests.patience import PATIENCE_S
 

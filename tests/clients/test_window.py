@@ -9,7 +9,7 @@ import pytest
 import fabric_client
 from fabric.hub import Hub, HubOptions
 from fabric_client.core.window import GROWTH_MAX, Window
-from tests.clients.real import acked, running
+from tests.clients.real_hub import acked, running
 from tests.patience import PATIENCE_S
 
 MOST = 8192

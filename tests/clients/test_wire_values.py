@@ -14,7 +14,7 @@ from fabric_client.core import wire_values
 from fabric_client.core.outgoing import Prepared
 from fabric_client.core.ticket import Ticket
 from fabric_protocol import messages as m
-from tests.clients.real import another, eventually
+from tests.clients.real_hub import another, eventually
 from tests.clients.talk import Desk, bodies, live_session
 from tests.patience import PATIENCE_S
 

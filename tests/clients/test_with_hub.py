@@ -11,7 +11,7 @@ import pytest
 import fabric_client
 from fabric.hub import Hub
 from fabric_client import AsyncClient, Client
-from tests.clients.real import HubProcess, connect, eventually
+from tests.clients.real_hub import HubProcess, connect, eventually
 from tests.patience import PATIENCE_S
 
 

@@ -19,7 +19,7 @@ from fabric_protocol import messages as m
 from fabric_protocol.block import Block
 from fabric_protocol.errors import Code
 from fabric_protocol.wire import Verb
-from tests.floor.twin import resealed
+from tests.protocol.twin import resealed
 from tests.hub.hostile import Canary, HubProcess, Peer
 from tests.seeds import seeded
 

@@ -14,7 +14,7 @@ from fabric.records import TopicSettings
 from fabric.router.sessions.session import SILENT_BEATS
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code
-from tests.router.brute import matches
+from tests.router.plain_patterns import matches
 from tests.simulation.blocks import IDENTS, idents_of
 from tests.simulation.ledgers import Asked, Service, Serving, Session
 from tests.simulation.reads import Reads

@@ -7,7 +7,7 @@ from fabric.router.sessions.session import SILENT_BEATS
 from fabric_protocol import messages as m
 from fabric_protocol.block import Block
 from fabric_protocol.messages import Level
-from tests.router.brute import matches
+from tests.router.plain_patterns import matches
 from tests.simulation.blocks import TOPICS
 
 OWN_TOPICS: Final = ("$dlq.g0", "$dlq.g1", "$dlq.g2")  # those that a pattern may name

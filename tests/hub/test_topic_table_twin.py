@@ -13,7 +13,7 @@ from fabric.journal.tools.verify import verify
 from fabric.records import Record, SaveTopic
 from fabric.router.topics import retention as topic_keeper
 from fabric_protocol.block import Block
-from tests.router import test_topicbook_twin as twin
+from tests.router import test_topic_table_twin as twin
 from tests.seeds import seeded
 
 

@@ -17,7 +17,7 @@ from fabric_client import (
     TimedOut,
     TopicFull,
 )
-from tests.clients.real import acked, another, eventually, running
+from tests.clients.real_hub import acked, another, eventually, running
 from tests.patience import PATIENCE_S
 
 # Requests.

@@ -55,7 +55,7 @@ WRITES: dict[str, Callable[[Journal], object]] = {
 def test_a_second_writer_is_noticed_with_the_next_transaction(tmp_path: Path, write: str) -> None:
     journal = Journal.open(tmp_path / "j", Limits(max_messages=1))
     journal.commit([Pen().block(count=2), Pen(3).block(count=2)])
-    run_python("from tests.journal.test_alone import *; write_elsewhere(path)", tmp_path / "j")
+    run_python("from tests.journal.test_single_writer import *; write_elsewhere(path)", tmp_path / "j")
     with pytest.raises(JournalError, match="another process has written"):
         WRITES[write](journal)
     with pytest.raises(JournalError, match="failed before"):

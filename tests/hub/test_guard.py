@@ -215,7 +215,7 @@ import sys, time
 from collections import Counter
 import zmq
 from fabric.hub.router_socket import SOCKET_OPTIONS, RouterSocket
-from tests.hub.test_strangers import flood_and_vanish
+from tests.hub.test_guard import flood_and_vanish
 
 context = zmq.Context()
 port = RouterSocket(context, Counter(), lambda error, message: None)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from fabric_protocol import block as b
 from fabric_protocol.block import HEAD_BYTES, Block
 from fabric_protocol.errors import BlockError, Code
-from tests.floor import twin as t
-from tests.floor.twin import Twin, checked, encode, parsed, resealed, with_u32
+from tests.protocol import twin as t
+from tests.protocol.twin import Twin, checked, encode, parsed, resealed, with_u32
 from tests.seeds import seeded
 
 ONE = encode([Twin("ab", b"payload")])

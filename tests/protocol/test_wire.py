@@ -13,7 +13,7 @@ from fabric_protocol import wire
 from fabric_protocol.bounds import HORIZON_MS
 from fabric_protocol.errors import Code, ProtocolError
 from fabric_protocol.wire import Verb
-from tests.floor.twin import checked
+from tests.protocol.twin import checked
 from tests.seeds import seeded
 
 BLOCK = b"the wire does not look into blocks"

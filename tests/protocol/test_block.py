@@ -12,8 +12,8 @@ from fabric_protocol import block as b
 from fabric_protocol.block import Block
 from fabric_protocol.block_parts import cut, join, pick
 from fabric_protocol.errors import BlockError, Code
-from tests.floor import twin as t
-from tests.floor.twin import Twin, checked, decode, encode, parsed
+from tests.protocol import twin as t
+from tests.protocol.twin import Twin, checked, decode, encode, parsed
 
 THREE = [
     Twin("order.new", b"one", b"k1", b"id1", {"kind": "text", "raw": b"\xff"}),

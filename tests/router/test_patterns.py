@@ -15,7 +15,7 @@ from fabric.router.patterns.trie import Trie
 from fabric_protocol.block import TOPIC_BYTES_MAX
 from fabric_protocol.errors import Code, ProtocolError
 from fabric_protocol.names import WORDS_MAX, canonical, check_topic
-from tests.router.brute import matches
+from tests.router.plain_patterns import matches
 from tests.seeds import seeded
 
 WORDS = ("a", "b", "c")
