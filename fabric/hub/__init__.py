@@ -1,4 +1,4 @@
-"""The shell: sockets, clock and journal meet here, and only here."""
+"""The hub: connects the router to the socket, the clock and the journal."""
 
 from fabric.hub.hub import Hub, HubOptions
 

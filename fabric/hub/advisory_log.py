@@ -1,8 +1,8 @@
-"""What the router says about itself, as lines of the log.
+"""AdvisoryLog writes the router's advisories to the hub's log.
 
-The router logs nothing: it says advisories, and the hub hears them here whether or not a client listens. Each kind of
-line is bounded: after LINES_MAX lines in a period the rest is counted, and one line at the end of the period says how
-many there were. So a client that fails a thousand times a second does not fill the disk with its failures.
+The router itself logs nothing. It passes each advisory to `hear`, whether or not a subscription matches. The lines of
+each kind are bounded: after LINES_MAX lines in a period further lines are counted, and one line at the end of the
+period has the count. So a client that fails a thousand times a second does not fill the disk with its failures.
 """
 
 import logging
@@ -22,13 +22,13 @@ class Line(NamedTuple):
     name: str
 
 
-ABOUT_CONSUMING: Final = 4  # hundreds of the codes for what does not exist, or is not as a client thinks
+CONSUMING_CODES: Final = 4  # hundreds of the codes for commands about groups and deliveries, such as NOT_FOUND
 REFUSED: Final = Line(logging.WARNING, "refused")
-NOT_POSSIBLE: Final = Line(logging.INFO, "refused")
-GROUP_CREATED: Final = Line(logging.INFO, "group created")  # by a consumer; by an administrator it is a change
+REFUSED_CONSUMING: Final = Line(logging.INFO, "refused")
+GROUP_CREATED: Final = Line(logging.INFO, "group created")  # logged for consumers only: ADMIN logs "changed"
 SLOW_COMMIT: Final = Line(logging.WARNING, "slow commit")
 JOURNAL_TRIMMED: Final = Line(logging.INFO, "journal trimmed")
-# What is not in this table is not logged: `$sys.admin` tells of changes to groups, and who made them.
+# Other topics are not logged: `$sys.admin` has the changes to groups, with the session that made them.
 LINES: Final = {
     "$sys.session.opened": Line(logging.INFO, "session opened"),
     "$sys.session.resumed": Line(logging.INFO, "session resumed"),
@@ -48,15 +48,15 @@ LINES: Final = {
 
 
 class _Period:
-    """The lines of one kind since a moment."""
+    """The lines of one kind in one period."""
 
     __slots__ = ("end", "lines", "messages", "more")
 
     def __init__(self, end: float) -> None:
         self.end = end
         self.lines = 0
-        self.more = 0  # happened, and were not written
-        self.messages = 0  # that these were about
+        self.more = 0  # lines that were counted and not written
+        self.messages = 0  # sum of `count` over these lines
 
 
 class AdvisoryLog:
@@ -65,15 +65,15 @@ class AdvisoryLog:
         self._periods: dict[Line, _Period] = {}
 
     def hear(self, topic: str, fields: Mapping[str, Any]) -> None:
-        """An advisory of the router."""
+        """Log an advisory, if its topic is in LINES."""
         line = LINES.get(topic)
-        if line is REFUSED and Code[fields["code"]] // 100 == ABOUT_CONSUMING:
-            line = NOT_POSSIBLE
+        if line is REFUSED and Code[fields["code"]] // 100 == CONSUMING_CODES:
+            line = REFUSED_CONSUMING
         if line is not None and (line is not GROUP_CREATED or "session" in fields):
             self.write(line, fields)
 
     def write(self, line: Line, fields: Mapping[str, Any]) -> None:
-        """Log a line, or count it when there were enough of its kind."""
+        """Log a line; after LINES_MAX lines of its kind in the period, count it only."""
         if not LOGGER.isEnabledFor(line.level):
             return
         period = self._periods.get(line)
@@ -87,7 +87,7 @@ class AdvisoryLog:
             period.messages += fields.get("count", 0)
 
     def tick(self, now: float) -> None:
-        """Let time pass: what was only counted in a period that is over becomes a line."""
+        """End the periods that are over: each one with counted lines logs their number."""
         self._now = now
         for line, period in list(self._periods.items()):
             if now >= period.end:

@@ -1,12 +1,12 @@
-"""How much one commit takes in when several peers publish.
+"""CommitShare bounds how much one commit contains when several peers publish.
 
-A publish waits for the commit that is under way and then for its own. With one publisher commits may be as large as
-they get; with several, each is bounded by what the disk writes in a few milliseconds, so that a publisher of much does
-not make a publisher of little wait for it. A peer that has little in the next commit is let in though that is full. A
-single block may be larger than the bound; then its peer is not in the next commit, which is short for the others.
+A publish waits for the commit that is under way and then for its own. With one publisher, commits have no bound. With
+several publishers, a commit is bounded by what the disk writes in COMMIT_S, so that a peer with large publishes does
+not delay a peer with small ones. When the next commit is full, a peer with little in it may still add to it. A single
+block may be larger than the bound: its peer then skips the next commit, which is short for the other peers.
 
-The time that a publish takes to be checked counts as the bytes that the disk writes in it: a block of many ids or many
-topics has few bytes, and makes others wait as a large one does.
+The seconds that the check of a publish takes count as the bytes that the disk writes in that time: a block of many ids
+or many topics has few bytes, and delays other peers as a large block does.
 """
 
 from typing import Final
@@ -16,10 +16,10 @@ from fabric_protocol.wire import Verb
 
 COMMIT_S: Final = 0.005
 BYTES_MIN: Final = 256 << 10
-RATE_FIRST: Final = 100e6  # bytes a second, before anything was measured
-RATE_WEIGHT: Final = 0.2  # of the latest commit, in the rate
-HEAVY: Final = 2  # a peer that has so many times the bytes of a commit in one, since its blocks are large, skips one
-MEMORY_S: Final = 0.25  # a peer counts as a publisher for so long
+RATE_FIRST: Final = 100e6  # bytes per second, until a commit was measured
+RATE_WEIGHT: Final = 0.2  # weight of the latest commit in the average rate
+HEAVY: Final = 2  # a peer whose share of a commit is more than this many times its bound skips the next commit
+MEMORY_S: Final = 0.25  # after a publish, a peer counts as a publisher for this long
 
 _PUBLISHES: Final = (Verb.PUB, Verb.TXN)
 
@@ -30,18 +30,18 @@ def is_publish(frames: list[bytes]) -> bool:
 
 class CommitShare:
     def __init__(self) -> None:
-        self._taken: dict[PeerId, int] = {}  # cost for the next commit: bytes, or what counts as bytes
-        self._waiting = 0  # the same of all peers
-        self._waiting_bytes = 0  # for the next commit
-        self._committing_bytes = 0  # of the commit that is under way
-        self._heavy: set[PeerId] = set()  # peers that make it long: what they send next is for the one after the next
+        self._taken: dict[PeerId, int] = {}  # cost of each peer in the next commit: bytes, or seconds counted as bytes
+        self._waiting = 0  # cost of all peers in the next commit
+        self._waiting_bytes = 0  # bytes in the next commit
+        self._committing_bytes = 0  # bytes in the commit that is under way
+        self._heavy: set[PeerId] = set()  # peers that make the commit under way long: they skip the next commit
         self._rate = RATE_FIRST
-        self._publishers: set[PeerId] = set()  # of this period,
-        self._previous: set[PeerId] = set()  # and of the one before it
+        self._publishers: set[PeerId] = set()  # peers that have published in this period
+        self._previous: set[PeerId] = set()  # peers that have published in the period before
         self._period_at = 0.0
 
     def is_full(self, peer: PeerId) -> bool:
-        """Whether the next publish of a peer has to wait for another commit."""
+        """True if the next publish of a peer has to wait for a later commit."""
         if self._waiting < BYTES_MIN and peer not in self._heavy:
             return False
         limit = self._limit
@@ -52,12 +52,11 @@ class CommitShare:
 
     @property
     def _limit(self) -> float:
-        """Bytes of a commit when there are several publishers."""
+        """Bytes of a commit when several peers publish."""
         return max(BYTES_MIN, self._rate * COMMIT_S)
 
     def published(self, peer: PeerId, taken_bytes: int, now: float, seconds: float) -> None:
-        """A publish of a peer was processed in so many seconds, and so many bytes of it wait for the disk: none, if it
-        was refused."""
+        """Count a publish of a peer: seconds of processing, and bytes that wait for the disk (0: it was refused)."""
         if now >= self._period_at:
             self._previous, self._publishers, self._period_at = self._publishers, set(), now + MEMORY_S
         self._publishers.add(peer)
@@ -67,13 +66,14 @@ class CommitShare:
         self._taken[peer] = self._taken.get(peer, 0) + cost
 
     def submitted(self) -> None:
-        """All that was taken so far is in the commit that begins."""
+        """A commit begins; it contains all publishes so far."""
         self._committing_bytes, self._waiting_bytes, self._waiting = self._waiting_bytes, 0, 0
         heavy_bytes = HEAVY * self._limit
         self._heavy = {peer for peer, taken in self._taken.items() if taken > heavy_bytes}
         self._taken.clear()
 
     def committed(self, seconds: float) -> None:
+        """The commit is done: measure the rate of the disk."""
         if self._committing_bytes >= BYTES_MIN and seconds > 0:
             self._rate += RATE_WEIGHT * (self._committing_bytes / seconds - self._rate)
         self._committing_bytes = 0

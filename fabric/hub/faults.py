@@ -1,8 +1,8 @@
-"""Faults of the hub's own code: unexpected exceptions, how they are logged, and when the hub gives up.
+"""Faults logs unexpected exceptions of the hub's own code, and decides when the hub ends.
 
-A fault in a command is answered INTERNAL and is never a reason to end: no peer can stop the hub by finding one. A fault
-anywhere else lets the hub go on with a router that is restored from the journal; it waits before that, longer each
-time. If no client was heard of between several of these, the cause is in the journal, and the hub ends.
+A fault in a command is answered with INTERNAL and never ends the hub: no peer can stop the hub by a command. After a
+fault outside of a command the hub restores its router from the journal and goes on. It waits before that, longer each
+time. After IN_A_ROW_MAX such faults without a new session between them the cause is in the journal, and the hub ends.
 """
 
 import logging
@@ -16,33 +16,35 @@ from fabric_protocol.errors import FabricError
 COMMAND_FAILED: Final = Line(logging.ERROR, "command failed")
 ANSWER_FAILED: Final = Line(logging.ERROR, "answer failed")
 HUB_FAILED: Final = Line(logging.ERROR, "fault")
-HEX_BYTES_MAX: Final = 120  # of a frame, in the log
-PLACES_MAX: Final = 4  # of the stack, the innermost
-IN_A_ROW_MAX: Final = 3  # faults without a word from a client between them
-FORGET_S: Final = 60.0
-PAUSE_S: Final = (0.05, 5.0)  # the first and the longest
+HEX_BYTES_MAX: Final = 120  # bytes of a frame in the log
+PLACES_MAX: Final = 4  # innermost places of the stack in the log
+IN_A_ROW_MAX: Final = 3  # faults without a new session between them
+FORGET_S: Final = 60.0  # after this time without a fault, counting begins again
+PAUSE_S: Final = (0.05, 5.0)  # the shortest pause above zero, and the longest
 
 
 class Faults:
     def __init__(self, log: AdvisoryLog) -> None:
         self._log = log
-        self._at = float("-inf")  # the latest one outside of a command
+        self._at = float("-inf")  # time of the latest fault outside of a command
         self._pause_s = 0.0
         self._in_a_row = 0
 
     def of_command(self, error: Exception, frames: Sequence[bytes]) -> None:
-        """Write down what was received, so that it can be sent again to find the cause."""
+        """Log a fault in a command with the frames of the command, so that they can be sent again to find the cause."""
         shown = {f"frame{n}": _hex(frame) for n, frame in enumerate(frames[:2])}
         self._log.write(COMMAND_FAILED, {"error": described(error), "at": places(error), **shown})
 
     def of_answer(self, error: Exception, message: object) -> None:
-        """Write down an answer that cannot be encoded."""
+        """Log an answer that cannot be encoded."""
         fields = {"error": described(error), "message": type(message).__name__, "at": places(error)}
         self._log.write(ANSWER_FAILED, fields)
 
     def of_hub(self, error: Exception, now: float, *, heard: bool) -> float:
-        """Write down a fault outside of a command; `heard`: clients were, since the one before. Returns how long to
-        wait before the hub goes on; raises when that has no prospect."""
+        """Log a fault outside of a command. Returns the seconds to wait before the hub goes on.
+
+        `heard`: a session was opened since the fault before. Raises when the hub has to end.
+        """
         if now - self._at > FORGET_S:
             self._pause_s, self._in_a_row = 0.0, 0
         self._at = now
@@ -62,7 +64,7 @@ def described(error: BaseException) -> str:
 
 
 def places(error: BaseException) -> str:
-    """Where it was raised: the innermost places of the stack."""
+    """The innermost places of the stack, the place of the exception first."""
     stack = traceback.extract_tb(error.__traceback__)[-PLACES_MAX:]
     shown = [f"{place.filename.rpartition('fabric/')[2]}:{place.lineno} {place.name}" for place in reversed(stack)]
     return " < ".join(shown)

@@ -1,10 +1,15 @@
-"""Keeps the hub's process within its descriptors and its memory, whatever connects to it.
+"""Guard keeps the hub's process within its descriptors and its memory, whatever connects to it.
 
-A connection costs a descriptor and memory before it has said a word, and ZeroMQ knows no limit for either: it counts
-messages and not the frames of an unfinished one. So connections beyond what the descriptors allow are cut, the silent
-ones first; those that stay silent are cut after a while; and when memory exceeds its budget, all that are silent are.
-If that does not help, a message that never ends comes from a client with a session. It cannot say anything else before
-its end, so all connections are cut that say nothing for a moment; those of honest clients are resumed at once.
+A connection takes a descriptor and memory before its first message. ZeroMQ limits neither: it counts whole messages,
+and not the frames of an unfinished message. A connection is silent until it has sent a whole message. Guard cuts
+
+    connections beyond the limit of descriptors, the silent connections first;
+    connections that are silent for SILENT_MAX_S;
+    all silent connections, when memory exceeds its budget;
+    all connections without a message for QUIET_S, if memory still exceeds its budget after that.
+
+The last rule is for a client with a session that sends a message without an end: its connection cannot carry another
+message before that end. Other clients that are cut by it resume their sessions at once.
 """
 
 import logging
@@ -18,13 +23,13 @@ from fabric.hub.connections import Connections
 from fabric.hub.log import event
 from fabric.router.router import Router
 
-SPARE_MAX: Final = 256  # descriptors that connections never get: for the journal, the log, and bursts of connections
+SPARE_MAX: Final = 256  # descriptors kept free for the journal, the log, and bursts of connections
 CONNECTIONS_MIN: Final = 8
-SILENT_MAX_S: Final = 30.0  # for a connection to send its first message
-LOOK_EVERY_S: Final = 0.25  # a peer of this machine fills half a gigabyte meanwhile
-QUIET_S: Final = 0.5  # above the budget, for a connection to say something before it is cut
-GROWTH: Final = 1.25  # of memory since quiet connections were cut, until they are again
-SAY_EVERY_S: Final = 10.0  # each of the lines
+SILENT_MAX_S: Final = 30.0  # time for the first message of a connection
+LOOK_EVERY_S: Final = 0.25  # a peer on this machine can fill half a gigabyte in this time
+QUIET_S: Final = 0.5  # time for a message of each connection while memory exceeds its budget
+GROWTH: Final = 1.25  # growth of memory after quiet connections were cut, until they are cut again
+LOG_EVERY_S: Final = 10.0  # for each kind of line
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -40,34 +45,34 @@ class Guard:
         self.connections_max = max(limit - used - spare, CONNECTIONS_MIN)
         try:
             self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # a system without it: memory is not watched
+        except OSError:  # the system has no such file: memory is not measured
             self._statm = -1
         self.silent_max_s = SILENT_MAX_S
         self._look_at = 0.0
-        self._over_at: float | None = None  # since when memory exceeds its budget
-        self._cut_above = memory_bytes  # quiet connections are cut when memory is more than this
-        self._say_at: dict[str, float] = {}
+        self._over_at: float | None = None  # when memory began to exceed its budget, or quiet connections were cut last
+        self._cut_above = memory_bytes  # quiet connections are cut when memory is above this
+        self._log_at: dict[str, float] = {}  # when a line may be logged again
 
     @property
     def is_crowded(self) -> bool:
         return self._connections.kept > self.connections_max
 
     def cut_excess(self, now: float) -> None:
-        """Cut connections until as many are left as the descriptors allow."""
+        """Cut connections beyond the limit of descriptors."""
         connections = self._connections
         cut = connections.cut(connections.excess[: max(connections.kept - self.connections_max, 0)])
         self._counters["connections_refused"] += cut
-        self._say(now, "connections refused", open=connections.kept, limit=self.connections_max)
+        self._log(now, "connections refused", open=connections.kept, limit=self.connections_max)
 
     def look(self, now: float, router: Router, arrivals: Arrivals) -> None:
-        """Now and then: cut connections that say nothing, and compare memory with its budget."""
+        """Every LOOK_EVERY_S: cut silent connections, and compare memory with its budget."""
         if now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S
         connections = self._connections
         if cut := connections.cut(connections.silent_since(now - self.silent_max_s)):
             self._counters["connections_silent"] += cut
-            self._say(now, "silent connections closed", closed=cut, open=connections.kept)
+            self._log(now, "silent connections closed", closed=cut, open=connections.kept)
         memory = self.memory_bytes()
         if memory <= self._memory_bytes:
             self._over_at, self._cut_above = None, self._memory_bytes
@@ -76,9 +81,9 @@ class Guard:
         silent = connections.cut(connections.silent_since(now))
         self._counters["connections_silent"] += silent
         quiet = self._cut_quiet(now, memory, router)
-        self._say(
+        self._log(
             now,
-            "memory above its budget",  # what is not named here is ZeroMQ's
+            "memory above its budget",  # memory beyond the figures of this line is ZeroMQ's
             memory=memory,
             budget=self._memory_bytes,
             connections=connections.kept,
@@ -87,10 +92,10 @@ class Guard:
             **router.gauges(),
         )
         if quiet:
-            self._say(now, "quiet connections closed", closed=quiet, memory=memory, open=connections.kept)
+            self._log(now, "quiet connections closed", closed=quiet, memory=memory, open=connections.kept)
 
     def _cut_quiet(self, now: float, memory: int, router: Router) -> int:
-        """Cut connections that have said nothing since memory exceeds its budget; returns how many."""
+        """Cut connections without a message since memory exceeds its budget; returns how many."""
         if self._over_at is None:
             self._over_at = now
         since = self._over_at
@@ -99,14 +104,14 @@ class Guard:
         self._over_at, self._cut_above = now, int(memory * GROWTH)
         quiet = self._connections.cut(
             descriptor
-            for descriptor, peer in self._connections.speakers()
+            for descriptor, peer in self._connections.peers()
             if (heard := router.last_heard(peer)) is None or heard < since
         )
         self._counters["connections_quiet"] += quiet
         return quiet
 
     def memory_bytes(self) -> int:
-        """Memory of the process's own: pages of the journal's file do not count, the system can take them back."""
+        """Private memory of the process. Pages of the journal's file do not count: the system can take them back."""
         if self._statm < 0:
             return 0
         _, resident, shared, *_ = os.pread(self._statm, 200, 0).split()
@@ -116,9 +121,9 @@ class Guard:
         if self._statm >= 0:
             os.close(self._statm)
 
-    def _say(self, now: float, name: str, **fields: Any) -> None:
-        if now >= self._say_at.get(name, 0.0):
-            self._say_at[name] = now + SAY_EVERY_S
+    def _log(self, now: float, name: str, **fields: Any) -> None:
+        if now >= self._log_at.get(name, 0.0):
+            self._log_at[name] = now + LOG_EVERY_S
             event(logging.WARNING, name, **fields)
 
 

@@ -1,6 +1,6 @@
-"""The journal thread: takes turns, commits them in order, and wakes the hub when they are on disk.
+"""JournalThread commits turns in order, and wakes the hub when they are on disk.
 
-While it commits one batch of turns, the hub gathers the next: that is the group commit, with no timer.
+While it commits some turns, the hub gathers the next ones. So commits become larger under load, without a timer.
 """
 
 import os
@@ -29,25 +29,25 @@ class Trimmed(NamedTuple):
 
 
 class Begins(NamedTuple):
-    """The journal begins later, and no message went: what lay before was removed already."""
+    """The journal begins at a later seq, and no message was removed: only holes were before it."""
 
     first_seq: int
 
 
 class TrimWanted(NamedTuple):
-    """Retention would remove messages below this seq, but the router has not given way yet."""
+    """Retention would remove messages below this seq, but the router still holds them."""
 
     seq: int
 
 
 class Unwritable(NamedTuple):
-    """What was submitted cannot be encoded: nothing of it is on disk, and the disk is not to blame."""
+    """The submitted records cannot be encoded: none of them is on disk, and the journal is sound."""
 
     error: Exception
 
 
 class Failed(NamedTuple):
-    """Nothing more will be committed. The hub must stop confirming and end."""
+    """The journal has failed and commits nothing more. The hub must stop confirming and end."""
 
     error: BaseException
 
@@ -59,7 +59,7 @@ Answer = TypeVar("Answer")
 def journal_failed(error: BaseException) -> FabricError:
     failure = FabricError(
         f"the journal failed, so the hub stops: {error}",
-        "look at the disk, then start the hub again; all that was confirmed is on it",
+        "check the disk, then start the hub again; all that was confirmed is on it",
     )
     failure.__cause__ = error
     return failure
@@ -87,10 +87,11 @@ class JournalThread:
         os.eventfd_write(self._wake_fd, 1)
 
     def submit(self, records: Sequence[Record]) -> None:
+        """Commit records; `Committed` is reported when they are on disk."""
         self._work.put(records)
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
-        """Let the journal thread answer a question when it has done all that was submitted. Waits for it."""
+        """Call `question` in the journal thread after all that was submitted; waits for the answer and returns it."""
         answers: SimpleQueue[Answer | Exception] = SimpleQueue()
 
         def reply() -> None:
@@ -105,7 +106,7 @@ class JournalThread:
                 answer = answers.get(timeout=ALIVE_EVERY_S)
             except Empty:
                 if not self._thread.is_alive():
-                    raise FabricError("the journal thread has ended", "the log says why") from None
+                    raise FabricError("the journal thread has ended", "see the log for the reason") from None
                 continue
             if isinstance(answer, Exception):
                 raise answer
@@ -116,7 +117,7 @@ class JournalThread:
         return bool(self._reports)
 
     def reports(self) -> list[Report]:
-        """What was finished since the last call. To be called when `wake_fd` is readable."""
+        """The reports since the last call. To be called when `wake_fd` is readable."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
         found = []
@@ -125,7 +126,7 @@ class JournalThread:
         return found
 
     def stop(self) -> None:
-        """Finish what was submitted and end the thread."""
+        """Commit all that was submitted, and end the thread."""
         self._work.put(None)
         if self._thread.is_alive():
             self._thread.join()
@@ -133,7 +134,7 @@ class JournalThread:
 
     def _run(self) -> None:
         try:
-            self._trim()  # limits may have become narrower, and messages older, since the last hub
+            self._trim()  # since the last hub, limits may have changed and messages have become older
             while True:
                 try:
                     records = self._work.get(timeout=TRIM_EVERY_S)
@@ -148,7 +149,7 @@ class JournalThread:
                     continue
                 self._commit(records)
                 self._trim()
-        except BaseException as error:  # whatever it is, the hub must hear of it and stop
+        except BaseException as error:  # after any exception the hub must stop
             self._report(Failed(error))
 
     def _commit(self, records: Sequence[Record]) -> None:
@@ -157,13 +158,13 @@ class JournalThread:
             self._journal.commit(records)
         except (FabricError, OSError):
             raise
-        except Exception as error:  # the transaction was given up as a whole
+        except Exception as error:  # the whole transaction was aborted
             self._report(Unwritable(error))
         else:
             self._report(Committed(time.monotonic() - begun))
 
     def _trim(self) -> None:
-        """One small step of retention now and then, between commits."""
+        """One step of retention between commits, at most every TRIM_EVERY_S if there is nothing to remove."""
         if time.monotonic() < self._trim_at:
             return
         before = self._journal.first_seq

@@ -1,4 +1,4 @@
-"""Structured logs: one event a line, as text for people or JSON for machines."""
+"""The hub's log: one event in each line, as text for people or as JSON for programs."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ class _Json(logging.Formatter):
 
 def _shown(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    plain = text and all(c.isprintable() and c not in ' ="' for c in text)  # what clients say cannot move the cursor
+    plain = text and all(c.isprintable() and c not in ' ="' for c in text)  # clients must not control the terminal
     return text if plain else json.dumps(text)
 
 

@@ -1,4 +1,4 @@
-"""How a hub is started."""
+"""HubOptions: addresses, limits and resources of a hub."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ DEFAULT_BIND: Final = "tcp://127.0.0.1:7171"
 class HubOptions(NamedTuple):
     binds: Sequence[str] = (DEFAULT_BIND,)
     limits: Limits = Limits()
-    drain_s: float = 5.0  # how long a stopping hub waits for outstanding acks
+    drain_s: float = 5.0  # how long a hub that stops waits for outstanding acks
     io_threads: int = 1
     allow_network_fs: bool = False
-    memory_bytes: int = 2 << 30  # memory of the process; above it the hub says so, and closes silent connections
+    memory_bytes: int = 2 << 30  # memory of the process; above it the hub logs a warning and closes silent connections

@@ -1,4 +1,4 @@
-"""A router with the state that is in the journal: when a hub starts, and when it goes on after a fault of its own."""
+"""Makes a router from the state in the journal: at the start of the hub, and after a fault of the hub."""
 
 import logging
 import secrets
@@ -16,6 +16,7 @@ from fabric.router.turn import Frames, Hear
 
 
 def restored_router(journal: Journal, restored: Restored, counters: Counter[str], hear: Hear) -> Router:
+    """A router with the state that was restored; damage in the journal is logged."""
     about = {"hub": fabric.__version__, "journal": journal.uuid, "epoch": journal.epoch}
     router = Router(
         restored,
@@ -43,19 +44,21 @@ def restored_router(journal: Journal, restored: Restored, counters: Counter[str]
 
 
 def finish(journal_thread: JournalThread, committing: Sequence[Transaction], sealed: Sequence[Transaction]) -> Frames:
-    """Wait until turns are on disk that were handed to the journal thread, and others that were only sealed. Returns
-    what may be said then."""
+    """Wait until all turns are on disk: `committing` were submitted to the journal thread, `sealed` were not yet.
+
+    Returns the frames that wait for these turns.
+    """
     sends: Frames = []
     for turns, is_submitted in ((committing, True), (sealed, False)):
         if not is_submitted and turns:
             journal_thread.submit([record for turn in turns for record in turn.records])
-        journal_thread.ask(lambda: None)  # answered after the commit
+        journal_thread.ask(lambda: None)  # returns after the commit
         for report in journal_thread.reports():
             match report:
                 case Failed(error):
                     raise journal_failed(error)
                 case Unwritable():
-                    return sends  # and what was sealed after it follows from it
+                    return sends  # the turns that were sealed later depend on this one
                 case Committed():
                     sends += [send for turn in turns for send in turn.sends]
     return sends

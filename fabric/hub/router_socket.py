@@ -1,7 +1,7 @@
-"""The hub's ROUTER socket: every option in one table, receiving without waiting, sending without blocking.
+"""RouterSocket is the hub's ROUTER socket: it receives without waiting and sends without blocking.
 
-A full connection never blocks the hub and never loses a frame silently: what does not fit waits in an outbox, and
-the router is told not to hand out more to that peer meanwhile.
+A full connection never blocks the hub and never loses a frame silently: frames that the connection cannot take wait in
+an outbox, and the router delivers nothing to that peer meanwhile.
 """
 
 import contextlib
@@ -25,46 +25,46 @@ from fabric_protocol import wire
 from fabric_protocol.errors import Code, FabricError
 from fabric_protocol.messages import Err, PeerId, Pong, ToClient
 
-PORT_MAX: Final = 65_535  # of a larger number ZeroMQ takes the lower bits, and listens elsewhere
-_EVENTS: Final = int(zmq.EVENTS)  # plain numbers: enum arithmetic is dear where every message passes
+PORT_MAX: Final = 65_535  # ZeroMQ takes the lower bits of a larger number, and listens at another port
+_EVENTS: Final = int(zmq.EVENTS)  # plain numbers: arithmetic with enums is slow, and every message passes here
 _POLLIN: Final = int(zmq.POLLIN)
 _DONTWAIT: Final = int(zmq.DONTWAIT)
 
-# Options that ZeroMQ lets us set and not read.
+# Options that can be set and not read.
 ROUTER_OPTIONS: Final = {
-    zmq.ROUTER_MANDATORY: 1,  # without it a full or unknown peer swallows frames silently
-    zmq.ROUTER_HANDOVER: 0,  # a newcomer must not take over the routing id, and so the messages, of somebody else
+    zmq.ROUTER_MANDATORY: 1,  # without it ZeroMQ drops frames to a full or unknown peer silently
+    zmq.ROUTER_HANDOVER: 0,  # a new connection must not take the routing id, and so the messages, of another peer
 }
-# Set before any bind, and read back, because a wrong one fails only when it is needed.
+# Set before any bind, and read back, because a wrong value would show only when it is needed.
 SOCKET_OPTIONS: Final = {
-    zmq.SNDHWM: 256,  # frames for each peer; credit bounds the bytes
+    zmq.SNDHWM: 256,  # frames to each peer; `Unread` bounds the bytes
     zmq.RCVHWM: 64,  # frames from each peer that wait while the hub is busy
     zmq.MAXMSGSIZE: wire.FRAME_BYTES_MAX,
-    zmq.LINGER: 0,  # the journal is the truth; `close` grants the last words a moment
-    # ZeroMQ's own heartbeats end the process: they are sent by an assertion that the connection is sound, which it is
-    # not when a peer floods the hub and is closed before all of it was read. Sessions have heartbeats of ours.
+    zmq.LINGER: 0,  # nothing to flush: the journal is durable; `close` lingers LINGER_MS for NOTICE and PUBOK
+    # ZeroMQ's own heartbeats can end the process: ZeroMQ asserts that the connection is sound, and it is not when a
+    # peer floods the hub and is closed before all of it was read. Sessions have heartbeats of their own.
     zmq.HEARTBEAT_IVL: 0,
-    zmq.TCP_KEEPALIVE: 1,  # half-open connections: noticed after IDLE + CNT * INTVL seconds
+    zmq.TCP_KEEPALIVE: 1,  # half-open connections are found after IDLE + CNT * INTVL seconds
     zmq.TCP_KEEPALIVE_IDLE: 5,
     zmq.TCP_KEEPALIVE_INTVL: 2,
     zmq.TCP_KEEPALIVE_CNT: 3,
-    zmq.HANDSHAKE_IVL: 5_000,  # connections that never speak
+    zmq.HANDSHAKE_IVL: 5_000,  # bounds the handshake of a connection
     zmq.BACKLOG: 1_024,
 }
-FAREWELL_MS: Final = 500
-HUB_MADE_ID: Final = 0x00  # routing ids that ZeroMQ assigns start with this byte; others were chosen by the client
+LINGER_MS: Final = 500
+ASSIGNED_ID: Final = 0x00  # routing ids that ZeroMQ assigns start with this byte; others were chosen by the client
 OUTBOX_FRAMES_MAX: Final = 4_096
-OUTBOX_BYTES_MAX: Final = 64 << 20  # answers are dropped above it; what groups hand out in one turn is less
+OUTBOX_BYTES_MAX: Final = 64 << 20  # answers above it are dropped; the deliveries of one turn are fewer
 DESCRIPTORS_SPARE: Final = 256
-PROBE: Final = wire.encode(Pong(0))  # answers nothing, so clients ignore it
-PROBE_S: Final = 5.0  # a closed connection that takes frames for longer than this was not that peer's
+PROBE: Final = wire.encode(Pong(0))  # answers no PING, so clients ignore it
+PROBE_S: Final = 5.0  # if the peer takes frames for longer than this, another connection was closed
 
 
 Failed = Callable[[Exception, ToClient], None]
 
 
 class _Outbox:
-    """What waits until a peer can take it."""
+    """Frames that wait until a peer can take them."""
 
     __slots__ = ("bytes", "frames")
 
@@ -73,7 +73,7 @@ class _Outbox:
         self.bytes = 0
 
     def put(self, frames: list[bytes]) -> bool:
-        """False when there is no room."""
+        """Add frames; False if there is no room."""
         if self.frames and (len(self.frames) >= OUTBOX_FRAMES_MAX or self.bytes >= OUTBOX_BYTES_MAX):
             return False
         self.frames.append(frames)
@@ -99,13 +99,13 @@ class RouterSocket:
         self._outboxes: dict[PeerId, _Outbox] = {}
         self.connections = Connections(context, self._socket)
         self._unread = Unread(self.connections.descriptors)
-        self._closing: dict[PeerId, float] = {}  # closed connections that may still take frames, and how long to try
-        self._unreachable: dict[PeerId, None] = {}  # take no frames any more; frames of theirs may be unread
-        self._drained = False  # the last `receive` has read all there was
+        self._closing: dict[PeerId, float] = {}  # peers whose connection was closed, and until when to probe them
+        self._unreachable: dict[PeerId, None] = {}  # peers that take no frames; frames from them may be unread
+        self._drained = False  # the last `receive` has read all frames
         self.binds: list[str] = []
 
     def bind(self, url: str) -> str:
-        """Listen at url, which `check_address` has passed; returns where, with a wildcard port filled in."""
+        """Listen at a url that `check_address` has accepted; returns the address, with a number in place of port *."""
         require_free(url)
         try:
             with private_files() if url.startswith("ipc://") else contextlib.nullcontext():
@@ -124,26 +124,26 @@ class RouterSocket:
         poller.register(self.connections.fd, zmq.POLLIN)
 
     def receive(self, frames_max: int, bytes_max: int) -> list[Arrival]:
-        """What has arrived, without waiting, up to a bound."""
+        """The frames that have arrived, up to a bound. Does not wait."""
         arrivals: list[Arrival] = []
         receive, size, known = self._socket.recv, 0, self.connections.descriptors
         self._drained = False
         try:
             while len(arrivals) < frames_max and size < bytes_max and is_readable(self._socket):
-                # Frames know whether another one follows; asking the socket, as recv_multipart does, costs more.
+                # A frame has a flag for the next one; asking the socket, as recv_multipart does, costs more.
                 peer = receive(_DONTWAIT, copy=False)
                 frames, last = [], peer
                 while last.more:
                     last = receive(_DONTWAIT, copy=False)
                     frames.append(last.bytes)
-                if peer.buffer[0] != HUB_MADE_ID:
+                if peer.buffer[0] != ASSIGNED_ID:
                     self._counters["dropped_chosen_id"] += 1
                     self._counters["connections_refused"] += self.connections.refuse(peer)
                     continue
                 size += len(frames[-1]) if frames else 0
                 name = peer.bytes
                 if name not in known:
-                    self.connections.enter(name, peer)
+                    self.connections.add(name, peer)
                 arrivals.append((name, frames))
             self._drained = len(arrivals) < frames_max and size < bytes_max
         except zmq.ZMQError as error:
@@ -151,7 +151,7 @@ class RouterSocket:
         return arrivals
 
     def send(self, sends: Iterable[tuple[PeerId, ToClient]]) -> list[PeerId]:
-        """Send without blocking. Returns peers that are full now; those that are gone are for `lost`."""
+        """Send without blocking. Returns the peers that have become full; `lost` returns the peers that are gone."""
         full: list[PeerId] = []
         for peer, message in sends:
             try:
@@ -160,7 +160,7 @@ class RouterSocket:
                 frames = [peer, *wire.encode(self._fault(message, error))]
             outbox = self._outboxes.get(peer)
             if outbox is not None:
-                if not outbox.put(frames):  # only answers to a peer that floods and never reads come this far
+                if not outbox.put(frames):  # happens only with answers to a peer that floods and never reads
                     self._counters["dropped_outbox_full"] += 1
             elif not self._offer(peer, frames):
                 self._counters["send_queue_full"] += 1
@@ -170,7 +170,7 @@ class RouterSocket:
         return full
 
     def _offer(self, peer: PeerId, frames: list[bytes]) -> bool:
-        """Send frames; False when the peer has to read others first."""
+        """Send frames; False if the peer has to read earlier frames first."""
         size = len(frames[-1])
         if size >= LARGE_BYTES and not self._unread.admits(peer, size, len(self._outboxes)):
             return False
@@ -184,14 +184,14 @@ class RouterSocket:
         return True
 
     def _fault(self, message: ToClient, error: Exception) -> Err:
-        """What is said in place of a message that cannot be encoded."""
+        """The error that is sent in place of a message that cannot be encoded."""
         self._counters["internal_errors"] += 1
         self._failed(error, message)
-        text = f"the hub failed at encoding its {type(message).__name__}; its log says how"
+        text = f"the hub failed to encode its {type(message).__name__}; see the log of the hub"
         return Err(getattr(message, "chan", 0), getattr(message, "rid", 0), Code.INTERNAL, text, {})
 
     def flush(self) -> list[PeerId]:
-        """Try the outboxes again. Returns peers that can take more now, or that are gone."""
+        """Send from the outboxes. Returns the peers whose outbox is empty now: they can take more, or are gone."""
         freed: list[PeerId] = []
         for peer, outbox in list(self._outboxes.items()):
             while outbox.frames and self._offer(peer, outbox.frames[0]):
@@ -204,10 +204,10 @@ class RouterSocket:
         return freed
 
     def lost(self) -> list[PeerId]:
-        """Peers that are surely gone, and of whose frames none is unread. To be called after each `receive`.
+        """Peers that are gone, and whose frames were all received. To be called after each `receive`.
 
-        A peer that takes no more frames may have said something before it went; all of it can be read by then, so it
-        is read when a later `receive` finds nothing more.
+        A peer that takes no more frames may have sent frames before. These can be received by then, so they are all
+        received when a later `receive` finds no more frames.
         """
         if not (self.connections.closed or self.is_losing):
             return []
@@ -239,7 +239,7 @@ class RouterSocket:
 
     @property
     def is_losing(self) -> bool:
-        """Whether `lost` should be asked again soon."""
+        """True if `lost` has to be called again soon."""
         return bool(self._unreachable or self._closing)
 
     @property
@@ -248,24 +248,24 @@ class RouterSocket:
 
     def close(self) -> None:
         self.connections.close()
-        self._socket.close(linger=FAREWELL_MS)
+        self._socket.close(linger=LINGER_MS)
         for url in self.binds:
             if url.startswith("ipc://") and os.path.exists(url[6:]):
                 os.unlink(url[6:])
 
 
 def seed_routing_ids() -> None:
-    """Make the routing ids that ZeroMQ gives to connections unpredictable. To be called before a ROUTER is made.
+    """Make the routing ids that ZeroMQ assigns unpredictable. To be called before a ROUTER socket is made.
 
-    They are counted upward from a `rand()` that ZeroMQ does not seed. A peer that claims the id which comes next ends
-    the process: ZeroMQ asserts that an id of its own is free, and nothing tells the hub of the claim.
+    ZeroMQ counts them upward from a `rand()` that it does not seed. A peer that chooses the next id as its own would
+    end the process: ZeroMQ asserts that the id is free, and the hub cannot see the choice before.
     """
     ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4)))
 
 
 @contextlib.contextmanager
 def private_files() -> Iterator[None]:
-    """Files that are made meanwhile are for this user alone, from the beginning."""
+    """Files that are made in this context are readable by this user only, from the beginning."""
     previous = os.umask(0o177)
     try:
         yield
@@ -274,19 +274,22 @@ def private_files() -> Iterator[None]:
 
 
 def is_readable(socket: "zmq.Socket[bytes]") -> bool:
-    """Asking is cheaper than being told "nothing there" by an exception, or than a poller for one look."""
+    """True if a message can be received. Costs less than a `recv` that raises, or than a poller."""
     events = socket.get(_EVENTS)
     assert isinstance(events, int)
     return bool(events & _POLLIN)
 
 
 def check_address(url: str) -> None:
-    """Refuse what this hub must not listen on: unknown transports, and networks without encryption."""
+    """Refuse addresses where the hub must not listen: unknown transports, and networks, for lack of encryption."""
     parts = urlsplit(url)
     if parts.scheme in ("ipc", "inproc"):
         return
     if parts.scheme != "tcp":
-        raise FabricError(f"cannot listen at {url}", "use tcp://127.0.0.1:PORT, ipc://PATH or inproc://NAME")
+        raise FabricError(
+            f"cannot listen at {url}: its transport is not tcp, ipc or inproc",
+            "use tcp://127.0.0.1:PORT, ipc://PATH or inproc://NAME",
+        )
     port = url.rpartition(":")[2]
     if port != "*" and not (port.isascii() and port.isdigit() and int(port) <= PORT_MAX):
         raise FabricError(
@@ -306,7 +309,7 @@ def check_address(url: str) -> None:
 
 
 def require_free(url: str) -> None:
-    """Refuse an ipc socket that somebody listens on: ZeroMQ would remove its file and take its place in silence."""
+    """Refuse an ipc path at which a process listens: ZeroMQ would remove its file and take its place silently."""
     path = url.removeprefix("ipc://")
     if path == url or path.startswith(("@", "*")):
         return
@@ -314,12 +317,18 @@ def require_free(url: str) -> None:
         try:
             probe.connect(path)
         except OSError:
-            return  # nobody: there is no file, or it was left by a hub that was killed
-    raise FabricError(f"cannot listen at {url}: somebody does", "is another hub running there? choose another --bind")
+            return  # the path is free: there is no file, or a killed hub has left it
+    raise FabricError(
+        f"cannot listen at {url}: another process already listens there",
+        "is another hub running there? choose another --bind",
+    )
 
 
 def raise_descriptor_limit() -> int:
-    """One connection costs one descriptor: take all that the system grants. Returns how many peers fit."""
+    """Raise the limit of descriptors to what the system allows, since each connection needs one.
+
+    Returns the number of connections that fit.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return max(hard - DESCRIPTORS_SPARE, 0)

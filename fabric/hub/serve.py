@@ -1,4 +1,4 @@
-"""A hub as a process of its own."""
+"""Runs a hub as a process of its own."""
 
 import gc
 import logging
@@ -11,12 +11,12 @@ from fabric.hub.log import event
 from fabric_protocol.errors import FabricError
 
 EXIT_STORAGE: Final = 70
-GC_OBJECTS: Final = 50_000  # new objects between two searches for garbage cycles
+GC_OBJECTS: Final = 50_000  # new objects between two searches for cycles
 
 
 def serve(hub: Hub) -> int:
-    """Run a hub as a process of its own: signals drain it, a failed journal ends it with exit code 70."""
-    gc.freeze()  # what is here now stays; and blocks, sessions and groups hold no cycles worth a frequent search
+    """Run a hub until a signal drains it. If the journal fails, the process ends with exit code 70."""
+    gc.freeze()  # objects made so far are never garbage; blocks, sessions and groups have few cycles to search for
     gc.set_threshold(GC_OBJECTS)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: hub.request_stop())

@@ -172,7 +172,7 @@ def test_text_of_a_client_cannot_leave_its_line(text: str, capsys: pytest.Captur
     assert said.endswith(f"client={json.dumps(text)} session=1\n")
 
 
-EVENT: Final = re.compile(r"""(?:event\(\s*logging\.\w+|Line\(logging\.\w+|_say\(\s*now),\s*"([^"]+)\"""")
+EVENT: Final = re.compile(r"""(?:event\(\s*logging\.\w+|Line\(logging\.\w+|_log\(\s*now),\s*"([^"]+)\"""")
 
 
 def test_every_event_is_on_the_page() -> None:

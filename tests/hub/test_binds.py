@@ -66,7 +66,7 @@ def test_socket_of_a_running_hub_is_not_taken_from_it(tmp_path: Path) -> None:
         url = f"ipc://{folder}/hub"
         with (
             Hub(tmp_path / "first", HubOptions(binds=[url])),
-            pytest.raises(FabricError, match="somebody does"),
+            pytest.raises(FabricError, match="another process already listens there"),
         ):
             Hub(tmp_path / "second", HubOptions(binds=[url]))
         with socket.socket(socket.AF_UNIX) as dead:

@@ -19,8 +19,8 @@ from fabric_protocol import messages as m
 from fabric_protocol.block import Block
 from fabric_protocol.errors import Code
 from fabric_protocol.wire import Verb
-from tests.protocol.twin import resealed
 from tests.hub.hostile import Canary, HubProcess, Peer
+from tests.protocol.twin import resealed
 from tests.seeds import seeded
 
 RSS_MB_MAX: Final = 300  # a hub at rest has some 50; a few largest blocks in flight are allowed for
