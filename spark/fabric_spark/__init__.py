@@ -1,8 +1,8 @@
 """Spark on the journal: `format("fabric")` over snapshots and live journals, and a session that is set up for it.
 
-Blocks are columnar already, so reading them is mapping their arrays; `arrow` has the heart of it. The way of a query:
-`source` takes it in, `options` and `columns` say what is wanted, `catalog` finds what there is, `plan` cuts it into
-tasks, `rows` reads blocks and proves them, `arrow` and `events` make batches. `batch` and `stream` are the two doors.
+Blocks have columns already, so that reading them is a copy of arrays (`arrow`). The way of a query: Spark calls
+`source`; `options` and `columns` parse what is wanted; `catalog` lists snapshots and journals; `plan` divides the work
+into tasks; `rows` reads blocks and checks them; `arrow` and `events` make batches. `batch` and `stream` read.
 """
 
 from fabric_spark.errors import SourceError

@@ -1,7 +1,7 @@
-"""Blocks to Arrow: the columns of many blocks become the columns of one batch, without a look at single rows.
+"""Blocks to Arrow: the columns of many blocks become the columns of one batch, with no step for each row.
 
 A block's arrays have Arrow's shape already, so this is concatenation: offsets are shifted and copied by numpy, bytes
-are joined, and names become places in one dictionary for the batch. What is not asked for is not touched.
+are joined, and names become places in one dictionary for the batch. Columns that the query does not need are not read.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -77,7 +77,7 @@ class Ends:
         self._shifts: list[int] = []
 
     def add(self, own: Numbers) -> tuple[int, int]:
-        """Go on with n items, by their n + 1 offsets; the first and the last of these."""
+        """Append n items by their n + 1 offsets; returns the first and the last offset."""
         first, last = int(own[0]), int(own[-1])
         self._pieces.append(own[1:])
         self._shifts.append(self.size - first)
@@ -85,7 +85,7 @@ class Ends:
         return first, last
 
     def skip(self, count: int) -> None:
-        """Go on with so many empty items."""
+        """Append empty items."""
         self._pieces.append(_ZEROS[:count])
         self._shifts.append(self.size)
 

@@ -31,7 +31,7 @@ from fabric_spark.topics import Wanted
 
 
 class Scan(NamedTuple):
-    """What a task must know to read its share; made where the query is planned, and sent to it."""
+    """What a task needs to read its share: made where the query is planned, and sent to the task."""
 
     options: Options
     wanted: Wanted
@@ -76,13 +76,13 @@ class Scan(NamedTuple):
     def _batch(self, cuts: list[Cut], share: Share) -> Iterator[pa.RecordBatch]:
         batch = record_batch(cuts, self.wanted, self.schema, share.hub, dict(share.floors))
         if not self.options.verify:
-            batch.validate(full=True)  # offsets that lead astray would crash Spark
+            batch.validate(full=True)  # wrong offsets would crash Spark
         if batch.num_rows:
             yield batch
 
 
 class _Rows(InputPartition):
-    """Rows that were made where the query was planned: groups, which are few."""
+    """Rows that were made where the query was planned. Used for groups, which are few."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         super().__init__(rows)
@@ -167,7 +167,7 @@ class PushingReader(FabricReader):
         return True
 
     def _narrow(self, start: int, end: int) -> None:
-        """Seqs from a filter narrow what is read; unlike startSeq they may speak of what is gone."""
+        """Seqs from a filter narrow what is read; unlike startSeq they may name removed messages."""
         options = self._options
         self._options = options._replace(
             low=max(options.low, start), end_seq=min(options.end_seq, max(end, 0), SEQ_END)

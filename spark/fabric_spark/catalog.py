@@ -1,7 +1,7 @@
-"""What there is to read: snapshots by their manifests, live journals by their summaries; and what can be left out.
+"""Lists what a query can read: snapshots by their manifests, live journals by their summaries.
 
-A place is looked at once, where the query is planned. What comes out is plain and small: runs of seqs, each in one
-file, with what is known of their times and topics. Tasks get pieces of runs and never look at a manifest.
+A place is read once, where the query is planned. The result is small: runs of seqs, each in one file, with their times
+and topics as far as they are known. Tasks get pieces of runs and never read a manifest.
 """
 
 import time

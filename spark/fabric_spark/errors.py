@@ -1,7 +1,6 @@
-"""What goes wrong on the way from a snapshot to a table, said so that it survives Spark.
+"""Errors of reading snapshots and journals as tables.
 
-Spark shows of an exception in its Python workers only the text, so here the text has all: what is wrong, and what to
-do about it.
+Spark shows only the text of an exception in its Python workers. So the text has both: what is wrong and what to do.
 """
 
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ class SourceError(FabricError):
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Let errors of the journal and of snapshots carry their hints in their text."""
+    """Put the hints of journal and snapshot errors into their texts."""
     try:
         yield
     except SourceError:

@@ -64,7 +64,7 @@ def version_of(java: str) -> int:
     if match is None:
         return 0
     major = int(match[1])
-    return int(match[2] or 0) if major == 1 else major  # Java 8 says 1.8
+    return int(match[2] or 0) if major == 1 else major  # Java 8 reports 1.8
 
 
 def _from_wheel() -> str | None:

@@ -32,7 +32,7 @@ class Options(NamedTuple):
     wanted: Wanted = Wanted()
     start_seq: int = EARLIEST  # LATEST: what comes from now on, for streams
     end_seq: int = SEQ_END
-    low: int = 0  # as start_seq, but from a filter, which may also speak of what is gone
+    low: int = 0  # as start_seq, but from a filter, which may name removed messages
     start_us: int | None = None
     end_us: int | None = None
     columns: tuple[str, ...] | None = None

@@ -1,4 +1,4 @@
-"""What a query reads, cut into tasks. The same for batches and for streams: only where the ends come from differs."""
+"""Divides what a query reads into tasks. Batches and streams differ only in where the range comes from."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -54,7 +54,7 @@ def _portions(found: Iterator[Run], is_live: bool, rows_each: int) -> Iterator[t
     room = rows_each
     for run in found:
         width = run.last - run.first + 1
-        cuts = max(1, -(-run.rows // rows_each))  # a run is cut into equal parts, so that no task gets a sliver
+        cuts = max(1, -(-run.rows // rows_each))  # parts of a run are equal, so that no task gets a very small part
         for i in range(cuts):
             first, last = run.first + width * i // cuts, run.first + width * (i + 1) // cuts - 1
             if last < first:

@@ -49,14 +49,14 @@ def manifest(url: str) -> tuple[str, bytes]:
         if filesystem.exists(f"{path}/{MANIFEST_FILE}"):
             return folder, _read(filesystem, f"{path}/{MANIFEST_FILE}")
         found = sorted(str(file) for file in filesystem.glob(f"{path}/*/{MANIFEST_FILE}"))
-        if found and not all(_MADE.search(file) for file in found):  # names of our own making sort by time
+        if found and not all(_MADE.search(file) for file in found):  # names of snapshots sort by time
             found.sort(key=lambda file: _created(_read(filesystem, file)))
         if found:
             newest = str(filesystem.unstrip_protocol(found[-1])).removesuffix(f"/{MANIFEST_FILE}")
             return newest, _read(filesystem, found[-1])
     except FileNotFoundError:
         pass
-    except Exception as error:  # whatever the store's own library raises
+    except Exception as error:  # any exception of the store's library
         raise SourceError(f"{url} cannot be read: {error}", "check the credentials and the network") from error
     raise SourceError(
         f"there is no snapshot at {url}", "check the URL; a snapshot that was not copied to its end has no manifest"

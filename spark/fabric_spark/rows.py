@@ -23,7 +23,7 @@ from fabric_protocol.errors import BlockError
 from fabric_spark import remote
 from fabric_spark.errors import SourceError
 
-STEP_ROWS: Final = 20_000  # looked at within one read transaction
+STEP_ROWS: Final = 20_000  # rows read in one transaction
 _DAMAGED: Final = "read another snapshot, or set failOnDataLoss=false to leave them out"
 _TRIMMED: Final = "start later, set the option pin, or set failOnDataLoss=false to read what is left"
 
@@ -141,7 +141,7 @@ class BlockWalk:
         return (start_us is None or ts_us >= start_us) and (end_us is None or ts_us < end_us)
 
     def _checked(self, stamp: Stamp, raw: bytes) -> Block | None:
-        """The block, with its body proven as well."""
+        """The block, after a check of its body."""
         try:
             block = Block(raw)
             if self._rules.verify:
@@ -176,7 +176,7 @@ class BlockWalk:
 
 
 def lose(what: str, hint: str, rules: Rules) -> None:
-    """Fail, or say on stderr what is left out."""
+    """Raise, or report on stderr which seqs are left out."""
     if rules.fail_on_data_loss:
         raise SourceError(what, hint)
     print(f"fabric: {what}; left out, as failOnDataLoss is false", file=sys.stderr)

@@ -77,7 +77,7 @@ def register(spark: SparkSession) -> None:
 def check_executors(spark: SparkSession) -> None:
     """Ask executors for the packages that reading needs, and say what is missing where.
 
-    The function is made from text, so that it travels whole: one of this package would need this package to arrive.
+    The function is made from text, since a function of this package would need this package on the executor.
     """
     space: dict[str, Any] = {"__name__": "__main__"}
     exec(_CHECK, space)

@@ -1,4 +1,4 @@
-"""`spark.read.format("fabric")`: the door through which Spark comes in."""
+"""`format("fabric")`: the class that Spark calls to read and to write."""
 
 import sys
 
@@ -54,8 +54,8 @@ class FabricSource(DataSource):
 def _is_pushing() -> bool:
     """Whether Spark asks for a reader in order to push filters down to it.
 
-    With spark.sql.python.filterPushdown.enabled off, a reader that could take filters fails the query; and the conf is
-    not to be seen from here. But Spark pushes from a worker of its own, and that is.
+    With spark.sql.python.filterPushdown.enabled off, a reader that takes filters fails the query, and this setting
+    cannot be read here. But Spark pushes filters from a worker process of its own, and that can be seen here.
     """
     frame = sys._getframe(2)
     return frame.f_code.co_filename.endswith("data_source_pushdown_filters.py")

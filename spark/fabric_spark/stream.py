@@ -35,7 +35,7 @@ class FabricStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._target: int | None = None  # where Trigger.AvailableNow ends
-        self._pinned = (-1, 0)  # which seq, and when that was said
+        self._pinned = (-1, 0)  # pinned seq, and when it was pinned
 
     # Where to begin and how far to go.
 
@@ -104,7 +104,7 @@ class FabricStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Scan(self._options, self._options.wanted, self._schema).read(partition)
 
     def commit(self, end: Offset) -> None:
-        """All before `end` is in the sink for good: the journal need not keep it for this query any longer."""
+        """All messages before `end` are in the sink: the journal need not keep them for this query."""
         with explained():
             self._pin(self._place(), int(end["seq"]))
 

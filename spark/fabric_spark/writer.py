@@ -31,15 +31,15 @@ from fabric_protocol.errors import FabricError
 from fabric_spark.errors import SourceError, explained
 
 TIMEOUT_S: Final = 60.0
-IN_FLIGHT_MAX: Final = 64  # blocks whose confirms are awaited: more would only sit in memory
+IN_FLIGHT_MAX: Final = 64  # unconfirmed blocks: more would only take memory
 WRITING: Final = ("url", "topic", "idPrefix", "timeout", "level", "report", "checkpointLocation", "path")
-# Columns of a journal that mean nothing to a publish: what was read can be written as it is.
+# Columns of a journal that a publish ignores, so that rows that were read can be written.
 _PASSED_OVER: Final = ("hub", "seq", "ts", "payload_len", "priority", "expires", "date")
 _TEXTS: Final = (StringType, BinaryType)
 
 
 class Target(NamedTuple):
-    """Where rows go, and what they are called on the way."""
+    """The hub and topic of a write, and the prefix of its ids."""
 
     url: str
     topic: str
@@ -146,7 +146,7 @@ def _is_headers(kind: DataType) -> bool:
 
 
 class _Sender(Client):
-    """A client that takes whole blocks, and counts what the hub says about them."""
+    """Publishes whole blocks, and counts the stored messages and the duplicates."""
 
     def __init__(self, target: Target) -> None:
         super().__init__(target.url, name="spark", timeout=target.timeout)

@@ -1,4 +1,4 @@
-"""Jobs: questions about journals that come up everywhere, ready to run.
+"""Jobs: frequent questions about journals, ready to run.
 
 `fabric spark run JOB --snapshot PATH`, or `spark-submit` with `python -m fabric_spark.jobs JOB …`, or in a notebook:
 

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(job: Job, settings: dict[str, Any], given: dict[str, Any]) -> int:
-    """Run a job and show its answer in the ways that were asked for."""
+    """Run a job and show its answer in the ways that the options name."""
     spark = session(f"fabric {job.name}", given.get("master"))
     spark.sparkContext.setLogLevel("ERROR")
     out = "" if job.name == "lake" else given.get("out") or ""
@@ -49,7 +49,7 @@ def run(job: Job, settings: dict[str, Any], given: dict[str, Any]) -> int:
 
 
 def is_bad(answer: answers.Answer) -> bool:
-    """Whether the answer is bad news: only `verify` has such."""
+    """True if the answer has findings; only `verify` has any."""
     return answer.job.name == "verify" and bool(answer.tables["findings"].rows)
 
 

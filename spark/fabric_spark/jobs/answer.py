@@ -1,7 +1,7 @@
-"""What a job found, out of Spark: rows that can be printed, drawn and written.
+"""The answer of a job as Python rows, which can be printed, drawn and written.
 
-Tables are read once, whichever of the ways are asked for. What people see is cut at some rows and says so; what
-programs get (`--out`, as Parquet or JSON) is whole.
+Tables are read once, however many outputs there are. Output for people is cut after some rows, with a note; output for
+programs (`--out`, as Parquet or JSON) is complete.
 """
 
 import json
@@ -76,7 +76,7 @@ def _write(frames: Tables, out: str, form: str) -> None:
 
 
 def explained_error(error: PySparkException) -> SourceError:
-    """What our own code said, out of the many lines that Spark puts around it."""
+    """The error text of this package, without the lines that Spark adds around it."""
     text = str(error)
     for line in text.splitlines():
         _, mark, said = line.partition("fabric_spark.errors.SourceError: ")
@@ -84,7 +84,7 @@ def explained_error(error: PySparkException) -> SourceError:
             what, _, hint = said.partition(". What to do: ")
             return SourceError(what, hint.rstrip(". "))
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
-    raised = [line for line in lines if _RAISED.match(line)]  # what a Python worker died of stands below its traceback
+    raised = [line for line in lines if _RAISED.match(line)]  # the error of a Python worker is below its traceback
     return SourceError(f"Spark: {raised[-1] if raised else lines[0]}", "FABRIC_DEBUG=1 shows all of it")
 
 

@@ -1,4 +1,4 @@
-"""What a job is: a question about journals, with a name and parameters, whose answer is a few tables.
+"""A job is a question about journals, with a name and parameters; its answer is a few tables.
 
 `run(spark, settings)` gives DataFrames by name and does nothing else, so a job can be used from a notebook as well as
 from the command line. How the tables are shown, drawn and written is the same for all jobs: `answer` and `report`.
@@ -140,7 +140,7 @@ def _value(parameter: Parameter, value: Any) -> Any:
 
 
 def span_seconds(name: str, text: str) -> int:
-    """Seconds, from such as '90', '15 minutes', '6h'."""
+    """Seconds from a text such as '90', '15 minutes' or '6h'."""
     if text.isdigit():
         return int(text)
     found = _SPAN.fullmatch(text.lower())
@@ -180,7 +180,7 @@ def hub_keys(settings: Settings) -> list[str]:
 
 
 def bucket_seconds(settings: Settings) -> int:
-    """The length of a step: as told, or such that the whole has a readable number of them."""
+    """Seconds of a step: as given, or chosen for a readable number of steps."""
     if settings.get("bucket"):
         return int(settings["bucket"])
     found = places_of(settings)
@@ -214,5 +214,5 @@ def each_seq(frame: DataFrame) -> DataFrame:
 
 
 def width() -> Column:
-    """How many messages an event speaks of."""
+    """How many messages an event is about."""
     return F.col("last_seq") - F.col("first_seq") + 1

@@ -1,6 +1,6 @@
 """Charts as inline SVG: bars and lines, drawn here so that a report needs no network and no script.
 
-Colours are classes, so that the page's style decides on them, in light and in dark. Every bar and every point has a
+Colours are CSS classes, so that the page defines them for light and dark. Every bar and every point has a
 title: a browser shows it when the mouse rests there.
 """
 
@@ -59,7 +59,7 @@ def _places(chart: Chart, table: Table) -> list[Any]:
     return [" / ".join(map(str, row)) for row in zip(*(table.values(column) for column in columns), strict=True)]
 
 
-# Bars lie, so that names have room.
+# Bars are horizontal, so that names have room.
 
 
 def _bars(chart: Chart, table: Table) -> str:

@@ -6,9 +6,9 @@ Every run adds the messages since the last run, all of them or none:
     <out>/date=2026-11-16/topic=orders/<run>-00001.parquet    moved there when it is written
     <out>/_fabric/<run>.json                               then the record of the run, and it counts
 
-A run is named by journal and seqs. One that died left its staging folder behind: the next one takes away what it had
-moved, and starts from the same seq. Files are about as large as `file_mb`: rows are shuffled by date and topic, large
-partitions split and small ones put together by Spark itself.
+A run is named by journal and seqs. A run that was killed leaves its staging folder: the next run removes the files
+that it had moved, and starts from the same seq. Files are about as large as `file_mb`: rows are shuffled by date and
+topic, and Spark splits large partitions and joins small ones.
 """
 
 import time
@@ -71,7 +71,7 @@ def run(spark: SparkSession, settings: Settings) -> Tables:
 
 
 def _clear(store: Store, place: Place, known: list[Run]) -> None:
-    """Take away what runs that died have left."""
+    """Remove the files of runs that were killed."""
     done = {one.name for one in known}
     for name in store.names(_STAGING):
         if name.startswith(f"{place.journal[:12]}-"):

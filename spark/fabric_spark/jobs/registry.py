@@ -1,4 +1,4 @@
-"""Which jobs there are. Their modules are imported when a job is asked for."""
+"""The list of jobs. The module of a job is imported when the job is used."""
 
 import difflib
 import importlib
@@ -7,7 +7,7 @@ from typing import Final
 from fabric_spark.errors import SourceError
 from fabric_spark.jobs.base import Job
 
-# In the order in which a newcomer would try them.
+# In the order in which a new user would try them.
 MODULES: Final = {
     "topic-stats": "topic_stats",
     "latency": "latency",

@@ -1,7 +1,7 @@
 """Whether snapshots are whole: every shard against the manifest, its checksums, its order and its times.
 
-The walk is that of `fabric snapshot verify`; here executors share the shards. A damaged file can kill the process that
-reads it, so each shard is walked in a child: its death is a finding and not the end of the job.
+The checks are those of `fabric snapshot verify`; here executors share the shards. A damaged file can kill the process
+that reads it, so each shard is checked in a child process: its death is a finding and does not end the job.
 """
 
 import json
@@ -113,7 +113,7 @@ def _findings(path: str, shard: Shard | EventShard, quick: bool) -> list[Finding
 
 
 def _quiet(seq: int) -> None:
-    """The job has no progress to tell."""
+    """The job reports no progress."""
 
 
 JOB = Job(
