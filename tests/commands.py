@@ -1,4 +1,4 @@
-"""One good command for each verb and each operation of ADMIN: what a handler does when all is well.
+"""One valid command for each verb and each operation of ADMIN.
 
 They need a peer whose session has the producer `p`, whose first message was b"1" on `t`; channel 1 in group `g` on
 topic `t` with ordinals 1 to 3 outstanding; channel 2 that answers requests to `ask`; group `r` with a refresh that has

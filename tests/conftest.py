@@ -1,4 +1,4 @@
-"""For all tests: Ctrl-C is a signal that Python hears, and no test's log goes where an earlier test has sent it."""
+"""For all tests: Python handles Ctrl-C, and no log goes to a handler of an earlier test."""
 
 import logging
 import signal

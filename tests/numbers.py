@@ -1,4 +1,4 @@
-"""One command for each row of the table of numbers, and the values that it is tried with."""
+"""One command for each row of the table of numbers, and the values that are sent with it."""
 
 import struct
 from collections.abc import Callable, Iterator

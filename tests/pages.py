@@ -1,8 +1,8 @@
-"""The commands and the Python of a page, in the order in which a reader meets them, run in a folder of their own.
+"""Runs the commands and the Python of a page, in order, in a folder of their own.
 
-Commands are lines `    $ fabric …` (what follows them is what they show), lines `    fabric …`, and the lines of fences
-for the shell. Paths and addresses of other machines become those of the test. What a page cannot show for lack of room
-is added: an end for commands that wait for ever. What needs other machines is passed over.
+Commands are lines `    $ fabric …` (the lines after them are their output), lines `    fabric …`, and the lines of
+fences for the shell. Paths and addresses of other machines become those of the test. Commands that would wait for ever
+get an end. What needs other machines is left out.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""docs/architecture.md is true: its functions exist, its rooms are those of test_house.py, README and the disk."""
+"""docs/architecture.md agrees with the code: its functions exist, its rooms are those of test_house.py, README and the
+disk."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""What the documents show can be done: their Python is run against a live hub, their commands and options exist."""
+"""Documents can be followed: their Python runs against a running hub, their commands and options exist."""
 
 import re
 import time

@@ -278,7 +278,7 @@ def test_dead_letters_are_let_go(letters: Fabric) -> None:
 
 
 @pytest.mark.parametrize("verb", ["list", "peek", "redrive", "discard"])
-def test_dead_letters_of_nobody_are_not_found(talk: Fabric, verb: str) -> None:
+def test_dead_letters_of_an_unknown_group_are_not_found(talk: Fabric, verb: str) -> None:
     result = talk("dlq", verb, "nope", *(["--all", "--yes"] if verb in ("redrive", "discard") else []))
     assert result.exit_code == 4
     assert result.stderr.startswith("error: there is no group 'nope'")

@@ -1,4 +1,4 @@
-"""docs/admin.md is run from top to bottom: its commands against a hub, and what it shows against what they say."""
+"""docs/admin.md is run from top to bottom, and the output of each command is compared with the page."""
 
 import re
 import shlex

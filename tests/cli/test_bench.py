@@ -1,4 +1,4 @@
-"""The benchmark with tiny counts: every part runs and leaves nothing behind. No figure is judged."""
+"""The benchmark with tiny counts: every part runs and leaves no files behind. No figure is checked."""
 
 import json
 import multiprocessing
@@ -114,7 +114,7 @@ def test_workers_run_in_processes_of_their_own() -> None:
     assert len({os.getpid(), *(result["pid"] for result in done.results)}) == 3
 
 
-def test_a_worker_that_fails_is_told_and_nobody_is_left() -> None:
+def test_a_worker_that_fails_is_reported_and_no_process_is_left() -> None:
     with pytest.raises(FabricError, match="on purpose"):
         run([Task(tells, {}), Task(fails, {})])
     assert multiprocessing.active_children() == []

@@ -1,4 +1,4 @@
-"""The demo: it is the project's promise in one command, so it is run whole; and its verdict is tried on liars."""
+"""The demo is run whole, and a lost message makes it fail."""
 
 import io
 

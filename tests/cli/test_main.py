@@ -1,4 +1,4 @@
-"""The command as a whole: help, wrong usage, and errors that become one line, a hint and an exit code."""
+"""The command as a whole: help, wrong usage, and errors with one line, a hint and an exit code."""
 
 import subprocess
 import sys

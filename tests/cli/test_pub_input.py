@@ -1,4 +1,4 @@
-"""What comes in from the shell is what is published: to the byte."""
+"""`fabric pub` publishes exactly the bytes that it gets from the shell."""
 
 import os
 

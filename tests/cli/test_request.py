@@ -42,7 +42,7 @@ def test_a_command_answers(hub: HubProcess, start: Start, ask: Callable[..., Any
     assert said.startswith(b"text.upper  5 B -> 5 B  ")
 
 
-def test_a_command_that_fails_is_told_to_whoever_asked(hub: HubProcess, start: Start, ask: Callable[..., Any]) -> None:
+def test_a_command_that_fails_fails_the_request(hub: HubProcess, start: Start, ask: Callable[..., Any]) -> None:
     start("respond", "a", "--exec", "echo no such item >&2; exit 4", "--url", hub.url)
     result = ask("a", "x")
     assert result.exit_code == 1
@@ -56,7 +56,7 @@ def test_an_echo_and_a_text(hub: HubProcess, start: Start, ask: Callable[..., An
     assert ask("fixed", "whatever").stdout == "always this\n"
 
 
-def test_nobody_answers(talk: Fabric) -> None:
+def test_a_request_without_a_responder(talk: Fabric) -> None:
     result = talk("request", "a", "x")
     assert result.exit_code == 4
     assert (

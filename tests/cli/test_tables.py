@@ -1,4 +1,4 @@
-"""Tables on terminals of any width: what a row is about is always there, the rest as far as there is room."""
+"""Tables on terminals of any width: the first columns are always shown, the others as far as there is room."""
 
 import importlib
 from typing import Any, Final

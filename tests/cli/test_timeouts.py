@@ -1,4 +1,4 @@
-"""--timeout bounds the whole command: also its way to the hub and its end. What counts is how long each step may wait;
+"""--timeout bounds the whole command, with its connection and its end. The test checks how long each step may wait;
 no clock is read."""
 
 import os

@@ -1,4 +1,4 @@
-"""Environment variables: every option has one, by one rule; what nothing reads is told."""
+"""Environment variables: every option has one, by one rule; a variable that no option reads is reported."""
 
 import re
 import subprocess

@@ -1,7 +1,7 @@
-"""A dumb hub for the client's tests: plain lists, one message at a time, no disk and no time.
+"""A simple hub for the client's tests: plain lists, one message at a time, no disk and no time.
 
-It speaks the whole protocol towards a client, and it can be told to be difficult: refuse, forget, answer late. Two
-shells drive it: a test that passes messages by hand, and `Served`, which puts it behind a real ROUTER socket.
+It implements the whole protocol towards a client, and a test can let it refuse, forget or answer late. It is used in
+two ways: a test passes messages by hand, or `Served` puts it behind a real ROUTER socket.
 """
 
 import threading

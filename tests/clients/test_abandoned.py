@@ -1,4 +1,5 @@
-"""A subscription that the program has left ends: the hub gives it nothing more, and what it held goes on at once."""
+"""A subscription that the program has dropped ends: the hub delivers nothing more to it, and its messages go to other
+consumers at once."""
 
 import asyncio
 import gc

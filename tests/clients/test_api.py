@@ -1,4 +1,4 @@
-"""The words of the API and what becomes of them: verdicts, settings of groups, administration, the workbench."""
+"""The API of the client: verdicts, settings of groups, administration, the work queue."""
 
 from collections.abc import Mapping
 from datetime import timedelta

@@ -72,7 +72,7 @@ def test_requests_in_a_loop(fab: Client, hub: Hub) -> None:
         assert fab.request("q", "abc").body == b"ABC"
 
 
-def test_a_durable_request_survives_the_one_who_asked(hub: Hub) -> None:
+def test_a_durable_request_outlives_its_client(hub: Hub) -> None:
     with another(hub, "asker") as asker, pytest.raises(TimedOut, match="order-7"):
         asker.request("work", "do it", durable=True, correlation="order-7", timeout=0.2)
     with another(hub, "worker") as worker:

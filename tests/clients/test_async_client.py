@@ -1,4 +1,4 @@
-"""The asyncio client over real sockets, against the model hub. The core is tested elsewhere; here is the shell."""
+"""The asyncio client over real sockets, against the model hub. The core has tests of its own."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""`attempt` 1 is said once for each message, by a hub in a process of its own that is killed again and again."""
+"""A message has `attempt` 1 at most once, also when the hub is killed again and again."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""The examples do what they say."""
+"""Each example runs and prints what its page says."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What flush() and close() say when not everything is confirmed: all of it is named, whichever way it got there."""
+"""flush() and close() name all messages that are not confirmed, in whichever way they were published."""
 
 import asyncio
 import signal

@@ -1,5 +1,4 @@
-"""Ctrl-C, or the handler of another signal that raises, at any moment: the client goes on, and what flush() says is
-true."""
+"""Ctrl-C, or a signal handler that raises, at any moment: the client goes on, and the result of flush() is right."""
 
 import random
 import signal

@@ -1,4 +1,4 @@
-"""Promises of the new verbs across deaths of the hub: a process of its own that is killed and started again."""
+"""Transactions, schedules, ids, key order and responders, with a hub process that is killed and started again."""
 
 import logging
 import threading

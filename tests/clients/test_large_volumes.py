@@ -1,5 +1,5 @@
-"""Two hundred megabytes, in messages of one byte up to nine megabytes, by every way of reading: credit is renewed by
-bytes as well as by count, so nothing stops before the end."""
+"""Two hundred megabytes, in messages of one byte up to nine megabytes, read in every way: credit is renewed by bytes as
+well as by count, so that no reader stops before the end."""
 
 import asyncio
 import subprocess

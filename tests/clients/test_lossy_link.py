@@ -1,7 +1,6 @@
-"""Whatever the link loses, and however often the hub restarts: each publish is stored once, in order, and confirmed
-only when it is stored; each message is acked at last. The client's core talks to the model hub over a link that a
-seeded random breaks at any point of the conversation.
-"""
+"""With a link that loses frames and a hub that restarts, each publish is stored once and in order, is confirmed only
+when it is stored, and each message is acked in the end. The client's core talks to the model hub; a seeded random
+generator breaks the link at any point."""
 
 import itertools
 import random

@@ -1,5 +1,5 @@
-"""What a new user tries first: durations in words, handlers of the wrong shape, work without patterns, a fetch that
-returns when something is there."""
+"""The first attempts of a new user: durations in words, handlers of the wrong shape, work without patterns, a fetch
+that returns when a message is there."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""Order on the client's side: what must not be handed out once an earlier message has failed. No sockets."""
+"""Order in the client: messages that must not be handled after an earlier message has failed. No sockets."""
 
 import itertools
 from typing import Any
@@ -142,7 +142,7 @@ def test_a_bar_is_not_lifted_by_an_ack_that_left_before() -> None:
     assert line.left() == []
 
 
-def test_a_batch_that_nobody_took_is_cut_up() -> None:
+def test_a_batch_that_was_not_taken_is_divided() -> None:
     line = Line(prefetch=100)
     line.deliver(1, "a")
     line.deliver(2, "cacab")
@@ -196,7 +196,7 @@ def test_lost_deliveries_make_room_for_others() -> None:
     assert [credit.ordinal_max for credit in credits] == [8]
 
 
-def test_losing_deliveries_wakes_whoever_can_give_credit() -> None:
+def test_losing_deliveries_wakes_the_driver_to_give_credit() -> None:
     heard: list[bool] = []
     line = Line("none", hook=lambda _, urgent: heard.append(urgent))
     line.deliver(1, "--")

@@ -1,7 +1,7 @@
-"""Order as a property: a hub that takes back what comes after a failure, a slow line, a handler that fails at random.
+"""Order in the client with a hub that takes messages back after a failure, a slow line, and random failures.
 
-The hub here is a few lists; everything it says and hears waits in a queue for a while. Whatever happens, no message may
-be handled before every earlier one of its key was done.
+The hub is a few lists, and each frame waits in a queue for a while. No message may be handled before every earlier
+message of its key is settled.
 """
 
 import itertools

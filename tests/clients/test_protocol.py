@@ -1,4 +1,4 @@
-"""PROTOCOL.md says what the code does: bytes, numbers, limits."""
+"""PROTOCOL.md agrees with the code: bytes, numbers, limits."""
 
 import re
 

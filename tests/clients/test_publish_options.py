@@ -1,4 +1,4 @@
-"""What a publish may say besides its data: priority, expiry, schedules, ids. No sockets; time is a number."""
+"""Options of a publish: priority, expiry, schedules, ids. No sockets; time is a number."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

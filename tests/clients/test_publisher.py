@@ -1,4 +1,4 @@
-"""The publishing core: batching, window, going back, numbering. No sockets; time is a number."""
+"""The publishing core: batching, window, resends, numbering. No sockets; time is a number."""
 
 import pytest
 
@@ -247,7 +247,7 @@ def test_refused_block_is_reported_and_later_ones_move_up() -> None:
     assert not desk.publisher.refusals, "the one who waits has heard it"
 
 
-def test_refusal_that_nobody_waits_for_is_kept() -> None:
+def test_a_refusal_is_kept_until_a_call_waits_for_it() -> None:
     desk = Desk()
     desk.publisher.put(prepare("t", "a", None, None, None), Options())
     (a,) = desk.pump()

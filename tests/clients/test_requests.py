@@ -1,4 +1,4 @@
-"""Requests, replies, refreshes, reading: the parts of the conversation besides publishing and consuming. No sockets."""
+"""The core without publishing and consuming: requests, replies, refreshes, reading. No sockets."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_a_request_without_an_answer_is_an_error(code: Code, error: type[Excepti
         call.ticket.result()
 
 
-def test_the_failure_of_the_one_who_answers_is_a_remote_error() -> None:
+def test_the_failure_of_a_responder_is_a_remote_error() -> None:
     session = live_session()
     call = ask(session)
     session.receive(reply(call, b"", error="ValueError: no such sku"), 0.0)

@@ -1,4 +1,4 @@
-"""The session: sockets come and go, what matters stays. No sockets here; time is a number."""
+"""The session outlives its sockets. No sockets here; time is a number."""
 
 import pytest
 
@@ -267,7 +267,7 @@ def test_busy_request_is_repeated_after_a_while() -> None:
     assert said(session) == [asked]
 
 
-def test_hub_that_refuses_us_for_good_fails_everyone() -> None:
+def test_a_final_refusal_of_the_hub_fails_all_calls() -> None:
     session = live_session()
     ticket = publish(session, "x")
     session.lost(1.0, "test")

@@ -1,5 +1,4 @@
-"""Verdicts with an answer, and verdicts that the hub never saw: `settle`, `flush` and `close` say what became of
-them."""
+"""Verdicts with an answer, and verdicts that the hub never received: `settle`, `flush` and `close` report them."""
 
 import asyncio
 import signal

@@ -1,5 +1,5 @@
-"""Loops and handlers that are ended by another thread or task, by `close()` and by SIGTERM: no handler begins after it,
-those at work finish, and what was not begun is for others at once."""
+"""Loops and handlers that another thread or task, `close()` or SIGTERM ends: no handler begins after it, running
+handlers finish, and messages that were not begun go to other consumers at once."""
 
 import asyncio
 import contextlib

@@ -214,7 +214,7 @@ def test_large_messages_without_a_group_renew_the_credit_by_bytes() -> None:
     assert not post.sub.wants_collect
 
 
-def test_deliveries_that_nobody_wants_any_more_go_back() -> None:
+def test_deliveries_of_a_closed_subscription_are_released() -> None:
     post = Post()
     retire(post.sub)
     post.deliver(1, 3)

@@ -1,4 +1,4 @@
-"""Both clients say the same words: same methods, same arguments, same defaults."""
+"""Both clients have the same methods, arguments and defaults."""
 
 import inspect
 

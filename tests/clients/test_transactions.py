@@ -1,4 +1,4 @@
-"""Transactions in the core: what is said, what comes back, and what a lost connection does to them. No sockets."""
+"""Transactions in the core: frames, answers, and the effects of a lost connection. No sockets."""
 
 import pytest
 
@@ -242,7 +242,7 @@ def test_if_the_session_is_gone_nothing_was_done() -> None:
     assert desk.session.publisher.settled
 
 
-def test_a_closed_client_tells_whoever_waits() -> None:
+def test_a_closed_client_fails_the_calls_that_wait() -> None:
     desk = Desk()
     begun(desk)
     desk.session.fail(Closed("closed"))

@@ -1,4 +1,4 @@
-"""What a type checker knows of the client. mypy checks each `assert_type` with the project; here the same calls run."""
+"""Types of the client. mypy checks each `assert_type` with the project; here the same calls run."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The golden vectors are what the code says, the code reads what they say, and neither can change unnoticed."""
+"""The golden vectors and the code agree in both directions, and the vectors do not change."""
 
 import json
 import struct

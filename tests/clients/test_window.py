@@ -1,4 +1,4 @@
-"""Credit: how it follows the pace of a consumer, and that nothing withholds slow jobs from others."""
+"""Credit follows the pace of a consumer, and does not withhold slow messages from other consumers."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Values that the wire cannot say are refused at the call, and the client goes on."""
+"""Values that the wire cannot encode are refused at the call, and the client goes on."""
 
 import asyncio
 import threading

@@ -106,10 +106,10 @@ def test_held_messages_keep_their_lease(fab: Client, hub: Hub) -> None:
     fab.publish("job", b"x")
     (message,) = fab.fetch("job", group="g", lease=3.0, count=1)
     (member,) = hub._router.groups["g"].members
-    (parcel,) = member.leases
+    (lease,) = member.leases
     for _ in range(2):
-        before = parcel.deadline
-        eventually(lambda: parcel.deadline > before)  # noqa: B023
+        before = lease.deadline
+        eventually(lambda: lease.deadline > before)  # noqa: B023
     message.ack()
     fab.flush()
     assert group_info(fab, "g")["floor"] == 1

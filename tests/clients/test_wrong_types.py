@@ -1,4 +1,4 @@
-"""Values of the wrong kind, as a new user gives them, are refused at the call and in words: by both clients alike."""
+"""Values of the wrong type are refused at the call by both clients, with an error that names the value."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A hub that lies: it confirms publishes and verdicts before they are on disk. The crash test must notice."""
+"""A hub with a planted bug: it confirms publishes and verdicts before they are on disk. The crash test must find it."""
 
 import sys
 import time

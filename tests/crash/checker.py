@@ -1,7 +1,7 @@
-"""The judge: histories of all clients and the journal as it was found at the end, compared after the fact.
+"""The checker compares the histories of all clients with the journal at the end.
 
-The checker knows nothing of how the hub works. It knows what was confirmed to whom, and what the promises are; an
-outcome that nobody was told may be either.
+It does not depend on how the hub works. It has the confirmations that each client got, and the promises; an outcome
+that no client was told may be either.
 """
 
 from collections import Counter, defaultdict

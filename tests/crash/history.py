@@ -1,7 +1,7 @@
-"""What each process says it did: one line before a call and one after it, in a file of its own.
+"""The history of one process: one line before a call and one after it, in a file of its own.
 
-A line is written with one system call, so what was said before a kill -9 is there after it. A call whose second line is
-missing has an unknown outcome: it may have happened or not.
+A line is written with one system call, so it is in the file after a kill -9. A call without its second line has an
+unknown outcome: it may have happened or not.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The director: starts a hub, producers and consumers, kills them again and again, and lets the checker judge."""
+"""Starts a hub, producers and consumers, kills them again and again, and runs the checker at the end."""
 
 import json
 import os

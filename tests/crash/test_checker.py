@@ -1,4 +1,4 @@
-"""The checker itself: a healthy history passes, and each kind of violation, planted in one, is found."""
+"""The checker: a correct history passes, and each kind of violation in a history is found."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -10,7 +10,7 @@ from tests.seeds import seeded
 SECONDS = 18.0
 
 
-def test_nothing_confirmed_is_lost_when_everyone_is_killed(tmp_path: Path) -> None:
+def test_nothing_confirmed_is_lost_when_hub_and_clients_are_killed(tmp_path: Path) -> None:
     outcome = run(tmp_path / "run", SECONDS, seeded("crash").getrandbits(32))
     print(outcome)
     assert outcome.violations == []

@@ -1,7 +1,7 @@
-"""A producer or a consumer that expects to be killed: `python -m tests.crash.worker '{"role": "producer", …}'`.
+"""A producer or a consumer that may be killed: `python -m tests.crash.worker '{"role": "producer", …}'`.
 
-Both are ordinary users of the client library. They ride through deaths of the hub by the library's own reconnect; for
-their own death they have their log, and the producer the count that the hub keeps under its name.
+Both are ordinary users of the client library, which reconnects when the hub was killed. After a kill of their own they
+go on by their history; the producer also by the last number that the hub has for its name.
 """
 
 import json

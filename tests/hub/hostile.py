@@ -1,4 +1,4 @@
-"""A hub in a process of its own, a plain DEALER to say anything to it, and a canary that must go on singing."""
+"""A hub process, a DEALER that sends any frames to it, and an ordinary client (the canary) that must be served."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ from fabric_protocol.errors import Code
 from tests.patience import PATIENCE_S
 
 ROOT: Final = Path(__file__).parent.parent.parent
-# Long enough for a machine that is busy with other tests; nobody waits for it when all is well.
+# Long enough for a machine that is busy with other tests; a test that passes does not wait for it.
 
 SCRIPT: Final = """
 import resource, sys
@@ -154,23 +154,24 @@ class Peer:
 
 
 class Canary:
-    """An ordinary client next to the hostile ones: publishes, consumes and acks one message at a time."""
+    """An ordinary client beside hostile peers: publishes, consumes and acks one message at a time."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
-        self._sung = 0
+        self._published = 0
         self._ordinal = 0
         peer.hello(producer={"name": "canary"}, hb_ms=60_000, ttl_ms=600_000)
         rid = peer.next_rid()
-        fields = {"group": "canary", "patterns": ["canary.song"], "credit": [1 << 40, 1 << 50], "lease_ms": 600_000}
+        fields = {"group": "canary", "patterns": ["canary.messages"], "credit": [1 << 40, 1 << 50], "lease_ms": 600_000}
         peer.send(m.Subscribe(1, rid, fields))
         peer.until(m.Ok, rid)
 
-    def sing(self) -> None:
-        self._sung += 1
-        song = b"song %d" % self._sung
+    def round_trip(self) -> None:
+        """Publish a message, receive it and ack it."""
+        self._published += 1
+        payload = b"payload %d" % self._published
         rid, ack = self._peer.next_rid(), self._peer.next_rid()
-        self._peer.send(m.Publish(rid, self._sung, 0, b.encode("canary.song", [song])))
+        self._peer.send(m.Publish(rid, self._published, 0, b.encode("canary.messages", [payload])))
         delivered: m.Deliver | None = None
         confirmed = False
         while delivered is None or not confirmed:
@@ -185,8 +186,8 @@ class Canary:
                 case m.Flow():
                     pass
                 case other:
-                    raise AssertionError(f"the canary heard {other}")
-        assert Block(delivered.block).payloads() == [song]
+                    raise AssertionError(f"the canary received {other}")
+        assert Block(delivered.block).payloads() == [payload]
         self._ordinal += 1
         self._peer.send(m.Settle(1, ack, ((m.Verdict.ACK, self._ordinal, self._ordinal, None),)))
         assert self._peer.until(m.Ok, ack).fields["applied"] == 1

@@ -1,4 +1,4 @@
-"""Hubs to talk to: in a thread of the test, or in a process of their own that can be signalled and killed."""
+"""Hubs for tests: in a thread of the test, or in a process that can be signalled and killed."""
 
 import os
 import signal

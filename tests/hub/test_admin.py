@@ -1,4 +1,4 @@
-"""ADMIN, INFO and GET over real connections and a real journal, and what a restart keeps of them."""
+"""ADMIN, INFO and GET over real connections and a real journal, also after a restart."""
 
 import json
 import uuid

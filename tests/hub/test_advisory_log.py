@@ -1,4 +1,4 @@
-"""What happens inside a hub is in its log: bounded, with names, in text and in JSON."""
+"""The hub's log: bounded, with names, in text and in JSON."""
 
 import json
 import logging
@@ -100,7 +100,7 @@ def test_lapses_are_in_the_log(hub: HubWithLog) -> None:
             silent.kill()
 
 
-def test_a_kicked_session_is_in_the_log_with_the_one_who_did_it(hub: HubWithLog) -> None:
+def test_a_kicked_session_is_in_the_log_with_the_session_that_kicked_it(hub: HubWithLog) -> None:
     with fabric_client.connect(hub.url, name="worker"), fabric_client.connect(hub.url, name="ops") as ops:
         ops.admin.sessions.kick(client="worker")
         hub.find("session lost", client="worker")

@@ -1,4 +1,4 @@
-"""A consumer that is killed by one of its messages: what counts as begun is what was begun, with real processes."""
+"""A message kills its consumer: the hub counts a failure for the messages that were begun. With real processes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Where a hub listens, and that a journal belongs to one hub."""
+"""Addresses at which a hub listens; a journal belongs to one hub."""
 
 import contextlib
 import socket

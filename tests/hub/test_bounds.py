@@ -1,4 +1,4 @@
-"""Numbers that a peer sends, at the edges of their ranges and beyond, to a hub in a process of its own."""
+"""Numbers of a peer at the edges of their ranges and beyond, with a hub in a process of its own."""
 
 import signal
 from collections.abc import Iterator
@@ -112,7 +112,7 @@ def test_every_number_at_its_edges(child: Child, peer: Talker, verb: str) -> Non
         for bound in (bound for bound in TABLE if bound.verb == verb):
             for value in numbers.values(bound):
                 _try(context, child, peer, bound, value)
-            canary.sing()
+            canary.round_trip()
     assert child.process.poll() is None, child.errors()
     child.kill()
     child.start()

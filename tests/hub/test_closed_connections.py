@@ -1,4 +1,4 @@
-"""Closed connections, seen by a real hub: who takes over what, and when. Sessions live for minutes here."""
+"""Closed connections at a real hub: which messages go to which consumer, and when. The ttl of sessions is minutes."""
 
 import subprocess
 import sys
@@ -70,7 +70,7 @@ def test_what_was_acked_before_the_end_is_settled(hub: Hub, context: "zmq.Contex
     assert hub.counters["dead_letters"] == 1
 
 
-def test_who_resumes_within_the_grace_keeps_its_leases(hub: Hub, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+def test_a_resume_within_the_grace_keeps_the_leases(hub: Hub, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
     watcher, first = talker(context, hub.binds[0]), Talker(context, hub.binds[0])
     secret = first.hello(ttl_ms=600_000).fields["session"]
     first.subscribe("t", group="g")

@@ -1,6 +1,6 @@
-"""Faults of the hub's own code, planted while it serves: the session that met one hears INTERNAL, others lose nothing.
+"""Exceptions that are planted in the running hub: the session that caused one gets INTERNAL, others lose nothing.
 
-Where state may be half changed, the hub goes on with what is in its journal, as after a crash, without ending.
+If state may be half changed, the hub restores itself from its journal, as after a crash, without ending.
 """
 
 import threading
@@ -43,16 +43,16 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         yield hub
 
 
-class Singer:
+class SteadyClient:
     """A client as applications have it: publishes and consumes all the time, and must not notice more than a pause."""
 
     def __init__(self, hub: Hub) -> None:
-        self._fab = fabric_client.connect(hub.binds[0], context=hub.context, name="singer", producer="singer")
+        self._fab = fabric_client.connect(hub.binds[0], context=hub.context, name="steady", producer="steady")
         self._stop = threading.Event()
-        self.sung: list[bytes] = []
-        self.heard: set[bytes] = set()
+        self.published: list[bytes] = []
+        self.received: set[bytes] = set()
         self._failures: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._run, args=(work,)) for work in (self._sing, self._listen)]
+        self._threads = [threading.Thread(target=self._run, args=(work,)) for work in (self._publish, self._listen)]
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
@@ -60,22 +60,22 @@ class Singer:
         except BaseException as error:
             self._failures.append(error)
 
-    def _sing(self) -> None:
+    def _publish(self) -> None:
         while not self._stop.is_set():
-            song = b"song %d" % len(self.sung)
-            self._fab.publish("song", song, timeout=PATIENCE_S)
-            self.sung.append(song)
+            payload = b"message %d" % len(self.published)
+            self._fab.publish("steady", payload, timeout=PATIENCE_S)
+            self.published.append(payload)
 
     def _listen(self) -> None:
-        while not self._stop.is_set() or len(self.heard) < len(self.sung):
-            for message in self._fab.consume("song", group="choir", timeout=0.5):
-                self.heard.add(bytes(message.data))
+        while not self._stop.is_set() or len(self.received) < len(self.published):
+            for message in self._fab.consume("steady", group="steady", timeout=0.5):
+                self.received.add(bytes(message.data))
                 message.ack()
 
-    def __enter__(self) -> "Singer":
+    def __enter__(self) -> "SteadyClient":
         for thread in self._threads:
             thread.start()
-        eventually(lambda: self.heard, "the first song")
+        eventually(lambda: self.received, "the first message")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -87,12 +87,12 @@ class Singer:
             self._fab.close()
         if kind is None:
             assert not self._failures, self._failures
-            assert self.heard == set(self.sung)
+            assert self.received == set(self.published)
 
     def goes_on(self) -> None:
-        """What was confirmed is heard, and more is sung."""
-        sung = len(self.sung)
-        eventually(lambda: len(self.sung) > sung or self._failures, "another song")
+        """All confirmed messages are received, and more are published."""
+        before = len(self.published)
+        eventually(lambda: len(self.published) > before or self._failures, "another message")
         assert not self._failures, self._failures
 
 
@@ -144,7 +144,7 @@ def test_there_is_a_sample_of_every_handler() -> None:
 @pytest.mark.parametrize("position", POSITIONS)
 def test_a_fault_in_every_handler(hub: Hub, tmp_path: Path, position: str, caplog: pytest.LogCaptureFixture) -> None:
     """All of them one after the other, while another client goes on."""
-    with Singer(hub) as singer:
+    with SteadyClient(hub) as steady:
         for n, sample in enumerate(SAMPLES, 1):
             with pytest.MonkeyPatch.context() as patched:
                 plant(patched, sample.message, position)
@@ -152,11 +152,11 @@ def test_a_fault_in_every_handler(hub: Hub, tmp_path: Path, position: str, caplo
             wanted = (n, n if position != "entry" else 0)
             eventually(lambda wanted=wanted: counted(hub) == wanted, f"{sample.name} is counted")  # type: ignore[misc]
             if n % 10 == 0:
-                singer.goes_on()
-        singer.goes_on()
+                steady.goes_on()
+        steady.goes_on()
     hub.stop()
-    stored = [body for body in bodies_on_disk(tmp_path / "journal") if body.startswith(b"song")]
-    assert stored == singer.sung, "each once, in order"
+    stored = [body for body in bodies_on_disk(tmp_path / "journal") if body.startswith(b"message ")]
+    assert stored == steady.published, "each once, in order"
     lines = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "command failed"]
     assert 1 <= len(lines) <= 21, "bounded"
     assert all("Planted" in line["error"] and line["frame0"] for line in lines[:20])
@@ -195,16 +195,16 @@ def test_a_fault_outside_of_commands(hub: Hub, tmp_path: Path, where: str) -> No
             raise Planted(where)
         return original(self, *args, **kwargs)
 
-    with Singer(hub) as singer:
+    with SteadyClient(hub) as steady:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(Router, where, fails)
             eventually(lambda: left == 0, "the faults have happened")
-            singer.goes_on()
-        singer.goes_on()
+            steady.goes_on()
+        steady.goes_on()
     assert hub.failure is None
     hub.stop()
-    stored = [body for body in bodies_on_disk(tmp_path / "journal") if body.startswith(b"song")]
-    assert stored == singer.sung
+    stored = [body for body in bodies_on_disk(tmp_path / "journal") if body.startswith(b"message ")]
+    assert stored == steady.published
 
 
 def test_a_fault_that_does_not_end_ends_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,13 +234,13 @@ def test_a_turn_that_cannot_be_encoded_is_not_the_end(
             original(self, turn)
 
     monkeypatch.setattr(Journal, "commit", fails)
-    with Singer(hub) as singer:
-        singer.goes_on()
+    with SteadyClient(hub) as steady:
+        steady.goes_on()
     assert left == 0
     assert hub.failure is None
     assert hub.counters["restored"] == 3
     hub.stop()
-    assert [body for body in bodies_on_disk(tmp_path / "journal") if body.startswith(b"song")] == singer.sung
+    assert [body for body in bodies_on_disk(tmp_path / "journal") if body.startswith(b"message ")] == steady.published
     assert any("OverflowError" in str(record.__dict__.get("fields")) for record in caplog.records)
 
 

@@ -1,4 +1,4 @@
-"""Connections that say nothing, or nothing that is finished, or claim the names of others: the hub outlives them."""
+"""Connections that send nothing, send an unfinished message, or claim the routing ids of others: the hub goes on."""
 
 import ctypes
 import os
@@ -48,7 +48,7 @@ class Stage:
 
     def canary(self) -> Canary:
         canary = Canary(self.peer())
-        canary.sing()
+        canary.round_trip()
         return canary
 
     def client(self) -> fabric_client.Client:
@@ -56,22 +56,22 @@ class Stage:
         return self._open_files.enter_context(fabric_client.connect(self.hub.url))
 
     def connect(self, greeting: bytes = HANDSHAKE) -> socket.socket:
-        """A stranger: a connection that speaks ZMTP, and no word of ours."""
-        stranger = self._open_files.enter_context(socket.create_connection(("127.0.0.1", self.hub.port)))
-        stranger.settimeout(PATIENCE_S)
+        """A connection that speaks ZMTP, and nothing of the protocol."""
+        connection = self._open_files.enter_context(socket.create_connection(("127.0.0.1", self.hub.port)))
+        connection.settimeout(PATIENCE_S)
         with suppress(ConnectionError):  # refused already
-            stranger.sendall(greeting)
-        return stranger
+            connection.sendall(greeting)
+        return connection
 
     def introduced(self, greeting: bytes = HANDSHAKE) -> socket.socket:
-        """A stranger whose handshake the hub has answered: its routing id is taken, and messages may follow."""
-        stranger = self.connect(greeting)
+        """A connection whose handshake the hub has answered: its routing id is taken, and messages may follow."""
+        connection = self.connect(greeting)
         heard = b""
         while b"READY" not in heard:
-            part = stranger.recv(1_000)
+            part = connection.recv(1_000)
             assert part, "the handshake was not accepted"
             heard += part
-        return stranger
+        return connection
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_a_peer_that_claims_the_next_routing_id_does_not_end_the_hub(stage: Stag
     canary = stage.canary()
     for _ in range(20):
         stage.peer().hello()
-    canary.sing()
+    canary.round_trip()
     stage.hub.assert_alive()
 
 
@@ -116,9 +116,9 @@ def test_the_ids_of_two_hubs_do_not_begin_alike() -> None:
 def test_a_connection_with_a_chosen_id_is_closed(stage: Stage) -> None:
     stage.start()
     canary = stage.canary()
-    stranger = stage.introduced(claim(b"mine"))
-    stranger.sendall(b"\x00\x01x")
-    _read_to_the_end(stranger)
+    connection = stage.introduced(claim(b"mine"))
+    connection.sendall(b"\x00\x01x")
+    _read_to_the_end(connection)
     canary.wait_for("dropped_chosen_id", 0)
     canary.wait_for("connections_refused", 0)
 
@@ -131,19 +131,19 @@ def test_an_ipc_socket_is_for_its_user_alone(tmp_path: Path) -> None:
 
 
 def test_idle_connections_beyond_the_descriptors_are_refused(stage: Stage) -> None:
-    """The hub lives, whoever was there is served, and a client gets in though the idle ones stay."""
+    """The hub lives, its clients are served, and a new client is accepted though the idle connections stay."""
     stage.start(descriptors_max=120, limits={"max_messages": 200})
     canary = stage.canary()
     idle = [stage.connect() for _ in range(300)]
     for _ in range(20):
-        canary.sing()
+        canary.round_trip()
     canary.wait_for("connections_refused", 150)
     stage.peer().hello()
-    for stranger in idle:
-        stranger.close()
+    for connection in idle:
+        connection.close()
     for _ in range(20):
         stage.peer().hello()
-        canary.sing()
+        canary.round_trip()
     stage.hub.assert_alive()
     assert "connections refused" in stage.hub.log()
     assert stage.hub.log().count("connections refused") < 10
@@ -153,17 +153,17 @@ def test_an_unfinished_message_is_named_and_its_connection_closed(stage: Stage) 
     stage.start(memory_bytes=256 * MIB)
     canary = stage.canary()
     frame = b"\x03" + struct.pack(">Q", MORE_FRAME_BYTES) + bytes(MORE_FRAME_BYTES)
-    strangers = [stage.introduced() for _ in range(2)]
+    connections = [stage.introduced() for _ in range(2)]
     closed = 0
-    for stranger in strangers:
+    for connection in connections:
         try:
             for _ in range(100):
-                stranger.sendall(frame)
+                connection.sendall(frame)
         except OSError:
             closed += 1
     assert closed
     canary.wait_for("memory_over_budget", 0)
-    canary.sing()
+    canary.round_trip()
     assert "memory above its budget" in stage.hub.log()
     eventually(lambda: stage.hub.rss_mb() < 256, "the memory is given back")
 
@@ -172,23 +172,23 @@ def test_an_unfinished_message_of_a_client_is_ended_too(stage: Stage) -> None:
     """Of a client with a session: all that say nothing meanwhile are closed, and honest ones resume."""
     stage.start(memory_bytes=256 * MIB)
     canary, idle = stage.canary(), stage.client()
-    stranger = stage.introduced()
-    stranger.sendall(framed(wire.encode(m.Hello(1, {"proto": 1, "hb_ms": 60_000, "ttl_ms": 600_000}))))
+    connection = stage.introduced()
+    connection.sendall(framed(wire.encode(m.Hello(1, {"proto": 1, "hb_ms": 60_000, "ttl_ms": 600_000}))))
     canary.wait_for("sessions_opened", 2)
     unfinished = b"\x03" + struct.pack(">Q", MORE_FRAME_BYTES) + bytes(MORE_FRAME_BYTES)
     with suppress(ConnectionError):
         while True:
-            stranger.sendall(unfinished)
-            canary.sing()
+            connection.sendall(unfinished)
+            canary.round_trip()
     canary.wait_for("connections_quiet", 0)
     assert "quiet connections closed" in stage.hub.log()
     eventually(lambda: stage.hub.rss_mb() < 256, "the memory is given back")
     idle.publish("t", b"still here", timeout=PATIENCE_S)
 
 
-def _read_to_the_end(stranger: socket.socket) -> None:
+def _read_to_the_end(connection: socket.socket) -> None:
     try:
-        while stranger.recv(1 << 16):
+        while connection.recv(1 << 16):
             pass
     except ConnectionResetError:
         pass
@@ -279,5 +279,5 @@ def test_peers_that_ask_for_much_and_read_nothing_do_not_fill_the_memory(stage: 
             deaf.sendall(framed(wire.encode(m.Subscribe(chan, chan, fields))))
     canary.wait_for("send_queue_full", 4)
     for _ in range(20):
-        canary.sing()
+        canary.round_trip()
     assert stage.hub.rss_mb() < 500, "one alone would take 480 MB, and all five two gigabytes"

@@ -1,4 +1,4 @@
-"""Whatever comes in by the socket, the hub answers with a stable code or drops it, and goes on serving the others."""
+"""The hub answers any frames with a stable code or drops them, and goes on serving other peers."""
 
 import json
 import random
@@ -46,17 +46,17 @@ class Stage:
         return Peer(self._context, self.hub.url, routing_id)
 
     def assert_well(self) -> None:
-        """All is well, or the play is over: after one harm nobody waits for a canary that cannot sing."""
-        assert not self.harmed, "an earlier act has harmed the hub"
+        """The hub lives and serves the canary. After the first failure, later tests fail at once instead of waiting."""
+        assert not self.harmed, "an earlier test has harmed the hub"
         self.harmed = True
         self.hub.assert_alive()
-        self.canary.sing()
+        self.canary.round_trip()
         assert self.hub.rss_mb() < RSS_MB_MAX
         self.harmed = False
 
 
 @pytest.fixture(scope="module")
-def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def shared_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     hub = HubProcess(tmp_path_factory.mktemp("hostile"))
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
@@ -69,10 +69,10 @@ def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.fixture
-def stage(theatre: Stage) -> Iterator[Stage]:
-    """The stage, and after every act the question whether all is well."""
-    yield theatre
-    theatre.assert_well()
+def stage(shared_hub: Stage) -> Iterator[Stage]:
+    """The shared hub; after each test the hub has to be well."""
+    yield shared_hub
+    shared_hub.assert_well()
 
 
 # Before HELLO.
@@ -213,7 +213,7 @@ def test_a_frame_over_the_limit_ends_the_connection_and_nothing_else(stage: Stag
     with stage.peer() as peer:
         peer.hello()
         peer.send_raw([wire.encode(m.Publish(7, 0, 0, b""))[0], bytes(b.BLOCK_BYTES_MAX + 1)])
-        stage.canary.sing()
+        stage.canary.round_trip()
     with stage.peer() as peer:
         peer.hello()
 
@@ -403,7 +403,7 @@ def test_raw_bytes_do_no_harm(stage: Stage, what: str) -> None:
         with socket.create_connection(("127.0.0.1", stage.hub.port)) as raw:
             raw.sendall(RAW[what])
             if wait:
-                stage.canary.sing()  # the hub has had its chance to read
+                stage.canary.round_trip()  # the hub has had its chance to read
 
 
 def test_random_bytes_do_no_harm(stage: Stage) -> None:

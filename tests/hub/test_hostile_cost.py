@@ -1,4 +1,4 @@
-"""Frames that cost much: each has an answer, and others are served in between."""
+"""Frames that cost much: each has an answer, and other peers are served in between."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -15,15 +15,15 @@ from fabric_protocol.errors import Code
 from fabric_protocol.messages import Verdict
 from tests.hub.hostile import Peer
 from tests.hub.test_hostile import Stage
-from tests.hub.test_hostile import theatre as theatre
+from tests.hub.test_hostile import shared_hub as shared_hub
 
 HELD: Final = 2 * COUNT_MAX
 
 
 @pytest.fixture
-def stage(theatre: Stage) -> Iterator[Stage]:
-    yield theatre
-    theatre.assert_well()
+def stage(shared_hub: Stage) -> Iterator[Stage]:
+    yield shared_hub
+    shared_hub.assert_well()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Idempotency keys over real connections: a hub that is killed knows them when it is back."""
+"""Idempotency keys over real connections: a hub that was killed still has them."""
 
 import uuid
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Limits of the whole hub, message by message: what is beyond them is not handed out, whatever block it is in."""
+"""Limits of the whole hub, message by message: messages beyond them are not delivered, whatever block they are in."""
 
 import shutil
 from collections.abc import Iterator

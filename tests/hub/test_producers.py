@@ -1,4 +1,4 @@
-"""Claims of a producer's name, with a hub that is killed: what was confirmed is stored, by whomever it was sent."""
+"""Claims of a producer's name, with a hub that is killed: a confirmed publish is stored, from whichever session."""
 
 from collections.abc import Iterator
 from pathlib import Path

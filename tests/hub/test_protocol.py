@@ -1,4 +1,4 @@
-"""What PROTOCOL.md promises, said to a live hub in plain frames: sessions, windows, leases, verdicts."""
+"""Promises of PROTOCOL.md, with plain frames to a running hub: sessions, windows, leases, verdicts."""
 
 from collections.abc import Iterator
 from pathlib import Path

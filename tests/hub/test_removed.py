@@ -1,4 +1,4 @@
-"""Retention of a real journal, and a router that hears of it later: no dead letter is dropped in silence."""
+"""Retention of a real journal, and a router that is told later: no dead letter is dropped silently."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Requests and replies over real sockets: who is asked, who is told, and what a killed responder leaves."""
+"""Requests and replies over real sockets: the choice of the responder, the end of requests, killed responders."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A consumer that does not read harms itself: others go on, memory stays bounded, and later it gets everything."""
+"""A consumer that does not read: others go on, memory stays bounded, and later it gets every message."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +59,7 @@ def numbers(message: m.Deliver) -> list[int]:
     return [int(body.split(b" ", 1)[0]) for body in Block(message.block).payloads()]
 
 
-def test_one_who_does_not_read_hurts_nobody_else(child: Child, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+def test_a_consumer_that_does_not_read_harms_no_other(child: Child, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
     with (
         Deaf(context, child.url) as deaf,
         talker(context, child.url) as reader,
@@ -92,7 +92,7 @@ def test_one_who_does_not_read_hurts_nobody_else(child: Child, context: "zmq.Con
         eventually(lambda: not any(s["blocked"] for s in producer.info("sessions")["sessions"]), "nobody is blocked")
 
 
-def test_one_who_does_not_read_does_not_keep_the_hub_from_ending(
+def test_a_consumer_that_does_not_read_does_not_keep_the_hub_from_ending(
     child: Child, context: "zmq.Context[zmq.Socket[bytes]]"
 ) -> None:
     with Deaf(context, child.url) as deaf, talker(context, child.url) as producer:

@@ -1,4 +1,4 @@
-"""The book of topics and its twin once more, on a real journal: holes, restarts and the journal's own retention."""
+"""The topic table against its plain counterpart, on a real journal: holes, restarts and the journal's own retention."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +11,7 @@ from fabric.journal.journal import Journal, Limits
 from fabric.journal.tables import chunks
 from fabric.journal.tools.verify import verify
 from fabric.records import Record, SaveTopic
-from fabric.router.topics import retention as topic_keeper
+from fabric.router.topics import retention as retention_module
 from fabric_protocol.block import Block
 from tests.router import test_topic_table_twin as twin
 from tests.seeds import seeded
@@ -102,8 +102,8 @@ class Life(twin.Life):
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_book_twin_and_disk_agree_whatever_happens(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_keeper, "COMPACT_MIN", 3)
+def test_table_list_and_disk_agree_whatever_happens(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention_module, "COMPACT_MIN", 3)
     monkeypatch.setattr(chunks, "BLOCKS_MAX", 4)
     rng, trims = seeded(f"topics on disk {part}"), 0
     events = {getattr(Life, event.__name__): weight for event, weight in twin.EVENTS.items()} | {Life.request_trim: 8}

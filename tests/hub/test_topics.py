@@ -1,4 +1,4 @@
-"""Topics and queues with settings, through a real hub and a real journal: what goes, goes from disk, and stays gone."""
+"""Topics and queues with settings, through a real hub and a real journal: removed messages leave the disk."""
 
 from collections.abc import Iterator
 from pathlib import Path

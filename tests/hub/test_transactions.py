@@ -1,4 +1,4 @@
-"""TXN over real sockets and a real journal: all of it is on disk, or none, whenever the hub is killed."""
+"""TXN over real sockets and a real journal: all of it is on disk or none of it, whenever the hub is killed."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What was sent to a peer and may be unread is bounded, and a peer that reads is never stopped by the bound."""
+"""Bytes that were sent to a peer and may be unread are bounded, and the bound never stops a peer that reads."""
 
 import socket
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Copies: a backup holds what the journal held, a restored journal goes on in a new epoch, a compact one is smaller."""
+"""Copies: a backup equals the journal, a restored journal has a new epoch, a compacted journal is smaller."""
 
 import os
 import shutil

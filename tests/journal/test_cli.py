@@ -1,4 +1,4 @@
-"""`fabric journal …`: figures on stdout, errors with a hint and an exit code of their own, nothing done by accident."""
+"""`fabric journal …`: figures on stdout, errors with a hint and an exit code, nothing changed by accident."""
 
 import json
 import re

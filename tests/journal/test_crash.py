@@ -1,6 +1,6 @@
-"""Dying in mid-write: what was confirmed is there, and a turn is there whole or not at all.
+"""A process that is killed while it writes: confirmed turns are there, and each turn is whole or absent.
 
-A killed process proves little about power loss, because the page cache outlives it; tests/power does that.
+This shows little about power loss, because the page cache outlives the process; tests/power is about that.
 """
 
 import signal

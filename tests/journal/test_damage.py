@@ -1,4 +1,4 @@
-"""Damaged bytes are never returned as good, never passed over in silence, and cost only the blocks they hit."""
+"""Damaged bytes are never returned as good and never skipped silently, and cost only the blocks that they are in."""
 
 import json
 import shutil

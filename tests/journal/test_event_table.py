@@ -1,4 +1,4 @@
-"""Delivery events on disk: found again, numbered on, trimmed with the journal's limits, copied with a backup."""
+"""Delivery events on disk: read, numbered, trimmed by the journal's limits, copied with a backup."""
 
 from pathlib import Path
 

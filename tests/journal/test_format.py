@@ -1,4 +1,4 @@
-"""Journals of other formats: an old one opens and is of this format from then on, a newer one is left alone.
+"""Journals of other formats: an older format is upgraded when it is opened, a newer format is left as it is.
 
 `fixtures/format-1.mdb.xz` was written by the last program of format 1: twelve blocks of four messages, two groups, one
 producer, closed in good order.

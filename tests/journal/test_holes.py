@@ -1,4 +1,4 @@
-"""Holes: blocks that retention of single topics has removed are gone, and nobody takes that for damage."""
+"""Holes: blocks that retention of topics has removed are gone, and are not reported as damage."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -248,7 +248,7 @@ def test_retention_of_the_whole_journal_passes_over_holes(tmp_path: Path) -> Non
     closed(journal)
 
 
-def test_retention_of_the_whole_journal_waits_for_those_who_count(tmp_path: Path) -> None:
+def test_retention_of_the_whole_journal_stops_below_the_held_seq(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "j", Limits(max_messages=30))
     journal.commit(Pen().blocks(20, count=5))
     journal.hold(13)

@@ -12,7 +12,7 @@ from fabric.journal.tools.verify import verify
 from fabric.records import DropIds, SaveIds, TopicSettings
 from fabric.router.clock import Clock
 from fabric.router.publish.dedupe import index as ids
-from fabric.router.publish.dedupe import segment as id_era
+from fabric.router.publish.dedupe import segment
 from fabric.router.publish.dedupe.index import Ids
 from fabric_protocol.block import Block, encode
 
@@ -95,7 +95,7 @@ def test_keys_come_back_from_disk(tmp_path: Path) -> None:
 
 
 def test_full_eras_are_read_from_disk_and_removed_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (id_era, ids):
+    for module in (segment, ids):
         monkeypatch.setattr(module, "ERA_KEYS", 2000)
     monkeypatch.setattr(ids, "STEP_ROWS", 2000)
     journal = Journal.open(tmp_path / "j")

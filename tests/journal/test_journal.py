@@ -1,4 +1,4 @@
-"""The journal's promises: what was committed is there, in order, without a gap, and only one process writes it."""
+"""Promises of the journal: committed rows are there, in order, without a gap, and one process writes."""
 
 import os
 from pathlib import Path

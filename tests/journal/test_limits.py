@@ -1,4 +1,4 @@
-"""Room: retention in small steps, publishes refused in time, a full map, a file system that will not do."""
+"""Limits: retention in small steps, publishes refused before the disk is full, a full map, unsuitable file systems."""
 
 from contextlib import suppress
 from pathlib import Path

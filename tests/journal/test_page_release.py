@@ -1,4 +1,4 @@
-"""Reading a long journal must not make the hub look large."""
+"""Reading a long journal must not increase the memory of the hub."""
 
 from pathlib import Path
 

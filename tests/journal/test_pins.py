@@ -1,4 +1,4 @@
-"""Pins hold back the retention of the journal, for as long as they say, and never get in the way otherwise."""
+"""Pins hold back the retention of the journal until they end, and have no other effect."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Finding blocks by topic and time, against a twin that is a plain list."""
+"""Finding blocks by topic and time, against a plain list."""
 
 import random
 from pathlib import Path

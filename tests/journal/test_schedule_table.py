@@ -1,4 +1,4 @@
-"""Rows of delayed publishes in a real journal, against a dictionary; and what damage does to them."""
+"""Rows of delayed publishes in a real journal, against a dictionary; and damage in them."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""One writer for one journal: whatever is removed, copied or written by hand, two hubs never confirm the same seq."""
+"""A journal has one writer: whatever is removed, copied or written by hand, two hubs never confirm the same seq."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The walk finds whatever does not fit, and names it."""
+"""Verify finds each inconsistency, and names it."""
 
 from pathlib import Path
 

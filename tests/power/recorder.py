@@ -1,7 +1,7 @@
-"""Power cuts without pulling the plug: record what a writer does to its file, then make the files it could have left.
+"""Power cuts by simulation: records what a writer does to its file, and makes the files that a power cut could leave.
 
 The model: a write is on disk for certain once a sync that began after it is done, or at once when its descriptor is
-O_DSYNC. Of everything later, each page is there or not, by a seeded coin; a page may also be torn at a sector.
+O_DSYNC. Of all later writes, each page is there or not, at random with a seed; a page may also be torn at a sector.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""Nothing confirmed is lost when the power goes, and the test itself is able to see a loss.
+"""After a power cut every confirmed message is there; and the test can find a loss.
 
-A killed process proves nothing here, because the page cache outlives it. FABRIC_POWER_IMAGES=1000 makes it thorough.
+A killed process shows nothing here, because the page cache outlives it. FABRIC_POWER_IMAGES=1000 makes it thorough.
 """
 
 import os

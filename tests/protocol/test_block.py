@@ -1,4 +1,4 @@
-"""A block holds what was put in, whole or in pieces, and agrees with its dumb twin."""
+"""A block holds the messages that were put in, whole or in parts, and agrees with a list of messages."""
 
 import struct
 from array import array
@@ -136,7 +136,7 @@ def test_a_piece_of_a_sparse_block_is_sparse() -> None:
     assert parsed(cut(sparse, 1, 2)).flags & b.SPARSE
 
 
-def test_join_forgets_who_was_sparse_or_stamped() -> None:
+def test_join_drops_stamps_and_missing_columns() -> None:
     block = Block(b.stamp(encode(THREE), 10, 1))
     sparse = Block(pick(block, [(0, 1), (2, 3)]))
     joined = parsed(join([sparse, block]))

@@ -1,4 +1,4 @@
-"""Blocks of delivery events: what goes in comes out, what is adjacent is merged, what is damaged is noticed."""
+"""Blocks of delivery events: rows are kept, adjacent rows are merged, damage is found."""
 
 import struct
 import zlib

@@ -1,4 +1,4 @@
-"""What a peer sends is unpacked as any frame is, unless it would cost too much: that is refused before it costs it."""
+"""Maps of a peer are decoded as msgpack does; maps that would cost too much are refused before decoding."""
 
 import struct
 import tracemalloc

@@ -1,4 +1,4 @@
-"""The dumb twin of a block: a list of messages, each a tuple. What the columns say must be what the list says."""
+"""A block as a list of messages, each a tuple. The columns of a block must agree with it."""
 
 import struct
 import zlib

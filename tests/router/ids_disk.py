@@ -1,12 +1,11 @@
-"""An index of idempotency keys with a memory for a disk; everything in it is made small, so that eras are full soon."""
+"""An index of idempotency keys with its disk in memory; all sizes are small, so that segments are full soon."""
 
 import pytest
 
 from fabric.records import DropIds, Record, SaveIds, SaveSetting, TopicSettings
 from fabric.router.clock import Clock
 from fabric.router.publish.dedupe import index as ids
-from fabric.router.publish.dedupe import segment as id_era
-from fabric.router.publish.dedupe import segment_filter as id_span
+from fabric.router.publish.dedupe import segment, segment_filter
 from fabric.router.publish.dedupe.index import Ids
 from fabric.router.publish.dedupe.segment import Era
 from fabric_protocol.block import Block, encode
@@ -21,11 +20,11 @@ HOUR_MS = 3_600_000
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SMALL.items():
-        monkeypatch.setattr(id_era, name, value)
+        monkeypatch.setattr(segment, name, value)
         monkeypatch.setattr(ids, name, value, raising=False)
     for name, value in {"BUCKETS": 16, "SPAN_ERAS": 3, "SPAN_WORDS": 256, "_SLOT": 255}.items():
-        monkeypatch.setattr(id_span, name, value)
-    monkeypatch.setattr(id_span, "SPAN_BYTES", 8 * 256)
+        monkeypatch.setattr(segment_filter, name, value)
+    monkeypatch.setattr(segment_filter, "SPAN_BYTES", 8 * 256)
     monkeypatch.setattr(ids, "STEP_ROWS", 7)
     monkeypatch.setattr(ids, "STEP_BUCKETS", 3)
 

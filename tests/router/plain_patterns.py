@@ -1,4 +1,4 @@
-"""The rules of patterns, said as plainly as possible: the dumb twin of the trie."""
+"""The rules of patterns in the plainest form, as a comparison for the trie."""
 
 from functools import cache
 

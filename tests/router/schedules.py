@@ -1,4 +1,4 @@
-"""Schedules in a dictionary: the dumb twin of the journal's rows."""
+"""Schedules in a dictionary, as a comparison for the journal's rows."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Random talk with a hub: all that consumers, administrators, time, retention and restarts do to messages in groups."""
+"""Random commands to a hub: consumers, administrators, time, retention and restarts change messages in groups."""
 
 import random
 from typing import Any, Final

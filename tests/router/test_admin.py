@@ -1,4 +1,4 @@
-"""ADMIN and INFO in the bare core: groups, the hub's settings, sessions, and what is refused."""
+"""ADMIN and INFO in the router: groups, settings of the hub, sessions, and refusals."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from fabric.records import GroupSettings
 from fabric.router import paging
 from fabric.router.admin import hub_settings as settings
 from fabric.router.admin.operations import OPERATIONS
-from fabric.router.dead_letters import blocks as letters
+from fabric.router.dead_letters import blocks
 from fabric.router.read import get as reading
 from fabric.router.read.info import QUESTIONS
 from fabric_protocol import messages as m
@@ -399,6 +399,6 @@ def test_the_protocol_names_every_question_and_setting() -> None:
 
 
 def test_the_protocol_names_every_header_of_a_letter() -> None:
-    headers = {value for name, value in vars(letters).items() if name.isupper() and str(value).startswith("fabric-")}
+    headers = {value for name, value in vars(blocks).items() if name.isupper() and str(value).startswith("fabric-")}
     assert len(headers) == 10
     assert all(f"`{header}`" in protocol("10.4") for header in headers)

@@ -1,5 +1,5 @@
-"""Whatever is rejected, redriven and discarded, and wherever the hub crashes: no message is lost, none is in two
-places, and a command that was answered has been done."""
+"""Rejects, redrives and discards with crashes at any point: no message is lost, none is in two places, and a command
+that was answered is done."""
 
 import random
 from typing import Any

@@ -1,10 +1,10 @@
-"""ADMIN of dead letters: list, redrive, discard; and what is on disk in between."""
+"""ADMIN of dead letters: list, redrive, discard; and their rows on disk."""
 
 from typing import Any
 
 import pytest
 
-from fabric.router.admin import dead_letters as admin_letters
+from fabric.router.admin import dead_letters as admin_dead_letters
 from fabric.router.publish.publishing import Refusal
 from fabric_protocol import messages as m
 from fabric_protocol.block import BLOCK_BYTES_MAX, Block, encode
@@ -96,7 +96,7 @@ def test_the_list_comes_in_pages() -> None:
 
 
 def test_a_list_of_long_errors_ends_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_letters, "ROWS_CHARS_MAX", 3000)
+    monkeypatch.setattr(admin_dead_letters, "ROWS_CHARS_MAX", 3000)
     w = world()
     seqs = die(w, *map(str, range(5)), why="x" * 900)
     first = admin(w, "dlq.list", group="g")
@@ -271,7 +271,7 @@ def test_nothing_is_redriven_while_publishes_are_refused() -> None:
 
 
 def test_the_work_of_one_command_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_letters, "LOOKED_MAX", 3)
+    monkeypatch.setattr(admin_dead_letters, "LOOKED_MAX", 3)
     w = world()
     seqs = die(w, *"abcdefgh", topic="job.x") + die(w, "z", topic="job.z")
     answer = admin(w, "dlq.redrive", group="g", filter={"topic": "job.z"})
@@ -281,7 +281,7 @@ def test_the_work_of_one_command_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         answer = admin(w, "dlq.redrive", group="g", filter={"topic": "job.z"}, after_seq=answer["next"])
         calls += 1
     assert (answer["redriven"], calls) == (1, 2)
-    monkeypatch.setattr(admin_letters, "RUNS_MAX", 2)
+    monkeypatch.setattr(admin_dead_letters, "RUNS_MAX", 2)
     admin(w, "dlq.discard", group="g", seqs=seqs[1:8:2])  # a, c, e and g are left
     answer = admin(w, "dlq.discard", group="g", all=True)
     assert (answer["discarded"], answer["more"]) == (2, True)
@@ -367,7 +367,7 @@ def test_a_wrong_choice_is_refused(fields: dict[str, Any], says: str) -> None:
     assert len(listed(w)) == 1
 
 
-def test_nobody_writes_where_others_read_dead_letters() -> None:
+def test_clients_cannot_publish_to_dead_letter_topics() -> None:
     w = world()
     for topic in ("g.DLQ", "a.b.DLQ", "$dlq.g"):
         (answer,) = w.pub(P, topic, "1")

@@ -1,4 +1,4 @@
-"""Whatever maps clients send with ADMIN, INFO and GET: they are answered, and what is refused has changed nothing."""
+"""Random maps in ADMIN, INFO and GET: each is answered, and a refused command changes nothing."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""Advisories: what the hub says about itself to those who listen."""
+"""Advisories: the hub publishes them to the subscriptions that match."""
 
 import json
 from typing import Any
@@ -152,7 +152,7 @@ def test_advisories_are_not_journaled_and_not_given_to_groups() -> None:
     assert w.reader.blocks == []
 
 
-def test_who_has_no_credit_misses_them_and_that_is_counted() -> None:
+def test_a_subscription_without_credit_misses_advisories_and_they_are_counted() -> None:
     w = world("$sys.group.*", credit=1)
     for i in range(3):
         admin(w, "group.create", group=f"g{i}", patterns=["x"])
@@ -163,7 +163,7 @@ def test_who_has_no_credit_misses_them_and_that_is_counted() -> None:
     assert [topic for topic, _ in news(w)][1:] == ["$sys.group.deleted"]
 
 
-def test_nothing_is_made_when_nobody_listens() -> None:
+def test_no_advisory_is_made_without_a_subscription() -> None:
     w = world("a")
     w.router.turn.advise("$sys.group.created", group="g")
     assert not w.router.turn.take_advised()

@@ -1,4 +1,4 @@
-"""What counts as begun when a consumer is lost: by message, by delivery, by key, and when it is unsure."""
+"""Which messages count as begun when a consumer is lost: by message, by delivery, by key, and without information."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def test_the_oldest_without_a_verdict_are_begun() -> None:
     assert counted(w) == ["1", "3"]
 
 
-def test_who_begins_whole_deliveries_has_begun_the_first() -> None:
+def test_a_consumer_that_begins_whole_deliveries_has_begun_the_first() -> None:
     w = world(*"123456", blocks=3, batches=True)
     w.settle(A, 1, Verdict.ACK, 1, 2)
     assert lost(w) == []

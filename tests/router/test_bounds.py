@@ -1,4 +1,4 @@
-"""Every number that a peer sends: accepted within its range, refused with its code beyond, and never an exception."""
+"""Every number of a peer: accepted within its range, refused with its code beyond, and never an exception."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A connection that is closed: what goes to others at once, what stays for the grace, and what a resume finds."""
+"""A closed connection: messages that go to other consumers at once, messages that stay for the grace, and a resume."""
 
 from typing import Any
 
@@ -86,7 +86,7 @@ def test_the_only_consumer_keeps_everything_if_it_is_back_in_time(seen: int) -> 
     assert w.bodies(C)[-1] == "4", "the grace is forgotten"
 
 
-def test_who_comes_during_the_grace_gets_what_was_not_begun() -> None:
+def test_a_consumer_that_joins_during_the_grace_gets_what_was_not_begun() -> None:
     w, _ = world(A)
     pub(w, "1", "2", "3")
     gone(w, A)
@@ -96,7 +96,7 @@ def test_who_comes_during_the_grace_gets_what_was_not_begun() -> None:
     assert [row[1:] for row in w.delivered(B)] == [(2, 2, "2"), (3, 2, "3")]
 
 
-def test_who_comes_back_hears_what_was_taken_from_its_buffer() -> None:
+def test_a_resumed_session_is_told_which_leases_it_has_lost() -> None:
     w, secrets = world(A)
     pub(w, "1", "2", "3")
     w.hello(B, ttl_ms=600_000)
@@ -149,7 +149,7 @@ def test_in_strict_order_the_next_one_takes_over_at_once_from_an_idle_one() -> N
     assert w.bodies(B) == ["1"]
 
 
-def test_in_strict_order_who_comes_back_does_not_overtake() -> None:
+def test_in_strict_order_a_resumed_session_does_not_overtake() -> None:
     w, secrets = world(A, B, order="strict", backoff_ms=0)
     pub(w, "1", "2", "3")
     gone(w, A)

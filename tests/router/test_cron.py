@@ -1,4 +1,4 @@
-"""The calendar, against the standard library's and a loop over every minute."""
+"""The calendar, against the standard library and a loop over every minute."""
 
 import random
 from datetime import UTC, datetime, timedelta

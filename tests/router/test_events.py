@@ -1,4 +1,4 @@
-"""Delivery events in the core: noted in passing, written with the turn, numbered on."""
+"""Delivery events in the router: recorded, written with the turn, numbered."""
 
 from fabric import event_block as events
 from fabric.event_block import EVENTS_MAX

@@ -1,4 +1,4 @@
-"""What is too old is settled in time, whether or not a consumer asks for it."""
+"""Expired messages are settled in time, with or without a consumer."""
 
 from typing import Any
 
@@ -78,7 +78,7 @@ def test_a_lane_of_another_priority_is_not_held_up_by_what_is_too_old(priority: 
     assert w.stored("c") == 1
 
 
-def test_messages_become_dead_letters_when_they_are_too_old_and_not_when_someone_asks() -> None:
+def test_messages_become_dead_letters_when_they_expire_and_not_when_a_consumer_asks() -> None:
     w = Queue(on_expire="dead")
     w.put("old", ttl_ms=TTL_MS)
     before = w.router.counters["dead_letters"]

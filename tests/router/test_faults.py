@@ -1,5 +1,5 @@
-"""An exception at every line of every handler: before its boundary nothing has changed, and after it the router says
-that it must not be used any more."""
+"""An exception at every line of every handler: before the change begins nothing has changed, and after it the router
+reports that it must not be used any more."""
 
 import sys
 from collections import Counter

@@ -1,4 +1,4 @@
-"""`attempt` 1 says: surely the first time, also after the hub has died; and a backlog is not marked without need."""
+"""`attempt` 1 means: certainly the first delivery, also after a crash of the hub; a backlog keeps it if possible."""
 
 from typing import Any
 
@@ -85,7 +85,7 @@ def test_nothing_leaves_before_it_is_on_disk_that_it_will() -> None:
     assert w.attempts() == {"1": 1}
 
 
-def test_a_backlog_that_nobody_could_have_had_is_a_first_attempt() -> None:
+def test_a_backlog_that_was_never_delivered_is_a_first_attempt() -> None:
     w = Dying()
     w.put("1")
     w.settle(A, 1, Verdict.ACK, 1, 1)

@@ -1,4 +1,4 @@
-"""A gap is told to a consumer, whatever happens between the loss and the next consumer that can hear of it."""
+"""A gap is reported to a consumer, whatever happens between the loss and the next consumer that can get the report."""
 
 from typing import Any
 
@@ -125,7 +125,7 @@ def test_what_is_removed_before_the_router_hears_of_it_is_told(durable: bool) ->
     assert w.bodies(A) == ["4", "5"]
 
 
-def test_the_news_that_nobody_has_lost_anything_lets_a_group_go_on() -> None:
+def test_a_new_start_of_the_journal_without_a_loss_lets_a_group_go_on() -> None:
     w = Losing()
     for body in "123":
         w.pub(P, "a", body)

@@ -1,4 +1,4 @@
-"""GET: messages read without a group, a page at a time."""
+"""GET: messages read without a group, in pages."""
 
 from typing import Any
 
@@ -288,7 +288,7 @@ def test_a_view_agrees_with_the_trie() -> None:
         assert View((canonical(pattern),))(topic) == bool(trie.match(topic)), (pattern, topic)
 
 
-def test_who_does_not_take_in_what_was_read_is_given_nothing_more() -> None:
+def test_a_client_that_does_not_read_gets_no_more_pages() -> None:
     w = world()
     put(w, "a", "1")
     w.router.peer_blocked(R, True)

@@ -1,4 +1,4 @@
-"""How far a group is depends on messages alone: not on credit, on consumers, or on priorities used elsewhere."""
+"""The position of a group depends on messages only: not on credit, on consumers, or on priorities in other topics."""
 
 from typing import Any
 

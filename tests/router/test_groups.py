@@ -1,4 +1,4 @@
-"""Competing consumers: who gets what, and what happens to it."""
+"""Competing consumers: which consumer gets which message, and what verdicts do."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def test_two_equal_members_share_a_stream_of_blocks() -> None:
     assert len(w.bodies(A)) == len(w.bodies(B)) == 100
 
 
-def test_member_without_credit_stalls_nobody() -> None:
+def test_a_member_without_credit_stalls_no_other() -> None:
     w = world(A, credit=0)
     w.hello(B)
     w.sub(B, 1, group="g")

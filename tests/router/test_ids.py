@@ -169,7 +169,7 @@ def test_a_duplicate_starts_a_sliding_window_anew(world: IdWorld, crash: bool) -
     assert world.row("s", "x") == (2, 1, 0)
 
 
-def test_a_sliding_duplicate_is_written_down_though_nobody_wants_an_answer(world: IdWorld) -> None:
+def test_a_sliding_duplicate_is_written_without_a_request_for_an_answer(world: IdWorld) -> None:
     world.topic_settings["s"] = TopicSettings(dedupe="slide", dedupe_ms=10_000)
     world.put("s", "x")
     world.now += 9

@@ -1,4 +1,4 @@
-"""Very many keys that are known: each bucket is read once, and the answers are those of one search for each key."""
+"""Very many known keys: each bucket is read once, and the result equals a search for each key."""
 
 from array import array
 from hashlib import blake2b

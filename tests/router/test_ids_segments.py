@@ -1,4 +1,4 @@
-"""Eras: how keys get to disk and back, and when they go. Everything is made small, so that eras are full soon."""
+"""Segments: how keys get to disk and back, and when they are removed. All sizes are small."""
 
 import os
 from array import array
@@ -7,7 +7,7 @@ import pytest
 
 from fabric.records import TopicSettings
 from fabric.router.publish.dedupe import index as ids
-from fabric.router.publish.dedupe import segment as id_era
+from fabric.router.publish.dedupe import segment
 from fabric.router.publish.dedupe.segment import Era, Places
 from fabric_protocol.block import Block, encode
 from fabric_protocol.errors import ProtocolError
@@ -22,9 +22,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def kinds(disk: Disk) -> set[str]:
     """What kinds of rows there are."""
-    names = {id_era.PAGE: "page", id_era.BUCKET: "bucket", id_era.FILTER: "filter"}
+    names = {segment.PAGE: "page", segment.BUCKET: "bucket", segment.FILTER: "filter"}
     return {
-        "head" if number & 0xFFFF == id_era.HEAD else names[number & 0xC000]
+        "head" if number & 0xFFFF == segment.HEAD else names[number & 0xC000]
         for number in disk.reader.ids
     }  # fmt: skip
 
@@ -55,7 +55,7 @@ def test_pages_go_when_their_era_is_on_disk(disk: Disk) -> None:
     filled(disk, 70)
     disk.settle_down()
     full, last = disk.eras
-    assert {number >> 16 for number in disk.reader.ids if number & 0xFFFF < id_era.BUCKET} == {last.number}
+    assert {number >> 16 for number in disk.reader.ids if number & 0xFFFF < segment.BUCKET} == {last.number}
     assert sum(len(v) for n, v in disk.reader.ids.items() if n >> 16 == last.number) == 32 * last.count
     assert sum(len(v) for n, v in disk.reader.ids.items() if 0x4000 <= n & 0xFFFF < 0x8000) == 32 * full.count
 
@@ -257,9 +257,9 @@ def test_a_hash_that_lies_across_two_keys_is_not_found() -> None:
     one = bytes(16) + b"seq.....until..."
     other = bytes(12) + b"\1\2\3\0" + b"seq.....until..."
     keys = one + other
-    era.buckets = [bytearray(keys) for _ in range(id_era.BUCKETS)]
+    era.buckets = [bytearray(keys) for _ in range(segment.BUCKETS)]
     entry = int.from_bytes(b"seq.....", "little"), int.from_bytes(b"until...", "little")
-    era._filter = array("Q", b"\xff" * id_era.FILTER_BYTES)
+    era._filter = array("Q", b"\xff" * segment.FILTER_BYTES)
     for at in range(48):
         assert found_in(era, [keys[at : at + 16]]) == ({0: entry} if at % 32 == 0 else {})
 
@@ -292,10 +292,10 @@ def test_a_filter_lets_all_of_its_own_through_and_few_others() -> None:
 def test_damaged_rows_cost_only_what_was_in_them(disk: Disk) -> None:
     known = filled(disk, 140)
     disk.settle_down()
-    number = next(n for n in disk.reader.ids if id_era.BUCKET <= n & 0xFFFF < id_era.FILTER and disk.reader.ids[n])
+    number = next(n for n in disk.reader.ids if segment.BUCKET <= n & 0xFFFF < segment.FILTER and disk.reader.ids[n])
     lost = len(disk.reader.ids[number]) // 32
     disk.reader.ids[number] = b""
-    for number in [n for n in disk.reader.ids if id_era.FILTER <= n & 0xFFFF < id_era.HEAD]:
+    for number in [n for n in disk.reader.ids if segment.FILTER <= n & 0xFFFF < segment.HEAD]:
         disk.reader.ids[number] = b""  # costs time only
     disk.crash()
     again = disk.put(*known)

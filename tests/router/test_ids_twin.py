@@ -1,4 +1,4 @@
-"""Idempotency keys against a twin that does the same in the plainest way: random publishes, times, commits, crashes."""
+"""Idempotency keys against a plain dictionary: random publishes, times, commits, crashes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The lock of a key of which a suspect waits, when messages behind the lock expire."""
+"""The lock of a key with a waiting suspect, when messages behind the lock expire."""
 
 from fabric.router.groups.key_locks import Keys, Lock, ParkedMessage
 from fabric.router.groups.redelivery import Pending

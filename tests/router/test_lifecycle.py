@@ -1,5 +1,5 @@
-"""The table in fabric/router/groups/lifecycle.py is what groups do: random talk shows each of its transitions, and no
-other."""
+"""The table in fabric/router/groups/lifecycle.py agrees with the groups: random commands show each of its transitions,
+and no other."""
 
 import random
 from collections.abc import Set

@@ -1,4 +1,4 @@
-"""Very many dead letters at once are written in steps, and none of them is lost on the way."""
+"""Very many dead letters at once are written in steps, and none of them is lost."""
 
 from typing import Any
 

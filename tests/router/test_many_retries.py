@@ -1,4 +1,4 @@
-"""Many RETRYs in one ACK, in groups that keep an order: what a consumer holds is looked through once, not for each."""
+"""Many RETRYs in one ACK, in groups with an order: the leases of a consumer are searched once, not for each RETRY."""
 
 from typing import Any
 

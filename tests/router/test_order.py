@@ -1,4 +1,4 @@
-"""Order: by key, strict, and how both behave when messages fail and consumers come and go."""
+"""Order by key and strict order, when messages fail and consumers join and leave."""
 
 from typing import Any
 

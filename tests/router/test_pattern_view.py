@@ -1,4 +1,4 @@
-"""Patterns of a GET: the bits say what the trie of the groups says, and no patterns take long."""
+"""Patterns of a GET: the bits agree with the trie of the groups, and no pattern takes long."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Topics and patterns: the grammar, the one spelling of a pattern, and its owners against a plain loop."""
+"""Topics and patterns: the grammar, the canonical spelling, and matches against a plain loop."""
 
 import random
 import sys
@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from fabric.router.patterns import trie as topics
+from fabric.router.patterns import trie as trie_module
 from fabric.router.patterns.automaton import Automaton
 from fabric.router.patterns.trie import Trie
 from fabric_protocol.block import TOPIC_BYTES_MAX
@@ -158,7 +158,7 @@ def test_an_owner_is_found_once_and_in_an_order_of_the_patterns() -> None:
 
 
 def test_remembered_topics_are_bounded_and_answers_stay_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "CACHE_MAX", 8)
+    monkeypatch.setattr(trie_module, "CACHE_MAX", 8)
     trie: Trie[int] = Trie()
     for i in range(5):
         trie.add(f"t{i}.#", i)
@@ -205,7 +205,7 @@ def test_no_choice_of_patterns_makes_a_topic_cost_much(patterns: list[str]) -> N
 
 
 def test_patterns_that_come_and_go_leave_no_waste(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "SIZE_MAX", 64)
+    monkeypatch.setattr(trie_module, "SIZE_MAX", 64)
     trie: Trie[int] = Trie()
     trie.add("a.*.stays", 0)
     for i in range(1, 1000):

@@ -1,4 +1,4 @@
-"""Claims of a producer's name: on disk before they have any effect; and resends: known by what was stored."""
+"""Claims of a producer's name are on disk before they have an effect; a resend is recognised by what was stored."""
 
 from typing import Any
 

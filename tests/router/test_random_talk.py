@@ -1,4 +1,4 @@
-"""Random lives of requests, transactions, refreshes and events, held against what must always be true."""
+"""Random requests, transactions, refreshes and events, with a check of their invariants after each step."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Refresh: consumers drop their local copy at RESET begin, and have it whole again at RESET end."""
+"""Refresh: consumers drop their local copy at RESET begin, and have it complete again at RESET end."""
 
 from typing import Any
 
@@ -154,7 +154,7 @@ def test_all_members_have_to_be_ready() -> None:
     assert mirror.resets(b"c") == mirror.resets(b"d") == [(1, "begin", 1), (1, "end", 1)]
 
 
-def test_who_leaves_need_not_be_ready() -> None:
+def test_a_consumer_that_leaves_need_not_be_ready() -> None:
     mirror = Mirror(b"c", b"d")
     mirror.refresh()
     mirror.ready(b"c", 1)
@@ -164,7 +164,7 @@ def test_who_leaves_need_not_be_ready() -> None:
     assert mirror.state == (1, 0, "READY")
 
 
-def test_who_joins_meanwhile_hears_where_it_is() -> None:
+def test_a_consumer_that_joins_during_a_refresh_is_told_of_it() -> None:
     mirror = Mirror(b"c")
     mirror.pub(b"op", "a", "1")
     mirror.refresh()
@@ -238,7 +238,7 @@ def test_a_degraded_one_goes_on_after_a_restart() -> None:
     assert mirror.state == (1, 1, "READY")
 
 
-def test_one_that_nobody_confirms_is_degraded() -> None:
+def test_a_refresh_without_confirmations_is_degraded() -> None:
     mirror = Mirror(b"c")
     mirror.refresh(timeout_ms=10_000)
     assert mirror.state == (1, 0, "ENDED")

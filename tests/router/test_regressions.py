@@ -1,4 +1,4 @@
-"""Corners of the router where something was once wrong."""
+"""Cases in which the router was once wrong."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What becomes of messages that retention removes while a consumer holds them: a dead letter, or a gap that is told."""
+"""Retention removes messages that a consumer holds: each ends as a dead letter or in a gap that is reported."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Request and reply: who is asked, who hears what, and that nothing stays behind."""
+"""Request and reply: the choice of the responder, the frames to each client, and no state left at the end."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ def test_a_request_reaches_a_responder_and_its_reply_comes_back() -> None:
     assert not office.reader.blocks, "nothing is journaled"
 
 
-def test_nobody_answers_is_said_at_once() -> None:
+def test_a_request_without_a_responder_fails_at_once() -> None:
     office = Office()
     office.respond("adder", "sum")
     assert office.heard(office.ask("product")) == [(Code.NO_RESPONDERS, {})]
@@ -263,7 +263,7 @@ def test_a_responder_that_goes_fails_what_it_had(how: str) -> None:
     assert office.heard(office.ask()) == [(Code.NO_RESPONDERS, {})]
 
 
-def test_when_one_of_several_goes_those_who_wait_get_another() -> None:
+def test_when_a_responder_goes_waiting_requests_get_another() -> None:
     office = Office()
     office.respond("a", "sum", group="adders")
     office.respond("b", "sum", group="adders")
@@ -357,7 +357,7 @@ def test_the_end_of_a_request_is_told_where_the_session_is_by_then() -> None:
     assert told == [b"three"]
 
 
-def test_a_reply_must_come_from_the_one_who_was_asked() -> None:
+def test_a_reply_must_come_from_the_responder_of_the_request() -> None:
     office = Office()
     office.respond("adder", "sum")
     office.respond("thief", "other")
@@ -489,7 +489,7 @@ def test_idle_members_are_asked_in_turn() -> None:
     assert order == ["a", "b", "c", "a", "b", "c"]
 
 
-def test_nobody_overtakes_those_who_wait() -> None:
+def test_no_request_overtakes_waiting_requests() -> None:
     office = Office()
     office.respond("adder", "sum")
     office.ask(body="first")

@@ -1,4 +1,4 @@
-"""Failures: what counts, how long it waits, who gets it next, and that a restart forgets nothing of it."""
+"""Failures: what counts, the backoff, the next consumer, and that a restart keeps the counts."""
 
 from typing import Any
 
@@ -147,7 +147,7 @@ def test_goodbye_counts_nothing() -> None:
     assert rows(w, B) == [(1, 1, "1"), (2, 1, "2")]
 
 
-def test_a_suspect_is_delivered_alone_to_who_holds_nothing() -> None:
+def test_a_suspect_is_delivered_alone_to_a_consumer_that_holds_nothing() -> None:
     w = world(A, backoff_ms=0)
     w.pub(P, "job.x", "poison")
     for ordinal in (1, 2):
@@ -221,7 +221,7 @@ def test_auto_ack_is_settled_when_sent() -> None:
     assert w.bodies(A) == ["3"]
 
 
-def test_a_gap_is_told_to_who_comes_next() -> None:
+def test_a_gap_is_reported_to_the_next_consumer() -> None:
     w = world(A)
     w.say(A, m.Goodbye(1))
     w.pub(P, "job.x", "1")

@@ -1,4 +1,4 @@
-"""What one turn hands out is bounded, whatever consumers ask for; what is live is not behind what is long ago."""
+"""The deliveries of one turn are bounded; new messages do not wait behind an old backlog."""
 
 from collections import Counter
 from typing import cast
@@ -139,7 +139,7 @@ def test_a_consumer_holds_so_many_deliveries_at_most(monkeypatch: pytest.MonkeyP
     assert w.router.shared.held == 0
 
 
-def test_who_holds_few_gets_more_though_all_together_hold_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_that_holds_few_gets_more_though_all_together_hold_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members, "HELD_MIN", 3)
     monkeypatch.setattr(members, "ALL_HELD_MAX", 6)
     w = World()

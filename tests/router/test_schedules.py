@@ -1,4 +1,4 @@
-"""Publishes that are not for now: when they get their seqs, who may take them back, what a crash does to them."""
+"""Delayed publishes: when they get their seqs, which session may cancel them, what a crash does to them."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from fabric.records import CountSchedules, SaveSchedule
 from fabric.router.publish.publishing import Refusal
-from fabric.router.schedules import due_queue as upcoming
+from fabric.router.schedules import due_queue
 from fabric.router.schedules import schedules as schedule
 from fabric.router.schedules.cron import Cron
 from fabric.router.schedules.options import EXPIRY_GRAIN_US, NAME_CHARS_MAX
@@ -621,7 +621,7 @@ def test_only_the_next_minute_is_in_memory_and_no_block(world: Later) -> None:
 
 def test_memory_is_bounded_by_number(world: Later, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("KEYS_MAX", 10), ("LOAD_MAX", 8), ("LOAD_BELOW", 4)):
-        monkeypatch.setattr(upcoming, name, value)
+        monkeypatch.setattr(due_queue, name, value)
     order = [(i * 37) % 100 for i in range(100)]
     for i in order:
         world.later(str(i), delay_ms=100 + i, commit=i % 3 == 0)

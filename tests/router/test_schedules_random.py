@@ -1,7 +1,7 @@
-"""Random lives of schedules: taken, replaced, cancelled, fired, with crashes and a clock that people set.
+"""Random schedules: accepted, replaced, cancelled, fired, with crashes and changes of the clock.
 
-The twin is a dictionary of what a client believes: it changes when an answer is heard, or when a message is stored. The
-router's turns reach the disk late, in order, or never, and the two are compared whenever they can be.
+The comparison is a dictionary of what a client knows: it changes when an answer arrives, or when a message is stored.
+The router's turns reach the disk late, in order, or never, and the two are compared whenever they can be.
 """
 
 import random
@@ -12,7 +12,7 @@ import pytest
 
 from fabric.records import SaveSchedule
 from fabric.router.router import Transaction
-from fabric.router.schedules import due_queue as upcoming
+from fabric.router.schedules import due_queue
 from fabric.router.schedules import schedules as schedule
 from fabric.router.schedules.options import next_due
 from fabric_protocol import messages as m
@@ -257,7 +257,7 @@ def test_random_lives_of_schedules(part: int, bounds: str, monkeypatch: pytest.M
     rng = seeded(f"schedules {part} {bounds}")
     if bounds == "narrow":  # so that lists are shed and loaded all the time
         for module, name, value in (
-            (upcoming, "KEYS_MAX", 2), (upcoming, "LOAD_MAX", 3), (upcoming, "LOAD_BELOW", 2),
+            (due_queue, "KEYS_MAX", 2), (due_queue, "LOAD_MAX", 3), (due_queue, "LOAD_BELOW", 2),
             (schedule, "FIRE_MAX", 2), (schedule, "FIRE_BYTES_MAX", 300),
         ):  # fmt: skip
             monkeypatch.setattr(module, name, value)

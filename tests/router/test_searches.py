@@ -1,4 +1,5 @@
-"""Positions that have to be searched: in bounded steps, as a plain list says, whatever is published meanwhile."""
+"""Positions that need a search: found in bounded steps, equal to a search in a plain list, whatever is published
+meanwhile."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Sessions: hello, resume, heartbeats; producers: numbers, epochs, fences; the publish window."""
+"""Sessions: HELLO, resume, heartbeats; producers: numbers, epochs, fences; the publish window."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def error(answers: "list[m.ToClient] | m.ToClient") -> m.Err:
 # Hello.
 
 
-def test_welcome_says_who_the_hub_is_and_what_it_allows() -> None:
+def test_welcome_has_the_name_of_the_hub_and_its_limits() -> None:
     w = World()
     fields = welcome(w.hello(A, client="me", hb_ms=700, ttl_ms=9000))
     assert (fields["proto"], fields["resumed"], fields["subs"]) == (1, False, [])
@@ -410,7 +410,7 @@ def test_group_of_level_received_is_served_before_the_disk() -> None:
     assert [type(message) for _, message in out] == [m.Deliver]
 
 
-def test_draining_tells_everyone_and_takes_acks_but_no_publishes() -> None:
+def test_draining_notifies_all_clients_and_takes_acks_but_no_publishes() -> None:
     w, _ = resumable()
     out: list[tuple[bytes, m.ToClient]] = []
     w.router.drain(Refusal(Code.SHUTTING_DOWN, "stopping", 500))

@@ -1,4 +1,4 @@
-"""Topics with settings: what is refused, what is dropped, what is kept, and what is said about it."""
+"""Topics with settings: refused publishes, dropped and kept messages, and advisories."""
 
 from pathlib import Path
 from typing import Any
@@ -316,9 +316,9 @@ def test_the_index_is_made_again_after_a_restart(world: World) -> None:
 
 
 def test_blocks_of_superseded_messages_go_from_disk(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fabric.router.topics import retention as topic_keeper
+    from fabric.router.topics import retention as retention_module
 
-    monkeypatch.setattr(topic_keeper, "COMPACT_MIN", 4)
+    monkeypatch.setattr(retention_module, "COMPACT_MIN", 4)
     admin(world, "topic.create", topic="a", keep="last_per_key")
     keyed(world, "a", "x=1", "y=1")
     keyed(world, "a", "z=1")
@@ -507,19 +507,19 @@ def test_the_journal_waits_until_the_book_has_given_way(world: World) -> None:
     admin(world, "topic.create", topic="a")
     for n in range(6):
         world.pub(P, ["a", "b"], f"{n}", "b")
-    book = world.router.topics
-    assert book.trim_limit == 1
-    book.request_trim(6)
-    assert book.trim_limit == 1
+    table = world.router.topics
+    assert table.trim_limit == 1
+    table.request_trim(6)
+    assert table.trim_limit == 1
     world.pass_time(0.01)
-    assert book.trim_limit == 6
+    assert table.trim_limit == 6
     assert amounts(world, "a") == (3, 3)
     assert world.topic_rows["a"].floor == 7
     world.router.trimmed(6)
     world.router.take_frames()
     assert amounts(world, "a") == (3, 3)
     admin(world, "topic.delete", topic="a")
-    assert book.trim_limit > 1 << 60
+    assert table.trim_limit > 1 << 60
 
 
 def test_floors_of_topics_that_are_gone_are_forgotten_when_memory_has_nothing_below(

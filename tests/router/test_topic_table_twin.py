@@ -1,6 +1,6 @@
-"""TopicBook against a twin that looks at every message: counts, what can be read, and what is left on disk.
+"""TopicTable against a plain list of messages: counts, readable messages, and messages left on disk.
 
-Publishes, acks, purges, time, changes of settings and crashes come in any order. After each of them the book may do
+Publishes, acks, purges, time, changes of settings and crashes come in any order. After each of them the table may do
 its work to the end, and then both must agree.
 """
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fabric.router.topics import retention as topic_keeper
+from fabric.router.topics import retention as retention_module
 from fabric_protocol import messages as m
 from fabric_protocol.block import Block, encode
 from tests.router.world import BIG, World
@@ -123,13 +123,13 @@ class Life(World):
             self.twin.messages += rows
 
     def fits(self, topic: str, rows: list[Message]) -> bool:
-        """Whether the limits allow some more, by the book's own counts: those are compared elsewhere."""
-        settings, book = self.twin.settings[topic], self.router.topics.find(topic)
+        """Whether the limits allow some more, by the table's own counts: those are compared elsewhere."""
+        settings, table = self.twin.settings[topic], self.router.topics.find(topic)
         mine = [row for row in rows if row.topic == topic]
         if not mine or settings.get("on_full", "refuse") != "refuse":
             return True
         most_msgs, most_bytes = settings.get("max_msgs", BIG), settings.get("max_bytes", BIG)
-        return book.msgs + len(mine) <= most_msgs and (book.size + size(mine) <= most_bytes or size(mine) == 0)
+        return table.msgs + len(mine) <= most_msgs and (table.size + size(mine) <= most_bytes or size(mine) == 0)
 
     def ack(self) -> None:
         peer, chan = self.rng.choice(((C, 1), (D, 2)))
@@ -201,13 +201,13 @@ class Life(World):
         self.twin.messages = [row._replace(ts_us=stamps.get(row.seq, row.ts_us)) for row in self.twin.messages]
         owners = [group for group in self.router.groups.values() if group.durable]
         self.twin.settle(self.wall_us(), min(group.floor for group in owners))
-        book, removed, superseded = (
+        table, removed, superseded = (
             self.router.topics,
             self.router.shared.removed,
             self.router.shared.superseded,
         )
         for topic in self.twin.settings:
-            row, live = book.find(topic), self.twin.live(topic)
+            row, live = table.find(topic), self.twin.live(topic)
             assert row.counting is None
             assert (row.msgs, row.size) == (len(live), size(live)), topic
             saved = self.topic_rows[topic]
@@ -250,7 +250,7 @@ EVENTS = {
 
 @pytest.mark.parametrize("part", range(4))
 def test_the_book_and_its_twin_agree_whatever_happens(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_keeper, "COMPACT_MIN", 3)
+    monkeypatch.setattr(retention_module, "COMPACT_MIN", 3)
     rng = seeded(f"topics {part}")
     for _ in range(12):
         seed = rng.getrandbits(48)

@@ -1,4 +1,4 @@
-"""TXN: verdicts and a publish that follows from them, in one commit or not at all."""
+"""TXN: verdicts and a publish in one commit or not at all."""
 
 from typing import Any
 

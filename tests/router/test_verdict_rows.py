@@ -1,4 +1,4 @@
-"""Rows of an ACK are merged where that changes nothing but their number, and refused when too many are left."""
+"""Rows of an ACK are merged if that changes only their number, and refused if too many are left."""
 
 import random
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from fabric.router.groups import verdict_rows
-from fabric.router.groups import verdicts as settling
+from fabric.router.groups import verdicts as verdicts_module
 from fabric.router.groups.verdict_rows import ROWS_MAX, Row, merged
 from fabric_protocol import messages as m
 from fabric_protocol.block import encode
@@ -81,13 +81,13 @@ def answer(world: World, message: m.ToHub) -> m.ToClient:
 
 def test_many_rows_that_merge_are_settled_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     settled = []
-    settle = settling.settle
+    settle = verdicts_module.settle
 
     def counted(*args: Any) -> Any:
         settled.append(args[2:5])
         return settle(*args)
 
-    monkeypatch.setattr(settling, "settle", counted)
+    monkeypatch.setattr(verdicts_module, "settle", counted)
     touches = tuple((Verdict.TOUCH, 1, 1, None) for _ in range(COUNT))
     assert answer(world, m.Settle(1, 7, touches)) == m.Ok(1, 7, {"applied": 1, "stale": []})
     acks = tuple((Verdict.ACK, n, n, None) for n in range(1, COUNT + 1))

@@ -1,4 +1,4 @@
-"""A router with a memory for a disk and a number for a clock, spoken to in single lines."""
+"""A router with its disk in memory and its clock in a number, and short calls for each command."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any

@@ -1,8 +1,8 @@
-"""Plays scenario files: on the bare router, where time is a number, and through a real hub, with real sockets.
+"""Runs scenario files: on the router alone, where time is a number, and through a real hub with real sockets.
 
 A scenario is read line by line; README.md describes the language. A line either does something (`ann publishes …`) or
-says what follows (`bob gets …`). What is said must follow in that order; what nobody asked about is kept,
-except errors, which are never passed over.
+names what follows (`bob gets …`). Frames must come in that order; frames that no line names are kept, except errors,
+which must be named.
 """
 
 import re

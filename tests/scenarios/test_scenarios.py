@@ -1,4 +1,4 @@
-"""Every scenario, on the bare router and through a real hub."""
+"""Every scenario, on the router alone and through a real hub."""
 
 from pathlib import Path
 from typing import Final

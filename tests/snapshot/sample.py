@@ -1,4 +1,4 @@
-"""What is in a snapshot, and how to break one."""
+"""The contents of a snapshot, and ways to damage it."""
 
 import json
 from contextlib import closing

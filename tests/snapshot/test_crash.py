@@ -1,4 +1,4 @@
-"""Killed in the middle: what is half made is never taken for a snapshot, and the next one clears it away."""
+"""A snapshot that is killed while it is made is never used, and the next snapshot removes its files."""
 
 import os
 import signal

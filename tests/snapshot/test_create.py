@@ -1,4 +1,4 @@
-"""Snapshots hold what the journal held, share what has not changed, and follow retention."""
+"""Snapshots equal the journal, share unchanged shards, and follow retention."""
 
 import lzma
 import os
@@ -13,8 +13,7 @@ from fabric.journal.journal import Journal, Limits
 from fabric.journal.rows import seq_key
 from fabric.journal.tools.backup import backup, restore
 from fabric.records import Discard, GroupSettings, SaveEvents, SaveFailure, SaveGroup, SaveTopic, TopicSettings
-from fabric.snapshot import Pace, create, create_in, find, load, snapshots, verify
-from fabric.snapshot import journal_view as source_module
+from fabric.snapshot import Pace, create, create_in, find, journal_view, load, snapshots, verify
 from fabric.snapshot.folder import superseded
 from fabric.snapshot.manifest import TOPICS_MAX
 from fabric_protocol.errors import FabricError
@@ -225,7 +224,7 @@ def test_a_snapshot_overtaken_by_retention_begins_again(tmp_path: Path, monkeypa
     """Trim the journal between two steps, by a program of its own because LMDB is opened once for each process."""
     path = tmp_path / "j"
     rows = fill(path, Pen(), 60)
-    monkeypatch.setattr(source_module.Source.blocks, "__defaults__", (30_000,))
+    monkeypatch.setattr(journal_view.Source.blocks, "__defaults__", (30_000,))
     trimmed: list[int] = []
 
     def overtake(done: int, total: int) -> None:
@@ -253,9 +252,9 @@ def test_retention_that_is_always_faster_is_an_error(tmp_path: Path, monkeypatch
     fill(tmp_path / "j", Pen())
 
     def overtaken(*_: object) -> Any:
-        raise source_module.Overtaken
+        raise journal_view.Overtaken
 
-    monkeypatch.setattr(source_module.Source, "blocks", overtaken)
+    monkeypatch.setattr(journal_view.Source, "blocks", overtaken)
     with pytest.raises(SnapshotError, match="faster than they can be copied"):
         create(tmp_path / "j", tmp_path / "s")
     assert not (tmp_path / "s").exists()
@@ -292,7 +291,7 @@ def test_a_journal_that_is_written_and_trimmed_meanwhile(tmp_path: Path) -> None
 def test_what_comes_while_it_is_copied_is_for_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pen = Pen()
     rows = fill(tmp_path / "j", pen, 35, SaveGroup("g", GroupSettings(("#",)), 7, ()))
-    monkeypatch.setattr(source_module.Source.blocks, "__defaults__", (30_000,))
+    monkeypatch.setattr(journal_view.Source.blocks, "__defaults__", (30_000,))
     script = f"""
         journal, pen = Journal.open(path), Pen({pen.seq}, {pen.ts_us})
         journal.commit([*pen.blocks(9, count=5, size=1200), SaveGroup("g", GroupSettings(("#",)), 200, ())])
@@ -459,7 +458,7 @@ def test_a_journal_of_format_1_has_snapshots_too(tmp_path: Path) -> None:
 
 def test_the_rate_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path / "j", Pen())
-    monkeypatch.setattr(source_module.Source.blocks, "__defaults__", (50_000,))
+    monkeypatch.setattr(journal_view.Source.blocks, "__defaults__", (50_000,))
     waits: list[float] = []
     monkeypatch.setattr("time.sleep", waits.append)
     create(tmp_path / "j", tmp_path / "s", rate_bytes=1_000_000)

@@ -1,4 +1,4 @@
-"""The manifest says what a snapshot holds; whatever is wrong with it is said in words, with a way out."""
+"""The manifest of a snapshot; each error in it is reported with a hint."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Pushing: shards first, the manifest last, nothing twice; to folders, and to whatever fsspec knows."""
+"""Pushing: shards first, the manifest last, no file twice; to folders, and to the stores of fsspec."""
 
 import importlib
 import shutil

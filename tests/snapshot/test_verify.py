@@ -1,4 +1,4 @@
-"""Verifying finds what is broken, and says which messages that concerns."""
+"""Verify finds damage, and names the messages in it."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the room: starting one takes longer than all of them together."""
+"""One Spark session for all tests of Spark: its start takes longer than all the tests."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

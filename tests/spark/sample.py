@@ -1,4 +1,4 @@
-"""A journal with something in it, and the memory of what that was."""
+"""A journal with messages, and the list of them."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Blocks become batches: every column as the block's own decoder has it, whatever is cut out."""
+"""Blocks to batches: every column equals the result of the block's own decoder, for every part of a block."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The example of docs/spark.md does what it says, against a real hub."""
+"""The example of docs/spark.md runs against a real hub."""
 
 import runpy
 from collections.abc import Iterator

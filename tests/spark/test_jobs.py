@@ -1,4 +1,4 @@
-"""Every job on a journal whose story is known."""
+"""Every job on a journal with known contents."""
 
 import json
 import subprocess

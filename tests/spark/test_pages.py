@@ -1,4 +1,4 @@
-"""The pages about Spark can be followed: their commands and their Python, in order, on a hub with some traffic."""
+"""The pages about Spark are run: their commands and their Python, in order, on a hub with some traffic."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""What is read and what is left out, without Spark: options, pruning, tasks, and blocks that are not in order."""
+"""What is read and what is left out, without Spark: options, pruning, tasks, and blocks out of order."""
 
 import pickle
 from collections.abc import Callable

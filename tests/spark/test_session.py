@@ -1,4 +1,4 @@
-"""Finding Java, with scripts in its place; and what is said when there is none."""
+"""Finding Java, with scripts in its place; and the error when there is none."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What Spark returns is what was published, and bad input is told apart from no data."""
+"""Spark returns the published messages, and a wrong input is an error, not an empty table."""
 
 import json
 from collections.abc import Callable

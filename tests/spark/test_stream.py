@@ -1,4 +1,4 @@
-"""Streams: every message once in the sink, whatever is stopped, replayed or moved from the journal to a snapshot."""
+"""Streams: every message once in the sink, with stops, replays and a move from the journal to a snapshot."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Publishing a DataFrame: everything arrives, once, also when it is written twice."""
+"""Publishing a DataFrame: every row is stored once, also if the frame is written twice."""
 
 import json
 from collections.abc import Iterator
