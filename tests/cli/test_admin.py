@@ -330,7 +330,7 @@ def test_a_bad_calendar_is_refused_in_words(talk: Fabric) -> None:
         assert ".refusals" not in result.stderr
 
 
-# Who is there, and what there is.
+# Sessions and INFO.
 
 
 def test_sessions_are_listed_and_ended(talk: Fabric, hub: HubProcess) -> None:

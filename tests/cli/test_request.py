@@ -17,7 +17,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def ask(hub: HubProcess, talk: Fabric) -> Callable[..., Any]:
-    """Asks, again as long as nobody answers yet."""
+    """Sends a request, again while there is no responder yet."""
 
     def run(*arguments: str) -> Any:
         results: list[Any] = []

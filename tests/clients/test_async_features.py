@@ -153,7 +153,7 @@ def test_cancelled_work_releases_what_it_holds(tell: Tell) -> None:
 
 def test_keys_stay_in_order(tell: Tell) -> None:
     async def story(fab: AsyncClient) -> None:
-        await fab.admin.groups.create("g", "t", order="key")  # whoever joins it need not know
+        await fab.admin.groups.create("g", "t", order="key")  # a consumer that joins it need not know the order
         for number in range(40):
             fab.publish_nowait("t", b"%d" % number, key="ab"[number % 2])
         await fab.flush()

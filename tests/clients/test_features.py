@@ -163,7 +163,7 @@ def test_settings_that_differ_are_refused(fab: Client) -> None:
 
 
 def test_keys_stay_in_order_whatever_fails(fab: Client) -> None:
-    fab.admin.groups.create("g", "t", order="key")  # whoever joins it need not know
+    fab.admin.groups.create("g", "t", order="key")  # a consumer that joins it need not know the order
     keys = ["a", "b", "c"]
     for number in range(60):
         fab.publish_nowait("t", b"%d" % number, key=keys[number % 3])

@@ -109,7 +109,7 @@ def test_a_request_made_without_a_connection_is_said_when_there_is_one() -> None
     assert [type(s) for s in said(session)] == [m.Request]
 
 
-# The one who answers.
+# Responders.
 
 
 def responder(session: Session) -> Responder:

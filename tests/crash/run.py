@@ -97,7 +97,7 @@ class Stage:
             self._trouble(slot, code)
 
     def look(self) -> None:
-        """Whoever has died by itself is reported and started again."""
+        """Report processes that have ended by themselves, and start them again."""
         for slot, process in list(self._processes.items()):
             code = process.poll()
             if code is not None:
@@ -156,7 +156,7 @@ class Stage:
 
 
 def _open_groups(fab: fabric_client.Client) -> list[dict[str, Any]]:
-    """Groups that still have something to do; at first also those that nobody has opened yet."""
+    """Groups with messages left; at first also groups that no consumer has opened yet."""
     groups = fab.info("groups", timeout=PATIENCE_S)["groups"]
     busy = [g for g in groups if g["behind"] or g["outstanding"] or g["redelivering"]]
     missing = set(GROUPS) - {g["group"] for g in groups}

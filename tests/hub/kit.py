@@ -172,7 +172,7 @@ def talker(context: "zmq.Context[zmq.Socket[bytes]]", url: str, **hello: Any) ->
 
 
 def bodies_on_disk(path: Path) -> list[bytes]:
-    """All payloads of a journal that nobody uses any more."""
+    """All payloads of a journal without a hub."""
     journal = Journal.open(path, create=False)
     try:
         reader, seq, bodies = journal.reader(), journal.first_seq, list[bytes]()

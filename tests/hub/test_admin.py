@@ -17,7 +17,7 @@ from tests.hub.kit import Talker, eventually, talker
 
 
 class House:
-    """A hub in a thread, and those who talk to it."""
+    """A hub in a thread, and its peers."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -451,7 +451,7 @@ def test_nested_arrays_do_not_eat_memory(stage: Stage) -> None:
 
 
 def hostile_value(rng: random.Random) -> Any:
-    """A value that nobody expects."""
+    """A value of an unexpected kind."""
     return rng.choice(
         [
             *(

@@ -36,7 +36,7 @@ def test_a_new_group_gets_exactly_as_many_messages_as_the_limit_says(
 ) -> None:
     child.start(limits={"max_messages": 100})
     with talker(context, child.url) as peer:
-        if tracked:  # a topic whose messages are counted gives way first
+        if tracked:  # a topic with counted messages is trimmed first
             peer.admin("topic.create", topic="t", max_msgs=1_000)
         peer.publish("t", *[b"%d" % i for i in range(1, 61)])
         peer.publish("t", *[b"%d" % i for i in range(61, 181)])

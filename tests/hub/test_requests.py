@@ -120,7 +120,7 @@ sys.stdin.read()
 def test_a_killed_responder_is_noticed_with_the_next_request(
     hub: Child, context: "zmq.Context[zmq.Socket[bytes]]"
 ) -> None:
-    """A connection that is gone is seen when something is sent to it; then all who waited for it are told."""
+    """A connection that is gone is found when a frame is sent to it; then all requests that wait for it fail."""
     process = subprocess.Popen(
         [sys.executable, "-c", RESPONDER, hub.url],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "clients/python")])},

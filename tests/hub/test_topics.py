@@ -44,7 +44,7 @@ def topic(peer: Talker, name: str) -> dict[str, Any]:
 
 
 def messages_on_disk(path: Path) -> list[tuple[str, bytes]]:
-    """(topic, payload) of all that a journal holds which nobody uses any more, whether removed or not."""
+    """(topic, payload) of all messages in a journal without a hub, removed messages included."""
     journal = Journal.open(path, create=False)
     try:
         reader, found = journal.reader(), list[tuple[str, bytes]]()

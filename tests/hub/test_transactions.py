@@ -87,7 +87,7 @@ def work(context: "zmq.Context[zmq.Socket[bytes]]", url: str, finished: set[byte
         while len(finished) < COUNT:
             message = worker.receive(max(deadline - time.monotonic(), 0))
             if message is None or (isinstance(message, m.Err) and message.code == Code.NO_SESSION):
-                return  # killed; someone else goes on
+                return  # killed: another worker goes on
             if isinstance(message, m.Deliver):
                 (body,) = Block(message.block).payloads()
                 ordinal, pseq = message.first_ordinal, pseq + 1
@@ -124,7 +124,7 @@ def test_exactly_once_though_the_hub_is_killed(child: Child, context: "zmq.Conte
 
 
 def _left(context: "zmq.Context[zmq.Socket[bytes]]", url: str) -> bool:
-    """Whether the group has something to do yet, or nobody can tell."""
+    """True if the group has messages left, or if the hub does not answer."""
     with Talker(context, url) as peer:
         peer.send(m.Hello(1, {"proto": 1}))
         if not isinstance(peer.receive(3.0), m.Welcome):

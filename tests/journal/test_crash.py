@@ -63,7 +63,7 @@ journal.close()
 
 
 def test_after_a_failed_write_nothing_is_accepted_any_more_and_the_next_start_is_whole(tmp_path: Path) -> None:
-    """The disk is full for one commit and has room again: the journal still refuses, because nobody knows its state."""
+    """The disk is full for one commit and has room again: the journal still refuses, because its state is unknown."""
     said = run_python(DISK_FULL, tmp_path / "j")
     assert "failed: cannot write to the journal" in said
     assert "disk may be full" in said

@@ -52,7 +52,7 @@ def test_a_damaged_block_is_told_by_its_range_and_the_others_are_read(tmp_path: 
         damaged = reader.block_at(seq)
         assert isinstance(damaged, Damaged)
         assert damaged[:2] == (31, 40)
-    for wanted in (lambda topic: True, lambda topic: False):  # even those who wanted something else are told
+    for wanted in (lambda topic: True, lambda topic: False):  # a search for other topics reports it as well
         assert reader.next_block(31, wanted)[0] == damaged
     assert isinstance(reader.block_at(30), Block)
     assert isinstance(reader.block_at(41), Block)

@@ -119,7 +119,7 @@ def test_the_last_block_stays_and_what_is_not_there_is_left_alone(journal: Journ
 
 def test_a_hole_at_the_front_is_cut_off_without_any_limits(journal: Journal) -> None:
     journal.commit([Discard((1, 6, 16))])
-    assert journal.trim_step(0) is None  # nobody lost anything by it
+    assert journal.trim_step(0) is None  # no message was lost by it
     assert (journal.first_seq, holes(journal)) == (11, [(16, 20)])
     assert journal.stats().removed == 5
     assert journal.reader().block_at(3) is None

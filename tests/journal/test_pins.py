@@ -30,7 +30,7 @@ def test_the_lowest_pin_holds_until_its_time(tmp_path: Path) -> None:
     journal = Journal.open(author.path, limits)
     try:
         assert trimmed(journal, T0) == 31
-        assert journal.trim_wanted == 0  # nobody else is asked to let go of what a pin holds
+        assert journal.trim_wanted == 0  # the router is not asked to trim what a pin holds
         assert trimmed(journal, T0 + DAY_US) == 61
         set_pin(author.path, "far", 71, T0 + 2 * DAY_US)
         assert trimmed(journal, T0 + DAY_US + LOOK_US) == 71

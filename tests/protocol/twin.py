@@ -30,7 +30,7 @@ class Twin(NamedTuple):
 
 
 def encode(twins: Sequence[Twin], **options: int) -> bytes:
-    """The twins as an unstamped block. Columns that nobody uses are left out, as a client would do."""
+    """The twins as an unstamped block. Unused columns are left out, as a client does."""
     topics: str | list[str] = [t.topic for t in twins]
     if len(set(topics)) == 1:
         topics = topics[0]
@@ -75,7 +75,7 @@ def head_of(raw: bytes) -> dict[str, Any]:
 
 
 def resealed(raw: bytes, body: bytes | None = None, **fields: Any) -> bytes:
-    """The block with another body and other head fields, and a CRC that fits: a liar who knows the rules."""
+    """The block with another body and other head fields, and a CRC that fits, as a hostile client would make it."""
     if body is None:
         body = raw[b.HEAD_BYTES :]
     head = head_of(raw) | {"body_len": len(body), "body_crc": zlib.crc32(body)} | fields

@@ -15,7 +15,7 @@ P, C, A = b"P", b"C", b"A"
 
 
 def world(**settings: Any) -> World:
-    """A producer, a consumer of group g, and someone who administers."""
+    """A producer, a consumer of group g, and an administrator."""
     w = World()
     for peer in (P, C, A):
         w.hello(peer)

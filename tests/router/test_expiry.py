@@ -14,7 +14,7 @@ TTL_MS = 1_000
 
 
 class Queue(World):
-    """A queue `q` whose group nobody consumes from."""
+    """A queue `q` without consumers."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()

@@ -60,7 +60,7 @@ def world() -> World:
 
 
 def prepared(sample: Sample, w: World) -> tuple[bytes, m.ToHub]:
-    """Who says it, and what."""
+    """The peer of the command, and the command."""
     message = sample.message
     if not isinstance(message, m.Hello):
         return A, message

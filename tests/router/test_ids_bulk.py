@@ -16,7 +16,7 @@ def digest(text: str) -> bytes:
 
 @pytest.fixture
 def stored() -> tuple[Era, dict[int, bytes]]:
-    """An era of which some keys were put down twice, and the rows of its buckets, as on disk."""
+    """A segment in which some keys were stored twice, and the rows of its buckets, as on disk."""
     era = Era(1)
     hashes = [digest(f"id {n % 3_000}") for n in range(4_000)]
     # Two keys that agree in the first half of their hashes.

@@ -47,7 +47,7 @@ class Change(World):
         self.settle(A, 1, Verdict.ACK, 1, self.delivered(A)[-1][0])
 
     def comes_back(self) -> None:
-        """The hub crashes; everybody is there again, without credit."""
+        """The hub crashes; all clients come back, without credit."""
         self.restart()
         self.hello(P)
         self.hello(A, ttl_ms=600_000)

@@ -78,7 +78,7 @@ def test_an_older_session_hears_of_its_fence_when_the_claim_is_on_disk() -> None
     say_later(w, B, m.Hello(1, {"proto": 1, "producer": {"name": "p"}}))
     say_later(w, A, publish(2, "2"))
     say_later(w, C, m.Hello(1, {"proto": 1, "producer": {"name": "p", "epoch": first}}))
-    w.restart()  # nothing of it was on disk, and nobody was told: A goes on
+    w.restart()  # nothing of it was on disk or confirmed: A goes on
     assert claimed(w, A, first)["last_pseq"] == 1
     assert w.pub(A, "a", "2", pseq=2) == [m.PubOk(0, ((9, 2, 1, 0),))]
     w.say(B, m.Hello(1, {"proto": 1, "producer": {"name": "p"}}), commit=False)

@@ -94,7 +94,7 @@ class Bazaar(World):
         self.pass_time(0)
 
     def listen(self) -> None:
-        """What everyone heard since the last time, held against the rules."""
+        """Check the frames to all peers since the last call."""
         for peer in self.peers:
             said = self.said[peer]
             for message in said[self.heard_until[peer] :]:

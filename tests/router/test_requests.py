@@ -496,7 +496,7 @@ def test_no_request_overtakes_waiting_requests() -> None:
     office.ask(body="second")
     out: list[tuple[bytes, m.ToClient]] = []
     reply = m.Reply(1, office.asked("adder")[0].rid, {}, encode("r", [b"2"]))
-    office.router.step(reply, b"adder", office.now)  # in the same turn, before those who wait have theirs,
+    office.router.step(reply, b"adder", office.now)  # in the same turn, before the waiting requests are passed on,
     out += office.router.take_frames()
     office.router.step(m.Request(0, 7, {}, encode("sum", [b"third"])), b"asker", office.now)
     out += office.router.take_frames()

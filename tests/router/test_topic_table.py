@@ -55,7 +55,7 @@ def keyed(world: World, name: str, *pairs: str) -> None:
 
 
 def replayed(world: World, *patterns: str) -> list[str]:
-    """What someone gets who reads everything from the beginning."""
+    """The messages that a GET from the beginning returns."""
     world.said[D] = []
     world.sub(D, 1, *patterns, start="first")
     bodies = world.bodies(D)
@@ -251,7 +251,7 @@ def test_messages_stay_until_all_groups_have_settled_them(world: World) -> None:
     admin(world, "topic.create", topic="a", keep="until_acked")
     world.pub(P, "a", "1", "2", "3")
     world.pub(P, "z", "something else")
-    assert amounts(world, "a") == (3, 3)  # nobody wants them yet
+    assert amounts(world, "a") == (3, 3)  # no group wants them yet
     world.sub(C, 1, "a", group="one")
     world.sub(D, 2, "#", group="two")
     world.settle(C, 1, m.Verdict.ACK, 1, 3)

@@ -130,7 +130,7 @@ def test_another_journal_or_another_epoch_shares_nothing(tmp_path: Path) -> None
 
 
 def test_a_journal_put_back_by_hand_is_noticed(tmp_path: Path) -> None:
-    """The same journal with other messages under the same seqs: who copies files about can do that."""
+    """The same journal with other messages under the same seqs: copies of files made by hand can lead to that."""
     Journal.open(tmp_path / "j").close()
     data = (tmp_path / "j" / "data.mdb").read_bytes()
     fill(tmp_path / "j", Pen())
