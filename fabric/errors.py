@@ -12,8 +12,8 @@ class JournalDamaged(JournalError):
 
 
 class SnapshotError(FabricError):
-    """A snapshot cannot be made, found or read."""
+    """A snapshot cannot be created, found or read."""
 
 
 class SnapshotDamaged(SnapshotError):
-    """A snapshot is not what its manifest says."""
+    """The files of a snapshot do not match its manifest."""

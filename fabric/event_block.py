@@ -1,9 +1,9 @@
-"""Delivery events: what became of messages in groups, as blocks of columns. Written by the hub, read by analysis.
+"""Delivery events: what happened to messages in groups, as blocks of columns. The hub writes them, analysis reads them.
 
 An event says that messages first_seq..last_seq were delivered, settled or lost by a group, when, by which client and
-at which attempt. A block of events has the shape of a block of messages: little-endian arrays, each starting on a
-multiple of eight, so that a reader may map a column without copying. Names are in two tables, and events say the
-place of theirs.
+at which attempt. A block of events has the layout of a block of messages: little-endian arrays that each start on a
+multiple of eight, so that a reader may map a column without copying. Names are in two tables; an event has the place of
+its names.
 
     head 40  magic "FEV1" | version u8 | spare u8[3] | count u32 | n_groups u32 | n_clients u32 | spare u32
              first u64, the number of the first event | body_len u32 | crc u32, of all bytes but these four
@@ -14,10 +14,10 @@ place of theirs.
              ts_us       i64[count]
              group_idx   u16[count]
              client_idx  u16[count]
-             attempt     u16[count]      65,535 stands for that and more
+             attempt     u16[count]      65,535 means 65,535 or more
              kind        u8[count]       as `messages.Happening`
 
-Events are numbered 1, 2, 3, … for as long as the journal lives: event i of a block has number first + i.
+Events of a journal are numbered 1, 2, 3, …: event i of a block has number first + i.
 """
 
 import struct
@@ -37,7 +37,7 @@ MAGIC: Final = b"FEV1"
 VERSION: Final = 1
 HEAD: Final = struct.Struct("<4sB3xIII4xQII")
 HEAD_BYTES: Final = HEAD.size  # 40
-EVENTS_MAX: Final = 65_536  # in one block: then the places of names fit into 16 bits
+EVENTS_MAX: Final = 65_536  # in one block, so that the places of names fit into 16 bits
 ATTEMPT_MAX: Final = 65_535
 _CRC_AT: Final = HEAD_BYTES - 4
 # The columns after the tables, in order, with their types.
@@ -57,14 +57,14 @@ class Event(NamedTuple):
     ts_us: int
     kind: int  # a `messages.Happening`
     group: str
-    client: str  # what the consumer called itself in HELLO; empty when nobody was involved
+    client: str  # the client of the consumer, as in HELLO; empty when the event has no consumer
     attempt: int
     first_seq: int
     last_seq: int
 
 
 class Columns(NamedTuple):
-    """A block of events as it lies in memory: views into its bytes, which `numpy.frombuffer` takes as they are."""
+    """Views into the bytes of a block of events, which `numpy.frombuffer` accepts."""
 
     first: int  # the number of the first event
     groups: list[str]
@@ -78,21 +78,21 @@ class Columns(NamedTuple):
     kind: "memoryview[int]"
 
 
-class Gathering:
-    """Events on their way into a block. Noting one must cost little, so all else is done when the block is made."""
+class OpenEventBlock:
+    """Events that will become a block. `add` must be cheap, so all other work is in `encode`."""
 
     __slots__ = ("_after", "_rows", "_sort")
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, str, str, int, int, int]] = []
-        self._sort: tuple[int, int, str, str, int] = (0, 0, "", "", 0)  # all of the latest but its seqs,
-        self._after = -1  # and the seq after it
+        self._sort: tuple[int, int, str, str, int] = (0, 0, "", "", 0)  # the last row without its seqs
+        self._after = -1  # the seq after the last row
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def add(self, ts_us: int, kind: int, group: str, client: str, attempt: int, first_seq: int, last_seq: int) -> None:
-        """One more; it is merged with the one before when that is of the same sort and time and ends just before."""
+        """Add an event. It is merged with the last row when only the seqs differ and they are adjacent."""
         sort = (ts_us, kind, group, client, attempt)
         if first_seq == self._after and sort == self._sort:
             self._rows[-1] = (*sort, self._rows[-1][5], last_seq)
@@ -102,7 +102,7 @@ class Gathering:
         self._after = last_seq + 1
 
     def encode(self, first: int) -> bytes:
-        """The block, for events numbered from `first` on."""
+        """The block; its events are numbered from `first` on."""
         times, kinds, groups, clients, attempts, first_seqs, last_seqs = zip(*self._rows, strict=True)
         n_groups, group_table, group_idx = _interned(groups)
         n_clients, client_table, client_idx = _interned(clients)
@@ -116,34 +116,34 @@ class Gathering:
 
 
 def _interned(names: Sequence[str]) -> tuple[int, bytes, Sequence[int]]:
-    """How many distinct names there are, their table, and the place of each name in it."""
+    """The number of distinct names, their table, and the place of each name in the table."""
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
     return len(places), column([name.encode() for name in places]), [places[name] for name in names]
 
 
 def encode(first: int, events: Iterable[Event]) -> bytes:
-    """A block of the given events, whatever numbers they have."""
-    gathering = Gathering()
+    """A block of the events, numbered from `first` on; their own numbers are ignored."""
+    block = OpenEventBlock()
     for event in events:
-        gathering.add(event.ts_us, *event[2:])
-    return gathering.encode(first)
+        block.add(event.ts_us, *event[2:])
+    return block.encode(first)
 
 
 class Extent(NamedTuple):
-    """Which events a block holds."""
+    """The numbers of the first and the last event of a block."""
 
     first: int
     last: int
 
 
 def extent_of(raw: bytes | memoryview) -> Extent:
-    """A look at the head alone; `columns` proves the rest."""
+    """The extent of a block, read from its head. `columns` checks the rest."""
     count, _, _, first, _ = _head(raw)
     return Extent(first, first + count - 1)
 
 
 def time_of(raw: bytes | memoryview) -> int:
-    """When the last event of a block happened, as far as a look at the head and the lengths of the tables can tell."""
+    """The time of the last event of a block. Only the head and the lengths of the tables are checked."""
     count, n_groups, n_clients, _, _ = _head(raw)
     try:
         at = column_end(raw, column_end(raw, HEAD_BYTES, n_groups), n_clients)
@@ -154,7 +154,7 @@ def time_of(raw: bytes | memoryview) -> int:
 
 
 def columns(raw: bytes | memoryview) -> Columns:
-    """The columns of a block, checked; they are views into `raw` and live as long as it does."""
+    """The columns of a block, checked. They are views into `raw`."""
     count, n_groups, n_clients, first, crc = _head(raw)
     view = memoryview(raw)
     if zlib.crc32(view[HEAD_BYTES:], zlib.crc32(view[:_CRC_AT])) != crc:
@@ -199,7 +199,7 @@ def _head(raw: bytes | memoryview) -> tuple[int, int, int, int, int]:
         raise BlockError(f"a block of events has at least {HEAD_BYTES} bytes, not {len(raw)}")
     magic, version, count, n_groups, n_clients, first, body_len, crc = HEAD.unpack_from(raw)
     if magic != MAGIC or version != VERSION:
-        raise BlockError(f"not a block of events of version {VERSION}")
+        raise BlockError(f"not a block of events of version {VERSION}: it begins with {magic!r} and version {version}")
     if body_len != len(raw) - HEAD_BYTES or not 1 <= count <= EVENTS_MAX or max(n_groups, n_clients) > count:
         raise BlockError("the head of a block of events does not fit its body")
     return count, n_groups, n_clients, first, crc

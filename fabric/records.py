@@ -16,26 +16,26 @@ class Append(NamedTuple):
 
 
 class GroupSettings(NamedTuple):
-    """What a group is. Changed by ADMIN only; a SUB that asks for something else is refused."""
+    """Settings of a group. Only ADMIN changes them; a SUB that asks for other settings is refused."""
 
     patterns: tuple[str, ...]
-    lease_ms: int = 30_000  # how long a consumer may hold a delivery without a sign of life
-    attempts_max: int = 5  # failures until a message is a dead letter; 0: endless
+    lease_ms: int = 30_000  # how long a consumer holds a delivery without a touch
+    attempts_max: int = 5  # failures until a message is dead; 0: no limit
     level: int = Level.JOURNALED
-    lease_max_ms: int = 3_600_000  # how long at most, touched or not
-    backoff: str = "exponential"  # how the wait grows with each failure: fixed, linear or exponential
+    lease_max_ms: int = 3_600_000  # how long a consumer holds a delivery at most, with touches
+    backoff: str = "exponential"  # fixed, linear or exponential: how the wait grows with each failure
     backoff_ms: int = 500
     backoff_max_ms: int = 300_000
-    jitter_pct: int = 10  # the wait is longer or shorter by up to this much
-    order: str = "none"  # none; key: one session for each key, in order; strict: one consumer, in order
-    ack: str = "explicit"  # auto: settled when sent
-    on_expire: str = "drop"  # or dead: what expires before it was delivered becomes a dead letter
+    jitter_pct: int = 10  # the wait is longer or shorter by at most this
+    order: str = "none"  # none, key (one message of a key after the other) or strict (one message after the other)
+    ack: str = "explicit"  # explicit or auto (settled when sent)
+    on_expire: str = "drop"  # drop or dead (a message that expires undelivered becomes a dead letter)
 
 
 class SaveGroup(NamedTuple):
-    """A group's settings and position: all below `cursor` is settled, except the `open` seqs.
+    """Settings and position of a group: all messages below `cursor` are settled, except the `open` seqs.
 
-    Messages of a priority that has a lane of its own are counted by the lane's cursor instead.
+    A priority with an entry in `lanes` has a cursor of its own.
     """
 
     name: str
@@ -45,26 +45,26 @@ class SaveGroup(NamedTuple):
     lanes: tuple[tuple[int, int], ...] = ()  # (priority, cursor)
     paused: bool = False
     refresh: tuple[int, int, int] = (0, 0, 0)  # number of the latest refresh, its target seq, its phase
-    untold: tuple[tuple[int, int, str], ...] = ()  # gaps that no consumer has heard of: first seq, last seq, reason
-    # (priority, seq): messages up to the seq may have been handed out; the first one counts for priorities that are not
-    # named. None: written before this was kept.
+    untold: tuple[tuple[int, int, str], ...] = ()  # gaps that no consumer was told of: first seq, last seq, reason
+    # (priority, seq): messages up to the seq may have been delivered. The first entry counts for all priorities without
+    # an entry. None: the row is of an older program.
     handed: tuple[tuple[int, int], ...] | None = None
 
 
 class DropGroup(NamedTuple):
-    """The group goes, and its failures with it."""
+    """Removes a group and its failures."""
 
     name: str
 
 
 class SaveFailure(NamedTuple):
-    """Messages first..last of a group have failed; found by (group, first)."""
+    """Failures of messages first..last in a group; found by (group, first)."""
 
     group: str
     first: int
     last: int
     failures: int
-    due_us: int  # not to be delivered again before; 0: at once
+    due_us: int  # the next delivery is not before this; 0: at once
     reason: str
 
 
@@ -74,26 +74,30 @@ class DropFailure(NamedTuple):
 
 
 class TopicSettings(NamedTuple):
-    """What is kept of a topic, and how long its idempotency keys are remembered. 0 means no limit."""
+    """Settings of a topic: what is kept, and how long its idempotency keys are remembered. 0 means no limit."""
 
     max_age_ms: int = 0
     max_msgs: int = 0
     max_bytes: int = 0
-    on_full: str = "refuse"  # or drop_old
-    keep: str = "limits"  # until_acked: by all groups that want it; last_per_key: the latest of each key
-    dedupe: str = "window"  # slide: a duplicate starts the window anew; until_ack: until all groups have settled it
+    on_full: str = "refuse"  # refuse or drop_old
+    keep: str = (
+        "limits"  # limits, until_acked (by all groups that match) or last_per_key (the latest message of each key)
+    )
+    dedupe: str = (
+        "window"  # window, slide (a duplicate starts the window anew) or until_ack (until all groups have settled)
+    )
     dedupe_ms: int = 600_000
-    queue: bool = False  # made by queue.create, together with the group of the same name
+    queue: bool = False  # created by queue.create, together with the group of the same name
 
 
 class SaveTopic(NamedTuple):
     name: str
     settings: TopicSettings
-    floor: int  # messages of this topic below are removed
-    msgs: int  # how many there are at or above the floor; -1: they are being counted
-    bytes: int  # and the bytes of their payloads
-    deleted: bool = False  # no settings any more: the floor alone is kept, for as long as something lies below it
-    reaped: int = 0  # blocks below were looked at, and those without any messages left discarded
+    floor: int  # messages of this topic below it are removed
+    msgs: int  # messages at or above the floor; -1: the hub counts them
+    bytes: int  # bytes of the payloads of these messages
+    deleted: bool = False  # without settings: the row keeps the floor while messages below it are on disk
+    cleared: int = 0  # blocks below were checked, and discarded when all their messages were removed
 
 
 class DropTopic(NamedTuple):
@@ -101,15 +105,15 @@ class DropTopic(NamedTuple):
 
 
 class SaveSchedule(NamedTuple):
-    """A block that is published when it is due; found by its id."""
+    """A schedule: a block that is published when it is due; found by its id."""
 
     id: int
     due_us: int
     block: bytes  # not stamped
-    ttl_ms: int = 0  # from the time it is due
-    every_ms: int = 0  # repeated so often,
-    cron: str = ""  # or by the calendar
-    name: str = ""  # at most one schedule has a name
+    ttl_ms: int = 0  # the ttl of the messages, from the due time on
+    every_ms: int = 0  # repeated after this time; 0: not
+    cron: str = ""  # repeated by the calendar; empty: not
+    name: str = ""  # unique; empty: none
 
 
 class DropSchedule(NamedTuple):
@@ -119,14 +123,14 @@ class DropSchedule(NamedTuple):
 
 
 class CountSchedules(NamedTuple):
-    """How a turn changes the number of messages that wait, by topic; and the highest number given to a schedule."""
+    """How a turn changes the number of scheduled messages by topic, and the highest id of a schedule."""
 
     last_id: int
-    changes: tuple[tuple[str, int], ...]  # (topic, messages more, or fewer)
+    changes: tuple[tuple[str, int], ...]  # (topic, change of the number of messages)
 
 
 class SaveIds(NamedTuple):
-    """A part of the index of idempotency keys; only the index knows what is in it."""
+    """A row of the index of idempotency keys; `dedupe.segment` has its layout."""
 
     key: int  # ascending
     value: bytes
@@ -137,7 +141,7 @@ class DropIds(NamedTuple):
 
 
 class SaveEvents(NamedTuple):
-    """A block of delivery events; kept by the number of its first event."""
+    """A block of delivery events; found by the number of its first event."""
 
     first: int
     count: int  # type: ignore[assignment]
@@ -145,32 +149,32 @@ class SaveEvents(NamedTuple):
 
 
 class SaveSetting(NamedTuple):
-    """A setting of the hub as a whole, or a row that some part of the router keeps under its own name."""
+    """A setting of the hub, or a row that a part of the router keeps under a name of its own."""
 
     name: str
-    value: Any  # what msgpack can say; None: the row goes
+    value: Any  # a value that msgpack can encode; None: the row is removed
 
 
 class Discard(NamedTuple):
-    """Blocks that retention of single topics has emptied: they are removed, though older ones stay."""
+    """Removes blocks in which retention of topics has removed all messages; older blocks stay."""
 
-    bases: tuple[int, ...]  # their base_seqs
+    bases: tuple[int, ...]  # base_seqs of the blocks
 
 
 class SaveProducer(NamedTuple):
-    """How far a producer got, and which seqs its latest messages have, so that a resend finds its first seq."""
+    """The last pseq of a producer, and the seqs of its latest messages, so that a resend is answered with its seq."""
 
     name: str
     epoch: int
     last_pseq: int
     recent: tuple[int, ...]  # flat (count, first seq) runs, oldest first; the last run ends with last_pseq
     seen_us: int
-    since_pseq: int = 0  # the first number of this epoch; 0: not known, as in rows of older programs
+    since_pseq: int = 0  # the first pseq of this epoch; 0: not known, in rows of older programs
     blocks: bytes = b""  # flat (count, CRC of the body), u32 each, of the latest blocks; the last ends with last_pseq
 
 
 class Restored(NamedTuple):
-    """What a restart begins with: all that the journal knows. The defaults are those of a new journal."""
+    """The state in the journal, with which a hub starts. The defaults are of a new journal."""
 
     first_seq: int = 1
     last_seq: int = 0
@@ -180,8 +184,8 @@ class Restored(NamedTuple):
     failures: tuple[SaveFailure, ...] = ()
     topics: tuple[SaveTopic, ...] = ()
     settings: tuple[SaveSetting, ...] = ()
-    was_clean: bool = True  # the hub before this one was stopped in good order
-    findings: tuple[Any, ...] = ()  # damage in the tail; worth a line in the log
+    was_clean: bool = True  # the last hub has drained
+    findings: tuple[Any, ...] = ()  # damage at the end of the journal, for the log
 
 
 _Groups = SaveGroup | DropGroup | SaveFailure | DropFailure

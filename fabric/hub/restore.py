@@ -12,10 +12,10 @@ from fabric.hub.log import event
 from fabric.journal.journal import Journal
 from fabric.records import Restored
 from fabric.router.router import Router, Transaction
-from fabric.router.turn import Frames, Hear
+from fabric.router.turn import Frames, LogAdvisory
 
 
-def restored_router(journal: Journal, restored: Restored, counters: Counter[str], hear: Hear) -> Router:
+def restored_router(journal: Journal, restored: Restored, counters: Counter[str], log: LogAdvisory) -> Router:
     """A router with the state that was restored; damage in the journal is logged."""
     about = {"hub": fabric.__version__, "journal": journal.uuid, "epoch": journal.epoch}
     router = Router(
@@ -25,7 +25,7 @@ def restored_router(journal: Journal, restored: Restored, counters: Counter[str]
         about,
         place={**about, "journal": journal.uuid.hex(), "path": str(journal.path.resolve())},
         counters=counters,
-        hear=hear,
+        log=log,
         wall_us=time.time_ns() // 1000,
         now=time.monotonic(),
     )

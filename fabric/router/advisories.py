@@ -1,7 +1,7 @@
-"""Advisories: what happens inside the hub, told to subscriptions that match `$sys.…` right now.
+"""Advisories: messages of topics `$sys.…` about what happens inside the hub, for ephemeral subscriptions.
 
-They are messages without a seq: never journaled, never sent again, for subscriptions without a group. A subscription
-without credit misses them, and that is counted. An advisory that no pattern matches costs one look into the trie.
+An advisory has no seq: it is not journaled and not sent again. A subscription without credit misses it, which is
+counted. An advisory that no pattern matches costs one lookup of its topic.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ class Advisories(Part):
         self._counters = counters
 
     def tick(self, now: float, turn: Turn) -> None:
-        """Deliver what was advised. Ordinals are given here, so that they leave in order."""
+        """Deliver the queued advisories. Ordinals are given here, so that they leave in order."""
         for topic, payload in turn.take_advised():
             raw = stamp(encode(topic, [payload]), 0, self._clock.wall_us(now))
             for group in self._trie.match(topic):

@@ -1,6 +1,7 @@
-"""Where the router finds blocks: the latest in memory, the rest through a reader that the shell provides.
+"""Where the router finds blocks: the latest blocks in memory, older blocks through the reader of the journal.
 
-A live group is served from memory and costs no disk read. The block store is derived state: losing it loses nothing.
+A group at the end of the journal is served from memory, without a read from disk. The block store is derived state: all
+of it can be read from the journal.
 """
 
 from bisect import bisect_right
@@ -13,15 +14,15 @@ from fabric_protocol.block import Block
 if TYPE_CHECKING:
     from fabric.router.shared import Shared
 
-# Memory for the latest blocks. Enough for what is in flight to the disk plus consumers a second or so behind.
-SHELF_BYTES_MAX: Final = 24 << 20
-# Non-matching blocks looked at in one go, so that a narrow group cannot hold up a turn.
+# Memory for the latest blocks: enough for blocks that are not on disk yet, and for consumers about a second behind.
+MEMORY_BYTES_MAX: Final = 24 << 20
+# Blocks and topics that one search looks at, so that a group with few matches does not delay a turn.
 SCAN_BLOCKS_MAX: Final = 256
 SCAN_TOPICS_MAX: Final = 4_096
-# Blocks that were read from disk and wait for credit: each is read once, however often its group has to stop at it.
+# Blocks that were read from disk and wait for credit: a block is read once, however often its group stops at it.
 KEPT_BLOCKS_MAX: Final = 8
-KEPT_BYTES_MAX: Final = 1 << 20  # of one of them; a larger one is read again
-GONE_MAX: Final = 32  # dropped blocks that wait to be cleared together, since the front of a list is dear to cut
+KEPT_BYTES_MAX: Final = 1 << 20  # of one block; a larger block is read again
+GONE_MAX: Final = 32  # dropped blocks that are removed together, since removing the front of a list is slow
 
 
 class Damaged(Protocol):
@@ -42,24 +43,24 @@ class Reader(Protocol):
     def schedules(self) -> StoredSchedules: ...
     @property
     def begins_at(self) -> int:
-        """Where the first block begins that is on disk. Retention moves it before the router is told."""
+        """The first seq of the first block on disk. Retention raises it before the hub tells the router."""
         ...
 
     def block_at(self, seq: int) -> Block | Damaged | None:
-        """The block that holds seq, as long as it is on disk: also when retention has removed seq from it."""
+        """The block with seq, as long as it is on disk, even if retention has removed the message seq."""
         ...
 
     def next_block(self, seq: int, wanted: Callable[[str], bool]) -> tuple[Block | Damaged | None, int]:
-        """The first block at or after seq with a wanted topic, and the seq at which to go on."""
+        """The first block at or after seq with a wanted topic, and the seq at which to continue."""
         ...
 
     def forget(self, wanted: Callable[[str], bool]) -> None:
-        """Whoever asks with this from now on may want other topics than before."""
+        """Forget answers of `wanted`: it may want other topics from now on."""
         ...
 
     def seek_time(self, ts_us: int) -> int: ...
     def topic_names(self, limit: int) -> tuple[list[str], bool]:
-        """Topics of the latest messages, as many as can be found without a long search; whether that is all."""
+        """Topics of the latest messages, as many as a short search finds; and whether these are all topics."""
         ...
 
     def next_event(self) -> int:
@@ -67,16 +68,16 @@ class Reader(Protocol):
         ...
 
     def next_ids(self, number: int) -> tuple[int, bytes] | None:
-        """The first row of the index of idempotency keys at or after a number; an empty one when it is damaged."""
+        """The first row of the index of idempotency keys at or after a number; an empty row when it is damaged."""
         ...
 
     def previous_block(self, before: int, wanted: Callable[[str], bool]) -> tuple[Block | None, int]:
-        """The last block that begins before a seq and has a wanted topic, and the seq before which to go on."""
+        """The last block that begins before a seq and has a wanted topic, and the seq before which to continue."""
         ...
 
 
 class Found(NamedTuple):
-    """The next block for a group, or how far there is none; `more` when the search stopped only to stay short."""
+    """The next block for a group, or the seq up to which there is none; `more`: the search stopped at its bound."""
 
     block: Block | Damaged | None
     cursor: int
@@ -87,18 +88,20 @@ class BlockStore:
     def __init__(self, reader: Reader, shared: "Shared") -> None:
         self._reader = reader
         self._shared = shared
-        self._blocks: list[Block] = []  # contiguous and ascending up to the last appended; those before _start are gone
+        self._blocks: list[
+            Block
+        ] = []  # contiguous and ascending up to the last appended; blocks before _start are dropped
         self._bases: list[int] = []  # base_seq of each
         self._start = 0
         self._bytes = 0
-        self._kept: dict[int, Block] = {}  # by the seq that will be asked for, the oldest first
+        self._kept: dict[int, Block] = {}  # by the seq at which a group has stopped, the oldest entry first
 
     def add(self, block: Block) -> None:
-        """Keep a block. What is not on disk yet is not dropped from memory."""
+        """Keep a block in memory. A block that is not on disk yet is not dropped."""
         self._blocks.append(block)
         self._bases.append(block.base_seq)
         self._bytes += len(block.raw)
-        while self._bytes > SHELF_BYTES_MAX and self._blocks[self._start].last_seq <= self._shared.committed_seq:
+        while self._bytes > MEMORY_BYTES_MAX and self._blocks[self._start].last_seq <= self._shared.committed_seq:
             self._bytes -= len(self._blocks[self._start].raw)
             self._start += 1
         if self._start > GONE_MAX:
@@ -106,23 +109,23 @@ class BlockStore:
             self._start = 0
 
     def holds(self, seq: int) -> bool:
-        """Whether seq is not before what is in memory."""
+        """Whether seq is not before the first block in memory."""
         return self._start < len(self._bases) and seq >= self._bases[self._start]
 
     def keep(self, seq: int, block: Block) -> None:
-        """A group stops at a seq of a block, and will ask for it again."""
+        """Keep a block that a group has stopped at, because the group will ask for it again."""
         if len(block.raw) <= KEPT_BYTES_MAX and not self.holds(seq):
             self._kept[seq] = block
             if len(self._kept) > KEPT_BLOCKS_MAX:
                 del self._kept[next(iter(self._kept))]
 
     def discard(self, block: Block) -> None:
-        """A block is removed from disk, and must not be found here."""
+        """Drop a block that is removed from disk."""
         for seq in [seq for seq in self._kept if block.base_seq <= seq <= block.last_seq]:
             del self._kept[seq]
 
     def at(self, seq: int) -> Block | Damaged | None:
-        """The block that holds seq."""
+        """The block with seq."""
         if seq < self._shared.removed_below:
             return None
         if self.holds(seq):
@@ -131,7 +134,7 @@ class BlockStore:
         return self._reader.block_at(seq)
 
     def awaits_news(self, seq: int) -> bool:
-        """Whether retention has removed what lies at seq, and the router was not told yet."""
+        """Whether retention has removed seq and the hub has not told the router yet."""
         begins_at = self._reader.begins_at
         return seq < begins_at and self._shared.first_seq < begins_at
 

@@ -1,12 +1,12 @@
-"""Two clocks. `now` only ever goes forward and measures waits; the wall's time is what people and files speak of.
+"""Two clocks: `now` only goes forward and measures waits; wall time is the time of day, in microseconds since 1970.
 
-The shell says what time it is; nothing in the core asks. Between two such moments the wall's time is counted on from
-`now`, so that all decisions of one turn agree.
+The hub sets both; no part of the router reads a clock. Between two calls of `set`, wall time is computed from `now`, so
+that all decisions of one turn agree.
 """
 
 from typing import Final
 
-JUMP_US: Final = 1_000  # two readings of two clocks are never quite the same
+JUMP_US: Final = 1_000  # the clocks are read one after the other, so their difference varies by less than this
 
 
 class Clock:
@@ -14,12 +14,12 @@ class Clock:
 
     def __init__(self) -> None:
         self._offset_us = 0
-        self.jumps = 0  # how often someone has set it
-        self.now = 0.0  # of the command or the tick that is being looked at
-        self.told_us = 0  # what the wall showed when it was last set
+        self.jumps = 0  # how often wall time was set to another time
+        self.now = 0.0  # of the current command or tick
+        self.told_us = 0  # wall time at the last `set`
 
     def set(self, wall_us: int, now: float) -> None:
-        """It is wall_us now. It may be less than before: people set clocks."""
+        """Set both clocks. Wall time may go back, because an administrator may set the clock of the machine."""
         offset_us = wall_us - int(now * 1e6)
         if abs(offset_us - self._offset_us) > JUMP_US:
             self.jumps += 1
@@ -30,5 +30,5 @@ class Clock:
         return int(now * 1e6) + self._offset_us
 
     def when(self, wall_us: int) -> float:
-        """The `now` at which the wall will show that time, if nobody sets it."""
+        """The `now` at which wall time will be wall_us, unless it is set."""
         return (wall_us - self._offset_us) / 1e6

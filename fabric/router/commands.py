@@ -1,4 +1,4 @@
-"""What each command of a peer means: who in the router is asked, and what is answered at once."""
+"""Commands of a peer: which part of the router handles each, and which answers leave at once."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -15,11 +15,11 @@ from fabric_protocol.errors import Code, ProtocolError
 if TYPE_CHECKING:
     from fabric.router.router import Router
 
-AGAIN_BYTES: Final = 16 << 20  # delivered again to a client that is back, at once
+AGAIN_BYTES: Final = 16 << 20  # deliveries that are sent again to a resumed session, at once
 
 
 def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, now: float, turn: Turn) -> None:
-    """Do what a command says. A wrong one raises, and has changed nothing."""
+    """Handle a command. A wrong command raises and has changed nothing."""
     match message:
         case m.Publish():
             router.counters["publishes"] += 1
@@ -60,7 +60,7 @@ def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, no
 
 
 def _handle_other(router: "Router", message: m.ToHub | m.ToClient, session: Session, now: float, turn: Turn) -> None:
-    """Ends of subscriptions and sessions, questions and administration."""
+    """Handle ends of subscriptions and sessions, INFO, GET and ADMIN."""
     match message:
         case m.Unsubscribe(chan, rid) if chan in router.requests.services.of(session):
             router.shared.change.begin()
@@ -79,7 +79,11 @@ def _handle_other(router: "Router", message: m.ToHub | m.ToClient, session: Sess
             turn.send(session.peer, m.Ok(0, rid, info(router, fields)))
         case m.Get(rid, fields):
             if session.blocked:
-                raise ProtocolError(Code.BUSY, "take in what was sent before you ask for more", retry_ms=50)
+                raise ProtocolError(
+                    Code.BUSY,
+                    "the send queue of this connection is full: receive what was sent, then ask again",
+                    retry_ms=50,
+                )
             frames, found = router.reading.get(rid, fields, router.shared.clock.wall_us(now))
             for frame in frames:
                 turn.send(session.peer, frame)
@@ -87,22 +91,24 @@ def _handle_other(router: "Router", message: m.ToHub | m.ToClient, session: Sess
         case m.Admin():
             operations.handle(router, message, session, now, turn)
         case _:
-            raise ProtocolError(Code.UNKNOWN_VERB, f"{type(message).__name__} is not for the hub")
+            raise ProtocolError(
+                Code.UNKNOWN_VERB, f"{type(message).__name__} is a frame for clients; the hub does not accept it"
+            )
 
 
 def hello(router: "Router", message: m.Hello, peer: m.PeerId, now: float, turn: Turn) -> None:
-    """Open a session, or go on with one: what the client has not seen is sent again."""
+    """Open or resume a session. Deliveries that the client of a resumed session has not seen are sent again."""
     welcome, session, last_seen, is_claim = router.session_table.greet(message, peer, now, turn)
     if last_seen is None:
         router.counters["sessions_opened"] += 1
-        turn.advise("$sys.session.opened", **session.who)
+        turn.advise("$sys.session.opened", **session.identity)
         if is_claim:
             turn.answer(peer, welcome)
         else:
             turn.send(peer, welcome)
         return
     router.counters["sessions_resumed"] += 1
-    turn.advise("$sys.session.resumed", **session.who)
+    turn.advise("$sys.session.resumed", **session.identity)
     seen = {chan: ordinal for chan, ordinal in last_seen if chan in session.channels}
     router.requests.drop_responders(session, "has lost its connection", turn)
     for sub in list(session.channels.values()):
@@ -113,7 +119,8 @@ def hello(router: "Router", message: m.Hello, peer: m.PeerId, now: float, turn: 
     room = AGAIN_BYTES
     for sub in session.channels.values():
         room = router.members.send_again(sub, seen[sub.chan], room, turn)
-    router.members.reattach(session, turn)  # after what is sent again, because some of that may have been taken back
+    # After `send_again`, because some of these deliveries may have been returned.
+    router.members.reattach(session, turn)
 
 
 def _subscribe(router: "Router", message: m.Subscribe, session: Session, turn: Turn) -> None:
@@ -121,7 +128,7 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, turn: T
     taken = session.channels.keys() | router.requests.services.of(session).keys()
     if not 1 <= chan <= CHANNEL_MAX or chan in taken or len(taken) >= CHANNELS_MAX:
         raise ProtocolError(
-            Code.BAD_OPTION, f"channel {chan}: use a free one in 1..{CHANNEL_MAX}, at most {CHANNELS_MAX} at once"
+            Code.BAD_OPTION, f"channel {chan}: use a free channel in 1..{CHANNEL_MAX}, at most {CHANNELS_MAX} at once"
         )
     if fields.get("respond", False) is not False:
         router.requests.serve(session, message, turn)
@@ -135,13 +142,15 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, turn: T
     concurrency = bounded(fields, "concurrency", *CONCURRENCY)
     unsure, batches = fields.get("unsure", 0), fields.get("batches", False)
     if not is_number(unsure) or type(batches) is not bool:
-        raise ProtocolError(Code.BAD_OPTION, f"unsure is a number, not {unsure!r:.60}; batches is true or false")
+        raise ProtocolError(
+            Code.BAD_OPTION, f"unsure is a number, not {unsure!r:.60}; batches is true or false, not {batches!r:.60}"
+        )
     if existing is not None:
         router.refreshes.require_start(existing)
     router.shared.change.begin()
     group = existing or router.dispatcher.create(name, settings, fields.get("start"))
     if existing is None and group.durable:
-        turn.advise("$sys.group.created", group=group.name, **session.who)
+        turn.advise("$sys.group.created", group=group.name, **session.identity)
     sub = Subscription(session, chan, group, credit[0], credit[1], concurrency, unsure, batches=batches)
     session.channels[chan] = sub
     router.members.join(sub, turn)
@@ -159,7 +168,7 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, turn: T
 
 
 def _answer(session: Session, answer: m.Ok, turn: Turn) -> None:
-    """Answer a command at once; one without a rid wants no answer."""
+    """Answer a command at once. A command without a rid gets no answer."""
     if answer.rid:
         turn.send(session.peer, answer)
 

@@ -1,13 +1,13 @@
-"""Delivery events: what was delivered to whom and what became of it, noted in passing and written with the turn.
+"""Delivery events: groups note what happens to deliveries, and the events are written with the turn.
 
-Groups note; nothing is counted or looked up here. What was noted since the last turn becomes one record of the next
-one, so an event is on disk together with what it speaks of. Events alone do not hurry a commit: they wait for the
-next one, or for a second. Switched off, an event costs one look at `is_on`.
+Events that were noted since the last turn become one record of the next turn, so an event is on disk together with the
+state that it describes. Events alone do not start a commit at once: they wait for the next commit, or for a second.
+When events are off, an event costs one test of `is_on`.
 """
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from fabric.event_block import EVENTS_MAX, Gathering
+from fabric.event_block import EVENTS_MAX, OpenEventBlock
 from fabric.records import Record, SaveEvents
 from fabric.router.clock import Clock
 from fabric.router.part import Part
@@ -16,7 +16,7 @@ from fabric.router.timers import NEVER
 if TYPE_CHECKING:
     from fabric.router.turn import Turn
 
-WAIT_S: Final = 1.0  # what was noted goes to disk within this time, when nothing else does
+WAIT_S: Final = 1.0  # events are committed within this time, when nothing else is
 
 
 class EventReader(Protocol):
@@ -28,56 +28,56 @@ class EventReader(Protocol):
 
 
 class Events(Part):
-    """The time of an event is that of the clock when it was last set: all events of one round agree."""
+    """The time of an event is wall time at the last `set` of the clock: events of one turn have the same time."""
 
     def __init__(self, clock: Clock, reader: EventReader) -> None:
         self.is_on = False
         self._clock = clock
         self._reader = reader
-        self._next = 0  # the number of the next event; 0: the journal was not asked yet
-        self._gathering = Gathering()
-        self._full: list[Gathering] = []
-        self._since = 0.0  # 0: nothing waits, or `tick` has not seen it yet
+        self._next = 0  # the number of the next event; 0: not read from the journal yet
+        self._open = OpenEventBlock()
+        self._full: list[OpenEventBlock] = []
+        self._since = 0.0  # when the wait for a commit began; 0: it has not begun
 
     def __len__(self) -> int:
         """Events that are not written yet."""
-        return len(self._gathering) + sum(map(len, self._full))
+        return len(self._open) + sum(map(len, self._full))
 
     def switch(self, on: bool) -> None:
-        """Note what happens to deliveries from now on, or no more."""
+        """Turn events on or off."""
         if on and not self._next:
             self._next = self._reader.next_event()
         self.is_on = on
 
     def note(self, kind: int, group: str, client: str, attempt: int, first_seq: int, last_seq: int) -> None:
-        """Something happened to messages first_seq..last_seq."""
-        gathering = self._gathering
-        gathering.add(self._clock.told_us, kind, group, client, attempt, first_seq, last_seq)
-        if len(gathering) == EVENTS_MAX:
-            self._full.append(gathering)
-            self._gathering = Gathering()
+        """Note an event of messages first_seq..last_seq."""
+        block = self._open
+        block.add(self._clock.told_us, kind, group, client, attempt, first_seq, last_seq)
+        if len(block) == EVENTS_MAX:
+            self._full.append(block)
+            self._open = OpenEventBlock()
 
     def rows(self) -> list[Record]:
         """The rows to write with this turn."""
-        if not self._gathering and not self._full:
+        if not self._open and not self._full:
             return []
         self._since = 0.0
-        taken, self._full = [*self._full, self._gathering] if self._gathering else self._full, []
+        taken, self._full = [*self._full, self._open] if self._open else self._full, []
         records: list[Record] = []
-        for gathering in taken:
-            records.append(SaveEvents(self._next, len(gathering), gathering.encode(self._next)))
-            self._next += len(gathering)
+        for block in taken:
+            records.append(SaveEvents(self._next, len(block), block.encode(self._next)))
+            self._next += len(block)
         if taken:
-            self._gathering = Gathering()
+            self._open = OpenEventBlock()
         return records
 
     def tick(self, now: float, turn: "Turn") -> None:
-        """Start the clock of a lazy commit when there is something for it."""
-        if not self._since and self._gathering:
+        """Begin the wait for a commit when there are events."""
+        if not self._since and self._open:
             self._since = now
 
     def commit_deadline(self) -> float:
-        """When what was noted has waited long enough for a commit; never, when there is nothing."""
+        """When events have waited long enough for a commit; NEVER when there are none."""
         if self._full:
             return 0.0
         return self._since + WAIT_S if self._since else NEVER

@@ -1,4 +1,4 @@
-"""Reading what clients ask for: every field is checked, and an error names the field, the value and what is allowed."""
+"""Fields of commands: each is checked, and an error names the field, the value and what is allowed."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,7 +16,7 @@ CHOICES: Final = {
     "ack": ("explicit", "auto"),
     "on_expire": ("drop", "dead"),
 }
-# What cannot be changed while a group lives: its position would mean something else.
+# Settings that cannot be changed while a group exists: its position would mean something else.
 FIXED: Final = ("level", "order")
 PATTERNS_MAX: Final = 64
 GROUP_CHARS_MAX: Final = 128
@@ -40,12 +40,12 @@ def is_number(value: object) -> bool:
 def text(fields: Mapping[str, Any], name: str, default: str, chars_max: int) -> str:
     value = fields.get(name, default)
     if not isinstance(value, str) or len(value) > chars_max:
-        raise ProtocolError(Code.BAD_OPTION, f"{name} is text of at most {chars_max} characters")
+        raise ProtocolError(Code.BAD_OPTION, f"{name} is text of at most {chars_max} characters, not {value!r:.60}")
     return value
 
 
 def choice(fields: Mapping[str, Any], name: str, default: str) -> str:
-    """One of the words that a setting knows."""
+    """A word that the setting allows, or the default when the field is absent."""
     value = fields.get(name)
     if value is None:
         return default
@@ -60,7 +60,7 @@ def group_name(fields: Mapping[str, Any]) -> str:
     if not name or name.startswith("$"):
         raise ProtocolError(Code.BAD_OPTION, f"group {name!r}: a name is not empty and does not start with $")
     try:
-        check_topic(REDRIVE + name)  # the longest of the topics that are made with it
+        check_topic(REDRIVE + name)  # the longest topic that is made with the name
     except ProtocolError as error:
         raise ProtocolError(
             Code.BAD_OPTION, f"group {name!r}: a name is made of words as a topic is, and {error}"
@@ -69,7 +69,7 @@ def group_name(fields: Mapping[str, Any]) -> str:
 
 
 def group_settings(fields: Mapping[str, Any], existing: GroupSettings | None, *, durable: bool) -> GroupSettings:
-    """The settings that SUB asks for; those of the existing group where it is silent. A difference is refused."""
+    """The settings that SUB asks for; an absent field means the setting of the existing group. Refuses a difference."""
     name = group_name(fields) if durable else ""
     if existing is None and not fields.get("patterns"):
         why = f"there is no group {name!r}, and a new group needs" if durable else "a subscription needs"
@@ -81,12 +81,12 @@ def group_settings(fields: Mapping[str, Any], existing: GroupSettings | None, *,
 
 
 def changed_settings(fields: Mapping[str, Any], existing: GroupSettings) -> GroupSettings:
-    """The settings of a group after ADMIN has changed some."""
+    """The settings of a group after a change by ADMIN."""
     asked = _asked(fields, existing, durable=True)
     for field in FIXED:
         if getattr(asked, field) != getattr(existing, field):
             raise ProtocolError(
-                Code.BAD_OPTION, f"{field} cannot be changed while the group lives: delete it and create it anew"
+                Code.BAD_OPTION, f"{field} of a group cannot be changed: delete the group and create it anew"
             )
     return asked
 
@@ -113,7 +113,10 @@ def _asked(fields: Mapping[str, Any], base: GroupSettings, *, durable: bool) -> 
             )
         asked = asked._replace(lease_max_ms=asked.lease_ms)
     if asked.order != "none" and not durable:
-        raise ProtocolError(Code.BAD_OPTION, f"order {asked.order!r} needs a group: without one nothing is settled")
+        raise ProtocolError(
+            Code.BAD_OPTION,
+            f"order {asked.order!r} needs a group, because a subscription without a group settles nothing",
+        )
     if asked.order != "none" and asked.ack != "explicit":
         raise ProtocolError(Code.BAD_OPTION, f"order {asked.order!r} needs ack 'explicit', not {asked.ack!r}")
     return asked
@@ -136,7 +139,7 @@ def _said(value: Any) -> str:
 
 
 def patterns_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """The patterns that a group or a service asks for, as they are matched; none when the field is absent."""
+    """The canonical patterns that a group or a service asks for; none when the field is absent."""
     value = fields.get("patterns")
     if value is None:
         return ()

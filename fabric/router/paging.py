@@ -1,4 +1,4 @@
-"""Pages of a list: an answer has a mebibyte at most, so a page ends after `n` rows, or earlier when they are long."""
+"""Pages of a list: an answer has one MiB at most, so a page ends after `n` rows, or earlier when rows are long."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 def page(name: str, fields: Fields, keys: Iterable[Any], row_of: Callable[[Any], Row]) -> Row:
-    """The rows of ascending keys, as many as one answer holds."""
+    """The rows of ascending keys, as many as one answer can hold."""
     n = bounded(fields, "n", *INFO_N)
     rows: list[Row] = []
     last, chars = None, 0

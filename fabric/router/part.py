@@ -1,7 +1,7 @@
 """Part: what the router asks of each of its parts that keep rows on disk or wait for a time.
 
-The router goes through its parts in fixed orders, which stand with their reasons in `Router._order_parts`. A part
-overrides what it needs.
+The router goes through its parts in fixed orders; `orders` has them with their reasons. A part overrides the methods
+that it needs.
 """
 
 from collections.abc import Iterable
@@ -18,15 +18,15 @@ class Part:
     __slots__ = ()
 
     def rows(self) -> Iterable[Record]:
-        """The rows that the turn writes at its end. They are not given again."""
+        """The rows that the turn writes at its end. A second call does not return them again."""
         return ()
 
     def committed(self) -> None:
         """The oldest sealed turn is on disk."""
 
     def tick(self, now: float, turn: "Turn") -> None:
-        """Do what is due."""
+        """Do the work that is due."""
 
     def next_deadline(self) -> float:
-        """When `tick` has something to do, if nothing arrives."""
+        """When `tick` has work to do, if no command arrives."""
         return NEVER

@@ -1,7 +1,7 @@
 """A set of integers as ascending, disjoint, non-adjacent closed ranges.
 
-Messages are delivered and settled in runs, so what is outstanding is a handful of ranges however many messages
-there are. The router keeps sequence numbers and ordinals in these.
+Messages are delivered and settled in runs, so the outstanding messages are a few ranges, however many messages there
+are. The router keeps seqs and ordinals in ranges.
 """
 
 from bisect import bisect_left, bisect_right
@@ -21,7 +21,7 @@ class Ranges:
         return bool(self._firsts)
 
     def __len__(self) -> int:
-        """How many ranges there are, which is what costs memory and disk."""
+        """The number of ranges: memory and disk grow with it."""
         return len(self._firsts)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -39,7 +39,7 @@ class Ranges:
         return self._lasts[-1]
 
     def between(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The ranges that have something of first..last."""
+        """The ranges that overlap first..last."""
         i, j = bisect_left(self._lasts, first), bisect_right(self._firsts, last)
         return list(zip(self._firsts[i:j], self._lasts[i:j], strict=True))
 
@@ -48,7 +48,7 @@ class Ranges:
         return at < len(self._firsts) and self._firsts[at] <= number
 
     def size(self) -> int:
-        """How many integers there are."""
+        """The number of integers."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     def add(self, first: int, last: int) -> None:
@@ -57,21 +57,21 @@ class Ranges:
             firsts.append(first)
             lasts.append(last)
             return
-        i = bisect_left(lasts, first - 1)  # first range that touches or follows
-        j = bisect_right(firsts, last + 1)  # one past the last range that touches
+        i = bisect_left(lasts, first - 1)  # first range that touches or follows first..last
+        j = bisect_right(firsts, last + 1)  # after the last range that touches first..last
         if i < j:
             first, last = min(first, firsts[i]), max(last, lasts[j - 1])
         firsts[i:j] = [first]
         lasts[i:j] = [last]
 
     def within(self, first: int, last: int) -> list[tuple[int, int]]:
-        """What is there of first..last, as ranges."""
+        """The integers of first..last that are in the set, as ranges."""
         firsts, lasts = self._firsts, self._lasts
         i, j = bisect_left(lasts, first), bisect_right(firsts, last)
         return [(max(first, a), min(last, b)) for a, b in zip(firsts[i:j], lasts[i:j], strict=True)]
 
     def remove(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Take out what is there of first..last; return what was taken, as ranges."""
+        """Remove first..last; returns the integers that were in the set, as ranges."""
         firsts, lasts = self._firsts, self._lasts
         i = bisect_left(lasts, first)
         j = bisect_right(firsts, last)

@@ -1,8 +1,8 @@
 """Which groups have something to do, and how much of it is done in one turn.
 
-A group to which something has happened is served soon. A group that has more to do than one go allows is served again
-behind all others, so that replays of a long history do not delay what is live. The work of a turn is bounded, whatever
-consumers ask for; groups for which nothing of it is left are served in the next turn, in the same order.
+A runnable group is served soon. A group that has more to do than its share of a turn is served again behind all others,
+so that replays of a long history do not delay live messages. The work of a turn is bounded, whatever consumers ask for;
+groups that get no share of it are served in the next turn, in the same order.
 """
 
 from collections.abc import Iterator
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from fabric.router.groups.group import Group
 
-# Work is measured in bytes handed out. Other work counts as the bytes that are handed out in the same time.
+# Work is measured in delivered bytes. Other work counts as the bytes that are delivered in the same time.
 TURN_WORK: Final = 4 << 20  # some five milliseconds
-AGAIN_WORK: Final = TURN_WORK // 4  # for groups that are served again, however much the others do in the turn
-GO_WORK_MIN: Final = 256 << 10  # for one group, however many there are
-LEASE_WORK: Final = 16 << 10  # of each DELIVER, besides its bytes
-TOPIC_WORK: Final = 1 << 10  # of each topic of a block, besides the first: groups are looked up for it
+AGAIN_WORK: Final = TURN_WORK // 4  # reserved for groups that are served again
+GO_WORK_MIN: Final = 256 << 10  # for one group, however many groups there are
+LEASE_WORK: Final = 16 << 10  # for each DELIVER, besides its bytes
+TOPIC_WORK: Final = 1 << 10  # for each topic of a block but the first: the groups that match are looked up
 GROUP_WORK: Final = 4 << 10
-LETTER_WORK: Final = 8 << 10  # of each dead letter
-SEARCH_WORK: Final = 1 << 20  # of a search through the journal that has not ended
+LETTER_WORK: Final = 8 << 10  # for each dead letter
+SEARCH_WORK: Final = 1 << 20  # for a search through the journal that has not ended
 
 
 class Rounds:
@@ -28,9 +28,9 @@ class Rounds:
     def __init__(self) -> None:
         self._soon: dict[Group, None] = {}
         self._again: dict[Group, None] = {}
-        self.spent = 0  # work of this turn,
-        self._spent_again = 0  # and the part of it for groups that are served again
-        self.until = 0  # the group at hand ends its go when so much is spent
+        self.spent = 0  # work of this turn
+        self._spent_again = 0  # the part of `spent` for groups that are served again
+        self.until = 0  # the current group stops when `spent` reaches this
 
     def __bool__(self) -> bool:
         return bool(self._soon or self._again)
@@ -42,12 +42,12 @@ class Rounds:
         self.spent = self._spent_again = 0
 
     def mark_runnable(self, group: "Group") -> None:
-        """Something has happened to a group."""
+        """Something has happened to a group, so it may have work to do."""
         if group not in self._again:
             self._soon[group] = None
 
     def again(self, group: "Group") -> None:
-        """A group has more to do than it has done in its go."""
+        """A group has more to do than its share."""
         self._soon.pop(group, None)
         self._again[group] = None
 
@@ -61,7 +61,7 @@ class Rounds:
 
     @property
     def is_over(self) -> bool:
-        """Whether the go of the group at hand has to end."""
+        """Whether the current group has to stop."""
         return self.spent >= self.until
 
     def __iter__(self) -> Iterator["Group"]:

@@ -1,26 +1,28 @@
-"""Router: what every message means. It has no clock, no socket and no disk; the hub's loop calls it so:
+"""Router: decides what each command means. It has no clock, no socket and no disk; the hub's loop calls it so:
 
-    begin(wall_us, now)                 what time it is
+    begin(wall_us, now)                 a turn begins at this time
     step(message, peer, now)            one command from a peer
     refuse(error, peer, chan, rid)      a command that cannot be decoded, or for which there is no room
     fail(peer, chan, rid)               `step` has raised an unexpected exception
     peer_gone(peer)                     a connection is closed
     release(transaction)                a sealed transaction is on disk: its answers leave
-    committed(now)                      the same, for the oldest one: groups may have its messages
-    trim_request(seq), begins_at(seq), trimmed(seq)   retention would remove, has less to keep, has removed messages
+    committed(now)                      the oldest sealed transaction is on disk: groups may deliver its messages
+    trim_request(seq)                   retention of the journal asks to remove all messages below a seq
+    begins_at(seq), trimmed(seq)        the first seq on disk is higher; no group, or some group, loses messages
     tick(now)                           leases, heartbeats, deliveries
     wants_commit(now), wants_seal()     whether to seal
-    seal(wall_us, now)                  what must be on disk, and what may be said only after that
-    take_frames()                       what leaves now
-    peer_blocked(peer, blocked)         a connection cannot take more, or can again
+    seal(wall_us, now)                  the rows that must be on disk, and the frames that leave after that
+    take_frames()                       the frames that leave now
+    peer_blocked(peer, blocked)         the send queue of a connection is full, or is not full any more
     next_deadline(), commit_deadline()  when to call again
 
-and, apart from the loop: `refuse_publishes`, `drain`, `outstanding` (the end of the hub), `peers`, `last_heard`,
-`window`, `pending_bytes`, `trim_limit`, `is_refusing`, `counters` and `gauges` (for its guard, its log, the journal).
+and, apart from the loop: `refuse_publishes`, `drain` and `outstanding` (when the hub stops), `peers`, `last_heard`,
+`window`, `pending_bytes`, `trim_limit`, `is_refusing`, `counters` and `gauges` (for the limits of the hub, for its log
+and for the journal).
 
-No client is told "stored" before it is on disk, because confirmations travel in `Transaction.sends`; and nothing is
-delivered before it is on disk, because groups are woken by `committed` (groups of level `received` by `seal`). The
-order of frames and rows is described in `turn`.
+A confirmation leaves after the commit, because it is in `Transaction.sends`. A message is delivered after the commit,
+because `committed` wakes the groups (`seal` wakes groups of level `received`). `turn` describes the order of frames and
+rows, and `orders` the order of parts.
 """
 
 from collections import Counter, deque
@@ -42,7 +44,7 @@ from fabric.router.groups.over import is_over
 from fabric.router.groups.refresh import Refreshes
 from fabric.router.groups.rows import GroupRows
 from fabric.router.groups.subscription import Subscription
-from fabric.router.part import Part
+from fabric.router.orders import Orders
 from fabric.router.publish.dedupe.index import Ids
 from fabric.router.publish.publishing import Publishing, Refusal
 from fabric.router.read.get import Reading
@@ -54,7 +56,7 @@ from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
 from fabric.router.topics.table import TopicTable
 from fabric.router.transactions import Transactions
-from fabric.router.turn import Frames, Hear, Turn
+from fabric.router.turn import Frames, LogAdvisory, Turn
 from fabric_protocol import messages as m
 from fabric_protocol.block import PRIORITY_DEFAULT, Block
 from fabric_protocol.errors import Code, ProtocolError
@@ -63,7 +65,7 @@ SWEEP_S: Final = 0.5
 
 
 class Transaction(NamedTuple):
-    """The rows of a sealed turn, and what may be sent when they are on disk."""
+    """The rows of a sealed turn, and the frames that leave when these rows are on disk."""
 
     records: list[Record]
     sends: Frames
@@ -80,23 +82,25 @@ class Router:
         restored: Restored,
         reader: Reader,
         token: Callable[[], bytes],
-        about: dict[str, Any] | None = None,  # told in each WELCOME
+        about: dict[str, Any] | None = None,  # fields of each WELCOME
         *,
-        place: dict[str, Any] | None = None,  # told by INFO: which journal this is, and where
-        counters: Counter[str] | None = None,  # of the router before
-        hear: Hear | None = None,  # the hub's log
+        place: dict[str, Any] | None = None,  # fields of INFO: which journal this is, and where
+        counters: Counter[str] | None = None,  # of the router that this one replaces
+        log: LogAdvisory | None = None,  # called with each advisory
         wall_us: int = 0,
         now: float = 0.0,
     ) -> None:
         clock = Clock()
-        clock.set(max(wall_us or int(now * 1e6), restored.last_ts_us), now)  # a clock that was set back delays nothing
+        clock.set(
+            max(wall_us or int(now * 1e6), restored.last_ts_us), now
+        )  # not before the last commit: a clock that was set back delays nothing
         counters = Counter() if counters is None else counters
         self.shared = shared = Shared(reader, clock, restored.first_seq, restored.last_seq, counters)
         self.place = place or {}
         self.counters = counters
         self.settings = HubSettings(restored.settings)
         self.events = Events(clock, reader)
-        self.turn = turn = Turn(shared.trie, self.events, counters, hear)
+        self.turn = turn = Turn(shared.trie, self.events, counters, log)
         self.apply_settings()
         self.dead_letters = DeadLetters(restored.settings, shared.first_seq)
         self.group_rows = GroupRows(shared)
@@ -113,43 +117,10 @@ class Router:
         self.reading = Reading(shared, self.dead_letters)
         self.refreshes = Refreshes(self.dispatcher, restored.settings, turn)
         self.advisories = Advisories(shared.trie, clock, counters)
-        self._order_parts()
-        self._mark = 0  # frames that were sent before the command at hand
+        self._orders = Orders.of(self)
+        self._mark = 0  # frames that were sent before the current command
         self._sealed: deque[_Sealed] = deque()
         self._sweep_at = 0.0
-
-    def _order_parts(self) -> None:
-        """In which order the parts write, hear of a commit, and do what is due."""
-        self._writing: tuple[Part, ...] = (
-            self.publishing,  # blocks first: other rows speak of their seqs
-            self.turn,  # in the order of commands: a group may be deleted and made again in one turn, so before its row
-            self.schedules,  # counts, behind the schedules that the turn has written
-            self.group_rows,
-            self.topics,  # behind groups: looks at what they have written
-            self.ids,  # the rest depends on nothing
-            self.events,
-            self.dead_letters,
-        )
-        self._committing: tuple[Part, ...] = (
-            self.publishing,  # there is room for more publishes
-            self.schedules,  # rows that were laid over the disk are on it
-            self.ids,
-            self.dispatcher,  # groups may deliver as far as their rows say
-            self.topics,  # retention looks at what is on disk now
-        )
-        self._ticking: tuple[Part, ...] = (
-            self.dispatcher,  # leases that lapse, before anything is delivered
-            self.requests,
-            self.schedules,  # what is due gets its seqs
-            self.topics,  # what is too old goes, before it is delivered
-        )
-        self._ticking_later: tuple[Part, ...] = (
-            self.refreshes,  # whether a group has reached its target, after it was served
-            self.events,  # all that happened in this tick was noted
-            self.advisories,  # all that happened in this tick was advised
-            self.reading,
-        )
-        self._waiting: tuple[Part, ...] = (self.turn, *self._ticking, self.refreshes)
 
     @property
     def groups(self) -> dict[str, Group]:
@@ -158,13 +129,13 @@ class Router:
     # What the hub's loop calls.
 
     def begin(self, wall_us: int, now: float) -> None:
-        """What time it is."""
+        """A turn begins at this time."""
         self.shared.clock.set(wall_us, now)
 
     def step(self, message: m.ToHub | m.ToClient, peer: m.PeerId, now: float) -> None:
-        """Take one command. A wrong one is answered with an error and changes nothing.
+        """Handle one command. A wrong command is answered with an error and changes nothing.
 
-        Any other exception is a fault of the router: see `fail` for what is left of it.
+        Any other exception is a bug of the router; the hub then calls `fail`.
         """
         turn, change = self.turn, self.shared.change
         change.begun = False
@@ -189,7 +160,7 @@ class Router:
         turn = self.turn
         self.counters[f"refused_{error.code.name.lower()}"] += 1
         session = self.session_table.find(peer)
-        turn.advise("$sys.refused", code=error.code.name, why=str(error), **(session.who if session else {}))
+        turn.advise("$sys.refused", code=error.code.name, why=str(error), **(session.identity if session else {}))
         answer = m.Err(chan, rid, error.code, str(error), error.fields)
         if error.code == Code.FENCED:  # true only when the claim that fences is on disk
             turn.answer(peer, answer)
@@ -197,12 +168,12 @@ class Router:
             turn.send(peer, answer)
 
     def fail(self, peer: m.PeerId, chan: int, rid: int, *, is_decoded: bool = True) -> bool:
-        """Answer a command that has raised an unexpected exception, in `step` or before it was decoded; what it has
-        said so far is not sent. False: state may be half changed, and this router must not be used any more."""
+        """Answer a command that has raised an unexpected exception, in `step` or before it was decoded. Frames of the
+        command are not sent. False: the state may be half changed, and this router must not be used any more."""
         if is_decoded:
             self.turn.cut_back(self._mark)
         self.counters["internal_errors"] += 1
-        text = "the hub failed at this command; its log says how"
+        text = "the hub failed at this command; the log of the hub has the error"
         self.turn.send(peer, m.Err(chan, rid, Code.INTERNAL, text, {}))
         return not (is_decoded and self.shared.change.begun)
 
@@ -210,37 +181,37 @@ class Router:
         """Let time pass: leases lapse, silent sessions end, groups deliver."""
         turn = self.turn
         self.shared.clock.now = now
-        if now >= self._sweep_at:  # first, so that nothing is said to sessions that are gone
+        if now >= self._sweep_at:  # first: no frame is sent to a session that has ended
             self._sweep(now, turn)
             self._sweep_at = min([now + SWEEP_S, *(session.grace_until for session in self.members.away)])
-        for part in self._ticking:
+        for part in self._orders.ticking:
             part.tick(now, turn)
         self.dispatcher.serve(now, turn)
-        for part in self._ticking_later:
+        for part in self._orders.ticking_later:
             part.tick(now, turn)
         is_waiting = turn.has_answers_or_rows or self.topics.has_rows or self.dead_letters.has_rows
         self.group_rows.start_commit_timer(now, answers=is_waiting)
 
     def next_deadline(self) -> float:
-        """When `tick` has something to do next, if nothing arrives."""
+        """When `tick` has work to do, if no command arrives."""
         deadline = self._sweep_at
-        for part in self._waiting:
+        for part in self._orders.waiting:
             deadline = min(deadline, part.next_deadline())
         return deadline
 
     def commit_deadline(self) -> float:
-        """When settled deliveries and events have waited long enough for a commit; never, when there are none."""
+        """When settled deliveries and events have waited long enough for a commit; NEVER when there are none."""
         return min(self.group_rows.commit_deadline(), self.events.commit_deadline())
 
     def wants_commit(self, now: float) -> bool:
         return bool(self.publishing) or now >= self.commit_deadline()
 
     def wants_seal(self) -> bool:
-        """True when something waits that level `received` promised to pass on at once."""
-        return self.publishing.hasty or (bool(self.publishing) and self.dispatcher.received_groups > 0)
+        """True when a publish waits that level `received` confirms or delivers without a commit."""
+        return self.publishing.has_received or (bool(self.publishing) and self.dispatcher.received_groups > 0)
 
     def seal(self, wall_us: int, now: float) -> Transaction:
-        """Close the turn: what was taken so far becomes one transaction."""
+        """Close the turn: its rows and answers become one transaction."""
         shared, dispatcher, turn = self.shared, self.dispatcher, self.turn
         shared.clock.set(wall_us, now)
         blocks = self.publishing.seal(wall_us, turn)
@@ -252,7 +223,7 @@ class Router:
         if dispatcher.received_groups:
             dispatcher.wake(blocks, received=True)
         records: list[Record] = []
-        for part in self._writing:
+        for part in self._orders.writing:
             records += part.rows()
         transaction = Transaction(records, turn.take_answers())
         shared.appended_seq = shared.next_seq - 1
@@ -261,34 +232,34 @@ class Router:
         return transaction
 
     def release(self, transaction: Transaction) -> None:
-        """A sealed transaction is on disk: its answers leave."""
+        """Send the answers of a transaction that is on disk."""
         for peer, message in transaction.sends:
             self.turn.send(peer, message)
 
     def committed(self, now: float) -> None:
-        """The oldest sealed transaction is on disk: groups may have its messages."""
+        """The oldest sealed transaction is on disk: groups may deliver its messages."""
         last_seq, blocks = self._sealed.popleft()
-        for part in self._committing:
+        for part in self._orders.committing:
             part.committed()
         self.shared.committed_seq = last_seq
         self.dispatcher.wake(blocks, received=False)
         self.dispatcher.serve(now, self.turn)
 
     def take_frames(self) -> Frames:
-        """What leaves now, in this order."""
+        """The frames that leave now, in this order."""
         return self.turn.take_sends()
 
     def trim_request(self, seq: int) -> None:
-        """Retention of the journal would remove all below seq: see `trim_limit`."""
+        """Retention of the journal asks to remove all messages below seq; `trim_limit` is the answer."""
         self.topics.request_trim(seq)
 
     def begins_at(self, first_seq: int) -> None:
-        """The journal has less of what was removed before; no group misses anything."""
+        """The journal has removed blocks whose messages were removed before; no group loses a message."""
         self.dispatcher.begins_at(first_seq)
         self.topics.trimmed(first_seq)
 
     def trimmed(self, first_seq: int) -> None:
-        """Retention moved the start of the journal."""
+        """Retention has removed all messages below first_seq."""
         behind = sum(group.durable and group.floor + 1 < first_seq for group in self.groups.values())
         self.counters["groups_overtaken"] += behind
         self.dispatcher.trimmed(first_seq, self.turn)
@@ -296,7 +267,7 @@ class Router:
         self.topics.trimmed(first_seq)
 
     def peer_blocked(self, peer: m.PeerId, blocked: bool) -> None:
-        """The connection cannot take more now, or can again."""
+        """The send queue of a connection is full, or is not full any more."""
         session = self.session_table.find(peer)
         if session is not None and session.blocked != blocked:
             session.blocked = blocked
@@ -305,8 +276,8 @@ class Router:
                 self.requests.mark_runnable(session)
 
     def peer_gone(self, peer: m.PeerId) -> None:
-        """The connection is gone. The session stays for its time to live, so that the client can resume it; its
-        subscriptions stay for a short grace, with what they can have begun. The rest is for others at once."""
+        """A connection is closed. The session stays for its time to live, so that the client can resume it. Its
+        subscriptions keep begun deliveries for the grace; other consumers get the rest at once."""
         session = self.session_table.find(peer)
         if session is not None and (session not in self.members.away or session.grace_until == NEVER):
             session.suspect = True
@@ -322,7 +293,7 @@ class Router:
         self.publishing.refusal = refusal
 
     def drain(self, refusal: Refusal) -> None:
-        """Take no more publishes, deliver nothing new, tell every client, and write down where all groups are."""
+        """Refuse publishes, deliver nothing new, notify every client, and write the positions of all groups."""
         self.shared.draining = True
         self.publishing.refusal = refusal
         for session in self.session_table.sessions.values():
@@ -340,13 +311,13 @@ class Router:
         return [session.peer for session in self.session_table.sessions.values()]
 
     def last_heard(self, peer: m.PeerId) -> float | None:
-        """When a peer has sent its latest command; None: it has no session."""
+        """When a peer sent its latest command; None when it has no session."""
         session = self.session_table.find(peer)
         return session.last_seen if session is not None else None
 
     @property
     def window(self) -> tuple[int, int]:
-        """Unconfirmed publishes of a session: blocks and bytes."""
+        """Blocks and bytes that a session may have unconfirmed."""
         return self.session_table.window
 
     @property
@@ -356,7 +327,7 @@ class Router:
 
     @property
     def trim_limit(self) -> int:
-        """Retention of the journal must leave what lies at or above this seq."""
+        """Retention of the journal must keep messages at or above this seq."""
         return self.topics.trim_limit
 
     @property
@@ -364,14 +335,14 @@ class Router:
         return self.publishing.refusal is not None
 
     def gauges(self) -> dict[str, int]:
-        """What takes memory, for the log."""
+        """Counts of what takes memory, for the log."""
         sessions = len(self.session_table.sessions)
         return {"sessions": sessions, "pending_bytes": self.pending_bytes, "ids": self.ids.count}
 
-    # Parts of the above, and what commands need.
+    # What commands call, and parts of the methods above.
 
     def apply_settings(self) -> None:
-        """Settings of the hub as a whole have changed."""
+        """Apply the settings of the hub."""
         self.turn.switch_advisories(self.settings.values["advisories"])
         self.events.switch(self.settings.values["events"])
 
@@ -388,10 +359,10 @@ class Router:
         self.session_table.dismiss(session)
         self.members.away.pop(session, None)
         self.counters["sessions_lost" if lost else "sessions_closed"] += 1
-        turn.advise("$sys.session.lost" if lost else "$sys.session.closed", **session.who)
+        turn.advise("$sys.session.lost" if lost else "$sys.session.closed", **session.identity)
 
     def _is_back(self, session: Session, turn: Turn) -> None:
-        """A session is heard of again."""
+        """A suspect session has sent a command."""
         session.suspect = False
         self.members.reattach(session, turn)
         self.requests.mark_runnable(session)
@@ -403,7 +374,8 @@ class Router:
         over, suspect = self.session_table.silent(now)
         for session in over:
             self.end(session, turn, lost=True)
-        for session in suspect:  # it may be frozen, or cut off: what it cannot have begun is for others that are heard
+        # The client may be stopped or cut off: other consumers get deliveries that are not begun.
+        for session in suspect:
             session.grace_until = NEVER
             self.counters["sessions_silent"] += 1
         self.members.detach(suspect, turn)

@@ -1,8 +1,8 @@
 """Searches backwards through the journal for a position: the last message, or the last of each topic and key.
 
-The journal may be long, and one command does a bounded amount of work. When that is not enough the command is refused
-with BUSY, and what was found is remembered: the same command, sent again, goes on from there. A search that is complete
-looks at newer messages only.
+The journal may be long, and one command does a bounded amount of work. If that is not enough, the command is refused
+with BUSY and the search is remembered: the same command, sent again, continues it. A complete search that is asked for
+again looks at newer messages only.
 """
 
 from collections import OrderedDict
@@ -14,12 +14,12 @@ from fabric.router.patterns.view import View
 from fabric_protocol.block import Block
 from fabric_protocol.errors import Code, ProtocolError
 
-# What one command does at most: some ten milliseconds.
-STEPS_MAX: Final = 128  # each is a summary of the journal's index, or a block
+# Work of one command, at most: some ten milliseconds.
+STEPS_MAX: Final = 128  # reads of a summary of the journal's index, or of a block
 TOPICS_MAX: Final = 8_192  # compared with the patterns
 MESSAGES_MAX: Final = 16_384  # looked at
 BYTES_MAX: Final = 8 << 20  # of blocks read
-KEYS_MAX: Final = 100_000  # found by one search, which ends then; some 20 MB
+KEYS_MAX: Final = 100_000  # keys that one search finds before it ends; some 20 MB
 REMEMBERED_MAX: Final = 8
 REMEMBERED_S: Final = 60.0
 RETRY_MS: Final = 5
@@ -28,7 +28,7 @@ Patterns = tuple[str, ...]
 
 
 class _Search:
-    """Messages low+1..high are searched from the newest on; those at and above `before` were."""
+    """Searches messages low+1..high from the newest on; messages at or above `before` were searched."""
 
     def __init__(self, patterns: Patterns) -> None:
         self.view = View(patterns)
@@ -37,7 +37,7 @@ class _Search:
         self.used_at = 0.0
 
     def take(self, block: Block, first_seq: int) -> bool:
-        """Look at the messages of a block from first_seq on; True when no older one is wanted."""
+        """Search the messages of a block from first_seq on; True when no older message is wanted."""
         raise NotImplementedError
 
 
@@ -84,7 +84,8 @@ class Searches:
         self._remembered: OrderedDict[tuple[type[_Search], Patterns], _Search] = OrderedDict()
 
     def last(self, patterns: Patterns, first_seq: int, committed_seq: int) -> int | None:
-        """The seq of the last message that matches; None when there is none. Raises BUSY when that takes longer."""
+        """The seq of the last message that matches; None when there is none. Raises BUSY when the search has not
+        ended."""
         search = self._run(_Last, patterns, first_seq, committed_seq)
         return search.found if search.found >= first_seq else None
 
@@ -94,7 +95,7 @@ class Searches:
         return sorted(seq for seq in found.values() if seq >= first_seq)
 
     def sweep(self, now: float) -> None:
-        """Forget what was not asked for again."""
+        """Forget searches that were not asked for again."""
         for key, search in list(self._remembered.items()):
             if now - search.used_at > REMEMBERED_S:
                 del self._remembered[key]
@@ -107,11 +108,15 @@ class Searches:
         if len(self._remembered) > REMEMBERED_MAX:
             self._remembered.popitem(last=False)
         if not self._advance(search, first_seq, committed_seq):
-            raise ProtocolError(Code.BUSY, "the journal is searched for the position; ask again", retry_ms=RETRY_MS)
+            raise ProtocolError(
+                Code.BUSY,
+                "the hub still searches the journal for this position; send the command again",
+                retry_ms=RETRY_MS,
+            )
         return search
 
     def _advance(self, search: _Search, first_seq: int, committed_seq: int) -> bool:
-        """Go on with a search; False when it has to be continued."""
+        """Continue a search; False when it has not ended."""
         messages, size, looked_max = 0, 0, search.view.looked + TOPICS_MAX
         for _ in range(STEPS_MAX):
             if search.before <= max(search.low + 1, first_seq):

@@ -1,6 +1,6 @@
-"""What all parts of one router share: the ends of the journal, what was removed from it, blocks, clock and counters.
+"""State that all parts of one router share: seqs of the journal, removed messages, blocks, clock and counters.
 
-Each of these facts has its only home here. Seqs only ever rise:
+Each fact is kept here only. Seqs only rise:
 
     first_seq <= … <= committed_seq <= appended_seq < next_seq
 """
@@ -42,17 +42,19 @@ class Shared:
     )
 
     def __init__(self, reader: Reader, clock: Clock, first_seq: int, last_seq: int, counters: Counter[str]) -> None:
-        self.first_seq = first_seq  # where the journal begins, as the router was told
-        self.removed_below = first_seq  # messages below were removed with the start of the journal, also from memory
+        self.first_seq = first_seq  # of the journal, as the hub has told the router
+        self.removed_below = first_seq  # messages below were removed by retention of the journal, also from memory
         self.committed_seq = last_seq  # on disk
-        self.appended_seq = last_seq  # sealed, and on disk soon; what groups of level `received` may have
-        self.next_seq = last_seq + 1  # what the next message gets
-        self.removed: dict[str, int] = {}  # topic -> its messages with a seq below were removed
-        self.keyed: set[str] = set()  # topics that keep the latest of each key; of these,
-        self.superseded: Callable[[Block, int], bool] | None = None  # whether a later message has the key of a place
-        self.draining = False  # the hub is stopping: nothing new is delivered
-        self.counters = counters  # what was done and what was refused, by name
-        self.change = Change()  # where the command at hand begins to change state
+        self.appended_seq = last_seq  # sealed and not yet on disk; groups of level `received` may deliver it
+        self.next_seq = last_seq + 1  # the seq of the next message
+        self.removed: dict[str, int] = {}  # topic -> its floor: messages below are removed
+        self.keyed: set[str] = set()  # topics with `keep: last_per_key`
+        self.superseded: Callable[[Block, int], bool] | None = (
+            None  # whether a later message has the key of the message at a place
+        )
+        self.draining = False  # the hub stops: it delivers nothing new
+        self.counters = counters  # by name
+        self.change = Change()  # whether the current command has begun to change state
         self.clock = clock
         self.reader = reader
         self.block_store = BlockStore(reader, self)

@@ -1,11 +1,11 @@
-"""Who must be looked at when. A heap whose entries are never taken out early, only dropped when they ring in vain."""
+"""A heap of timers. An entry is not cancelled; the caller ignores an entry that is stale when it is due."""
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final, Generic, TypeVar
 
-# Timers of what was settled long before stay until there are this many, or twice as many as are needed.
+# Stale entries stay until there are this many entries, or twice as many as there were after the last cleanup.
 TIMERS_MIN: Final = 4_096
 NEVER: Final = float("inf")
 
@@ -17,7 +17,7 @@ class Timers(Generic[What]):
         self._is_pending = is_pending
         self._heap: list[tuple[float, int, What]] = []
         self._size_max = TIMERS_MIN
-        self._ids = count()  # the tie-breaker: first set, first rung
+        self._ids = count()  # the tie-breaker: of equal times, the entry that was set first
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -33,6 +33,6 @@ class Timers(Generic[What]):
     def next(self) -> float:
         return self._heap[0][0] if self._heap else NEVER
 
-    def ring(self, now: float) -> What | None:
-        """Take out the next one that is due."""
+    def pop_due(self, now: float) -> What | None:
+        """Remove and return the earliest entry that is due; None when there is none."""
         return heappop(self._heap)[2] if self._heap and self._heap[0][0] <= now else None

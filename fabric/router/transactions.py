@@ -1,9 +1,9 @@
 """TXN: verdicts on deliveries and a publish that follows from them, in one commit or not at all.
 
-Everything is checked before anything is changed: the publish passes the checks of every publish, each ordinal must be
-open, and only then are both applied, in the same turn and so in the same transaction on disk. A consumer that
-processes and produces this way does it exactly once within the fabric: if the lease was lost meanwhile, its work is
-refused together with its verdict; if only the answer was lost, the resend is recognised by its pseq.
+All checks come before all changes: the publish passes the checks of every publish, and each ordinal must be open. Then
+both are applied in the same turn, and so in the same commit. The result of a consumer is stored exactly once: if the
+lease was lost, the publish is refused together with the verdict; if only the answer was lost, the resend is recognised
+by its pseq.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Transactions:
         self._dispatcher = dispatcher
 
     def transact(self, session: Session, message: m.Transact, window: tuple[int, int], now: float, turn: Turn) -> None:
-        """Do all of it, or raise and do nothing. The answer waits for the commit."""
+        """Apply a transaction as a whole, or raise and change nothing. The answer waits for the commit."""
         publish = m.Publish(0, message.pseq, m.Level.JOURNALED, message.block)
         examined = self._publishing.examine(session, publish, window)
         is_resend = examined[1] is not None
@@ -51,7 +51,7 @@ class Transactions:
             turn.answer(session.peer, m.Ok(0, message.rid, answer))
 
     def _checked(self, session: Session, message: m.Transact) -> list[tuple[Subscription, _Verdicts]]:
-        """The subscriptions and what to apply to them, when every ordinal is open."""
+        """The subscriptions and their verdicts. Raises unless every ordinal is open."""
         gathered: dict[int, list[Row]] = {}
         for chan, verdicts in message.settles:
             gathered.setdefault(chan, []).extend(verdicts)
@@ -74,19 +74,19 @@ def _require_open(sub: Subscription, verdicts: _Verdicts) -> None:
         if start <= end:
             raise ProtocolError(Code.BAD_OPTION, f"channel {sub.chan}: ordinal {start} has two verdicts")
     if spans[-1][1] > sub.sent:
-        raise ProtocolError(Code.BAD_ORDINAL, f"ordinal {spans[-1][1]} was never sent; the last one was {sub.sent}")
+        raise ProtocolError(Code.BAD_ORDINAL, f"ordinal {spans[-1][1]} was never sent; the last ordinal is {sub.sent}")
     stale = [pair for first, last in spans for pair in _stale(sub, first, last)]
     if stale:
         raise ProtocolError(
             Code.STALE,
-            f"channel {sub.chan}: ordinals {_shown(stale)} are not yours any more; nothing was done",
+            f"channel {sub.chan}: ordinals {_shown(stale)} are not leased to this consumer any more; nothing was done",
             chan=sub.chan,
             ordinals=[list(pair) for pair in stale],
         )
 
 
 def _stale(sub: Subscription, first: int, last: int) -> Ranges:
-    """Ordinals of first..last that were settled or lost before."""
+    """Ordinals of first..last that were settled or lost before this transaction."""
     stale = Ranges([(first, last)])
     for lease in sub.leases_in(first, last):
         for a, b in lease.open.within(first, last):
@@ -95,9 +95,9 @@ def _stale(sub: Subscription, first: int, last: int) -> Ranges:
 
 
 def _in_safe_order(sub: Subscription, verdicts: _Verdicts) -> tuple[Row, ...]:
-    """What settles comes first, what gives back comes last and backwards, one lease at a time.
+    """Verdicts that settle come first; verdicts that return messages come last, backwards, one lease at a time.
 
-    In an ordered group giving back a message takes back those after it, and no verdict of ours may meet that.
+    In an ordered group a returned message ends the leases of the messages after it, so their verdicts must come before.
     """
     settling, back = [], []
     for verdict, first, last, arg in verdicts:

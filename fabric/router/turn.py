@@ -1,24 +1,24 @@
-"""Turn: all that the router says and all that it writes, from one seal to the next. Every handler is given it.
+"""Turn: all frames that the router sends and all rows that it writes between two seals. Each handler is given it.
 
     send      a frame that leaves at once
-    notify    a frame that leaves before the next deliveries, to where the session is by then
+    notify    a frame that leaves before the next deliveries, to the connection that the session has then
     answer    a frame that leaves when this turn is on disk
     write     a row that is written with this turn
     advise    an advisory of topic $sys.…, for the hub's log and for subscriptions that match
-    event     something happened to deliveries
+    event     a row of what happened to deliveries
 
-One order holds for frames, to each peer and over all of them:
+Frames have one order, which holds for each peer and for all peers together:
 
-    1. Frames leave in the order of `send`. What one command sends comes before what the next command sends. The frames
-       of a command that fails are taken back as a whole (`mark`, `cut_back`).
+    1. Frames leave in the order of `send`, so frames of a command leave before frames of the next command. If a
+       command fails, none of its frames leaves (`mark`, `cut_back`).
     2. Notices (`notify`: of lost leases, of requests that have ended) leave in the order of `notify`, before groups
        deliver: in the tick that follows the command, or earlier.
     3. Advisories leave at the end of a tick, in the order of `advise`, because their ordinals are given there.
-    4. When a turn is on disk, its answers leave in the order of `answer`, behind all that was sent before; PUBOKs are
-       the last of them. After them leaves what the commit lets groups deliver.
+    4. When a turn is on disk, its answers leave in the order of `answer`, behind all frames that were sent before;
+       PUBOKs are the last answers. Deliveries that the commit allows leave after them.
 
-and one order for rows, which `Router.seal` writes part by part: blocks and producers, then rows in the order of
-`write`, then rows that parts have kept until the end of the turn, because only the last state of each counts.
+Rows have one order, too, which `Router.seal` follows part by part: blocks and producers, then rows in the order of
+`write`, then rows that parts keep until the end of the turn, because only the last state counts. See `orders`.
 """
 
 import json
@@ -36,10 +36,10 @@ from fabric_protocol.messages import PeerId, ToClient
 if TYPE_CHECKING:
     from fabric.router.sessions.session import Session
 
-ADVISED_MAX: Final = 1_000  # advisories of one turn; a storm of news must not become one of memory
+ADVISED_MAX: Final = 1_000  # advisories of one turn: bounds their memory
 
 Frames = list[tuple[PeerId, ToClient]]
-Hear = Callable[[str, Mapping[str, Any]], None]  # the hub's log: topic and fields of an advisory
+LogAdvisory = Callable[[str, Mapping[str, Any]], None]  # topic and fields of an advisory
 
 
 class Turn(Part):
@@ -47,8 +47,8 @@ class Turn(Part):
         "_advised",
         "_answers",
         "_counters",
-        "_hear",
         "_is_advising",
+        "_log",
         "_notices",
         "_records",
         "_sends",
@@ -56,7 +56,7 @@ class Turn(Part):
         "recorder",
     )
 
-    def __init__(self, trie: Trie[Any], recorder: Events, counters: Counter[str], hear: Hear | None) -> None:
+    def __init__(self, trie: Trie[Any], recorder: Events, counters: Counter[str], log: LogAdvisory | None) -> None:
         self._sends: Frames = []
         self._notices: list[tuple[Session, ToClient]] = []
         self._answers: Frames = []
@@ -64,30 +64,30 @@ class Turn(Part):
         self._advised: list[tuple[str, bytes]] = []
         self._trie = trie  # patterns of all groups
         self._counters = counters
-        self._hear = hear  # hears all advisories, sent or not
+        self._log = log  # gets all advisories, sent or not
         self._is_advising = True  # a setting of the hub
         self.recorder = recorder
 
     def send(self, peer: PeerId, message: ToClient) -> None:
-        """To leave at once."""
+        """Send a frame that leaves at once."""
         self._sends.append((peer, message))
 
     def notify(self, session: "Session", message: ToClient) -> None:
-        """To leave before the next deliveries, to the connection that the session has then."""
+        """Send a frame that leaves before the next deliveries, to the connection that the session has then."""
         self._notices.append((session, message))
 
     def answer(self, peer: PeerId, message: ToClient) -> None:
-        """To leave when this turn is on disk."""
+        """Send a frame that leaves when this turn is on disk."""
         self._answers.append((peer, message))
 
     def write(self, record: Record) -> None:
-        """To be on disk with this turn, in this order."""
+        """Write a row with this turn; rows keep their order."""
         self._records.append(record)
 
     def advise(self, topic: str, /, **fields: Any) -> None:
-        """Tell the hub's log and subscriptions that match. `topic` starts with $sys."""
-        if self._hear is not None:
-            self._hear(topic, fields)
+        """Log an advisory, and queue it if a subscription matches. `topic` starts with $sys."""
+        if self._log is not None:
+            self._log(topic, fields)
         if not self._is_advising or not self._trie.match(topic):
             return
         if len(self._advised) >= ADVISED_MAX:
@@ -96,31 +96,31 @@ class Turn(Part):
         self._advised.append((topic, json.dumps(fields, ensure_ascii=False, default=str).encode()))
 
     def event(self, kind: int, group: str, client: str, attempt: int, first: int, last: int) -> None:
-        """Something happened to deliveries of messages first..last."""
+        """Note an event of deliveries of messages first..last, if events are on."""
         if self.recorder.is_on:
             self.recorder.note(kind, group, client, attempt, first, last)
 
     def switch_advisories(self, on: bool) -> None:
         self._is_advising = on
 
-    # What the router takes.
+    # What the router calls.
 
     @property
     def has_answers_or_rows(self) -> bool:
-        """Whether something waits for a commit."""
+        """Whether a row or an answer waits for a commit."""
         return bool(self._records or self._answers)
 
     @property
     def mark(self) -> int:
-        """How many frames wait to leave at once."""
+        """The number of frames that wait to leave."""
         return len(self._sends)
 
     def cut_back(self, mark: int) -> None:
-        """Take back the frames that were sent after a mark."""
+        """Remove the frames that were sent after a mark."""
         del self._sends[mark:]
 
     def send_notices(self) -> None:
-        """Groups are about to deliver."""
+        """Send the notices; groups deliver after this."""
         if self._notices:
             self._sends += [(session.peer, message) for session, message in self._notices]
             self._notices = []
@@ -137,7 +137,7 @@ class Turn(Part):
         return taken
 
     def take_advised(self) -> list[tuple[str, bytes]]:
-        """Topics and payloads of advisories that a subscription matched."""
+        """Topics and payloads of the queued advisories."""
         if not self._advised:
             return self._advised
         taken, self._advised = self._advised, []

@@ -60,7 +60,8 @@ def test_a_request_without_a_responder(talk: Fabric) -> None:
     result = talk("request", "a", "x")
     assert result.exit_code == 4
     assert (
-        result.stderr == "error: nobody answers requests to topic 'a'\nhint: start a responder with 'fabric respond'\n"
+        result.stderr
+        == "error: no responder answers requests to topic 'a'\nhint: start a responder with 'fabric respond'\n"
     )
 
 

@@ -12,7 +12,7 @@ from fabric.journal.tools.verify import verify
 from fabric.records import DropIds, SaveIds, TopicSettings
 from fabric.router.clock import Clock
 from fabric.router.publish.dedupe import index as ids
-from fabric.router.publish.dedupe import segment
+from fabric.router.publish.dedupe import segment as id_era
 from fabric.router.publish.dedupe.index import Ids
 from fabric_protocol.block import Block, encode
 
@@ -95,8 +95,8 @@ def test_keys_come_back_from_disk(tmp_path: Path) -> None:
 
 
 def test_full_eras_are_read_from_disk_and_removed_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (segment, ids):
-        monkeypatch.setattr(module, "ERA_KEYS", 2000)
+    for module in (id_era, ids):
+        monkeypatch.setattr(module, "SEGMENT_KEYS", 2000)
     monkeypatch.setattr(ids, "STEP_ROWS", 2000)
     journal = Journal.open(tmp_path / "j")
     keys = index(journal)
@@ -107,14 +107,14 @@ def test_full_eras_are_read_from_disk_and_removed_from_it(tmp_path: Path, monkey
     for _ in range(10):
         keys.sweep()
         turn(journal, keys)
-    assert [era.buckets is None for era in keys._eras] == [True, True, False]
+    assert [segment.buckets is None for segment in keys._segments] == [True, True, False]
     expected = tuple((i, i + 1) for i in range(5000))
     assert put(keys, 5001, *names) == expected
     journal.close()
 
     journal = Journal.open(tmp_path / "j")
     keys = index(journal)
-    assert [era.buckets is None for era in keys._eras] == [True, True, False]
+    assert [segment.buckets is None for segment in keys._segments] == [True, True, False]
     assert put(keys, 5001, *names) == expected
     assert put(keys, 5001, *(b"new %d" % i for i in range(1000))) == ()
     turn(journal, keys)

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from fabric import event_block as events
-from fabric.event_block import Event, Gathering
+from fabric.event_block import Event, OpenEventBlock
 from fabric_protocol.errors import BlockError
 from fabric_protocol.messages import Happening
 from tests.seeds import seeded
@@ -39,14 +39,14 @@ def test_columns_are_views_that_lie_on_multiples_of_eight() -> None:
 
 
 def test_what_is_adjacent_at_the_same_time_is_one_event() -> None:
-    gathering = Gathering()
+    block = OpenEventBlock()
     for first, last in ((1, 4), (5, 9), (11, 12), (13, 13)):
-        gathering.add(1_000, Happening.ACK, "mail", "w", 1, first, last)
-    gathering.add(1_000, Happening.ACK, "mail", "w", 2, 14, 14)
-    gathering.add(1_000, Happening.ACK, "mail", "v", 1, 14, 14)
-    gathering.add(1_000, Happening.DELIVER, "mail", "w", 1, 14, 14)
-    gathering.add(2_000, Happening.ACK, "mail", "w", 1, 14, 15)
-    assert [(e.kind, e.client, e.attempt, e.first_seq, e.last_seq) for e in events.rows(gathering.encode(1))] == [
+        block.add(1_000, Happening.ACK, "mail", "w", 1, first, last)
+    block.add(1_000, Happening.ACK, "mail", "w", 2, 14, 14)
+    block.add(1_000, Happening.ACK, "mail", "v", 1, 14, 14)
+    block.add(1_000, Happening.DELIVER, "mail", "w", 1, 14, 14)
+    block.add(2_000, Happening.ACK, "mail", "w", 1, 14, 15)
+    assert [(e.kind, e.client, e.attempt, e.first_seq, e.last_seq) for e in events.rows(block.encode(1))] == [
         (1, "w", 1, 1, 9),
         (1, "w", 1, 11, 13),
         (1, "w", 2, 14, 14),
@@ -58,15 +58,15 @@ def test_what_is_adjacent_at_the_same_time_is_one_event() -> None:
 
 def test_merging_loses_nothing() -> None:
     chance = seeded("merging")
-    gathering, told = Gathering(), set()
+    block, told = OpenEventBlock(), set()
     for _ in range(2_000):
         sort = (chance.randrange(8), chance.choice("ab"), chance.choice("cd"), chance.randrange(1, 3))
         ts_us, first = chance.randrange(5), chance.randrange(100)
         last = first + chance.randrange(5)
-        gathering.add(ts_us, *sort, first, last)
+        block.add(ts_us, *sort, first, last)
         told |= {(ts_us, *sort, seq) for seq in range(first, last + 1)}
     found = set()
-    for event in events.rows(gathering.encode(1)):
+    for event in events.rows(block.encode(1)):
         found |= {(*event[1:6], seq) for seq in range(event.first_seq, event.last_seq + 1)}
     assert found == told
 

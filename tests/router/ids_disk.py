@@ -1,18 +1,20 @@
-"""An index of idempotency keys with its disk in memory; all sizes are small, so that segments are full soon."""
+"""An index of idempotency keys with a memory for a disk; everything in it is made small, so that segments are full
+soon."""
 
 import pytest
 
 from fabric.records import DropIds, Record, SaveIds, SaveSetting, TopicSettings
 from fabric.router.clock import Clock
 from fabric.router.publish.dedupe import index as ids
-from fabric.router.publish.dedupe import segment, segment_filter
+from fabric.router.publish.dedupe import segment as id_era
+from fabric.router.publish.dedupe import segment_filter
 from fabric.router.publish.dedupe.index import Ids
-from fabric.router.publish.dedupe.segment import Era
+from fabric.router.publish.dedupe.segment import Segment
 from fabric_protocol.block import Block, encode
 from tests.router.world import MemoryReader
 
 SMALL = {
-    "BUCKETS": 16, "BUCKET_SHIFT": 60, "ERA_KEYS": 64, "WORDS": 64, "_SLOT": 63, "FILTER_BYTES": 512, "SLICES": 4,
+    "BUCKETS": 16, "BUCKET_SHIFT": 60, "SEGMENT_KEYS": 64, "WORDS": 64, "_SLOT": 63, "FILTER_BYTES": 512, "SLICES": 4,
     "SLICE_BYTES": 128, "PAGE_BYTES": 5 * 32,
 }  # fmt: skip
 HOUR_MS = 3_600_000
@@ -20,11 +22,11 @@ HOUR_MS = 3_600_000
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SMALL.items():
-        monkeypatch.setattr(segment, name, value)
+        monkeypatch.setattr(id_era, name, value)
         monkeypatch.setattr(ids, name, value, raising=False)
-    for name, value in {"BUCKETS": 16, "SPAN_ERAS": 3, "SPAN_WORDS": 256, "_SLOT": 255}.items():
+    for name, value in {"BUCKETS": 16, "FILTER_SEGMENTS": 3, "SHARED_WORDS": 256, "_SLOT": 255}.items():
         monkeypatch.setattr(segment_filter, name, value)
-    monkeypatch.setattr(segment_filter, "SPAN_BYTES", 8 * 256)
+    monkeypatch.setattr(segment_filter, "SHARED_BYTES", 8 * 256)
     monkeypatch.setattr(ids, "STEP_ROWS", 7)
     monkeypatch.setattr(ids, "STEP_BUCKETS", 3)
 
@@ -101,5 +103,5 @@ class Disk:
             self.turn()
 
     @property
-    def eras(self) -> list[Era]:
-        return self.ids._eras
+    def segments(self) -> list[Segment]:
+        return self.ids._segments

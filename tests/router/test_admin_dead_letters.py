@@ -326,7 +326,7 @@ def test_info_changes_nothing() -> None:
     out: list[tuple[bytes, m.ToClient]] = []
     assert w.router.seal(w.wall_us(), w.now).records == []
     out += w.router.take_frames()
-    assert w.router.dead_letters.boxes["g"].size == 3
+    assert w.router.dead_letters.by_group["g"].size == 3
 
 
 def test_a_letter_beside_a_publish_of_the_same_turn_stays_one() -> None:
@@ -348,7 +348,7 @@ def test_a_letter_beside_a_publish_of_the_same_turn_stays_one() -> None:
         ({"seqs": []}, "1..1000"),
         ({"seqs": ["1"]}, "1..1000"),
         ({"seqs": [True]}, "1..1000"),
-        ({"seqs": [1], "max": 1}, "do not go together"),
+        ({"seqs": [1], "max": 1}, "max and after_seq exclude seqs"),
         ({"filter": {}}, "one or more of reason"),
         ({"filter": {"raeson": "x"}}, "one or more of reason"),
         ({"filter": {"reason": 5}}, "texts"),

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 
-from fabric.router.block_store import GONE_MAX, KEPT_BLOCKS_MAX, KEPT_BYTES_MAX, SHELF_BYTES_MAX, BlockStore
+from fabric.router.block_store import GONE_MAX, KEPT_BLOCKS_MAX, KEPT_BYTES_MAX, MEMORY_BYTES_MAX, BlockStore
 from fabric.router.clock import Clock
 from fabric.router.shared import Shared
 from fabric_protocol.block import Block, encode
@@ -23,13 +23,13 @@ def filled(count: int, *, committed: bool) -> BlockStore:
 
 
 def test_memory_is_bounded_whatever_passes_through() -> None:
-    block_store = filled(4 * SHELF_BYTES_MAX // len(RAW), committed=True)
+    block_store = filled(4 * MEMORY_BYTES_MAX // len(RAW), committed=True)
     held = sum(len(block.raw) for block in block_store._blocks)
-    assert held <= SHELF_BYTES_MAX + (GONE_MAX + 1) * len(RAW)
+    assert held <= MEMORY_BYTES_MAX + (GONE_MAX + 1) * len(RAW)
 
 
 def test_what_is_not_on_disk_stays_however_much_it_is() -> None:
-    count = 2 * SHELF_BYTES_MAX // len(RAW)
+    count = 2 * MEMORY_BYTES_MAX // len(RAW)
     block_store = filled(count, committed=False)
     first = block_store.at(1)
     assert isinstance(first, Block)
@@ -37,7 +37,7 @@ def test_what_is_not_on_disk_stays_however_much_it_is() -> None:
 
 
 def test_the_latest_blocks_are_found_in_memory_and_the_others_asked_of_the_reader() -> None:
-    count = 2 * SHELF_BYTES_MAX // len(RAW)
+    count = 2 * MEMORY_BYTES_MAX // len(RAW)
     block_store = filled(count, committed=True)
     assert block_store.at(1) is None  # this reader has nothing
     for seq in (count - 10, count):

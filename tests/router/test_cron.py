@@ -82,8 +82,8 @@ def test_what_comes_next(cron: str, moment: str, wanted: str) -> None:
         ("1.5 * * * *", "minute '1.5'"),
         ("-1 * * * *", "minute '-1'"),
         ("\u0661 * * * *", "minute"),
-        ("0 0 30 2 *", "no month of these has such a day"),
-        ("0 0 31 apr,jun *", "no month of these has such a day"),
+        ("0 0 30 2 *", "none of these months has such a day"),
+        ("0 0 31 apr,jun *", "none of these months has such a day"),
         ("*" * 300, "at most 200 characters"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Dead letters: their bytes, their index, and their redrive."""
+"""What dead letters look like, which of them there are, and how they come back."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from fabric.records import SaveSetting
-from fabric.router.dead_letters import blocks as dead_letter_blocks
-from fabric.router.dead_letters import index as dead_letter_index
-from fabric.router.dead_letters.index import Box, DeadLetters
+from fabric.router.dead_letters import blocks as letters
+from fabric.router.dead_letters import index as deadletters
+from fabric.router.dead_letters.index import DeadLetters, DeadLetterSet
 from fabric_protocol.block import BLOCK_BYTES_MAX, SPARSE, Block, encode
 from fabric_protocol.block_parts import pick
 from tests.router.world import World
@@ -28,7 +28,7 @@ def stamped(raw: bytes, seq: int, ts_us: int = 77) -> Block:
 
 
 def payload_for(block: Block, death: Death, group: str = "g") -> Block:
-    (raw,) = dead_letter_blocks.letters(group, death, block, death.first, death.last)  # type: ignore[arg-type]
+    (raw,) = letters.dead_letters(group, death, block, death.first, death.last)  # type: ignore[arg-type]
     letter = Block(raw)
     letter.verify()
     return letter
@@ -72,7 +72,7 @@ def test_a_letter_does_not_expire() -> None:
 
 def test_many_letters_are_several_blocks() -> None:
     block = stamped(encode("a", [b"%d" % i for i in range(600)]), 1)
-    made = [Block(raw) for raw in dead_letter_blocks.letters("g", Death(2, 600), block, 2, 600)]  # type: ignore[arg-type]
+    made = [Block(raw) for raw in letters.dead_letters("g", Death(2, 600), block, 2, 600)]  # type: ignore[arg-type]
     assert [part.count for part in made] == [256, 256, 87]
     assert [p for part in made for p in part.payloads()] == [b"%d" % i for i in range(1, 600)]
     assert made[2].headers()[-1]["fabric-seq"] == "600"
@@ -115,7 +115,7 @@ def test_a_message_that_fills_a_block_becomes_a_letter_without_a_body() -> None:
 
 def redriven(letter: Block, *places: int) -> Block:
     chosen = places or range(letter.count)
-    return Block(dead_letter_blocks.redriven("g", letter, chosen, [letter.headers()[at] for at in chosen]))
+    return Block(letters.redriven("g", letter, chosen, [letter.headers()[at] for at in chosen]))
 
 
 def test_a_letter_is_redriven_and_revived() -> None:
@@ -123,7 +123,7 @@ def test_a_letter_is_redriven_and_revived() -> None:
     letter = payload_for(stamped(source, 10), Death(10, 11, 3, "rejected", "why")).stamped(20, 88)
     again = redriven(letter).stamped(30, 99)
     assert again.topics == ("$redrive.g",)
-    alive = Block(dead_letter_blocks.revived(again.raw))
+    alive = Block(letters.original(again.raw))
     alive.verify()
     alive.verify_stamp()
     assert (alive.base_seq, alive.ts_us, alive.flags & SPARSE) == (30, 99, 0)
@@ -134,14 +134,14 @@ def test_a_letter_is_redriven_and_revived() -> None:
 
 def test_only_redriven_messages_of_a_block_are_revived_and_picked_ones_stay_picked() -> None:
     letter = payload_for(stamped(encode("a.x", [b"1"], headers=[{"h": "v"}]), 10), Death(10, 10))
-    hidden = dead_letter_blocks.redriven("g", letter.stamped(20, 1), [0], letter.headers())
+    hidden = letters.redriven("g", letter.stamped(20, 1), [0], letter.headers())
     mixed = encode(
         ["b", "$redrive.g", "c", "$redrive.g"],
         [b"b", b"1", b"c", b"1"],
         headers=[{"fabric-topic": "mine"}, Block(hidden).headers()[0], None, Block(hidden).headers()[0]],
     )
     picked = pick(stamped(mixed, 40), [(0, 2), (3, 4)])
-    alive = Block(dead_letter_blocks.revived(picked))
+    alive = Block(letters.original(picked))
     alive.verify()
     alive.verify_stamp()
     assert alive.flags & SPARSE
@@ -152,7 +152,7 @@ def test_only_redriven_messages_of_a_block_are_revived_and_picked_ones_stay_pick
 
 def test_a_block_without_redriven_messages_is_passed_on_as_it_is() -> None:
     raw = stamped(encode("a", [b"1"]), 3).raw
-    assert dead_letter_blocks.revived(raw) is raw
+    assert letters.original(raw) is raw
 
 
 def test_a_redriven_message_that_dies_again_is_still_the_one_that_was_published() -> None:
@@ -164,12 +164,12 @@ def test_a_redriven_message_that_dies_again_is_still_the_one_that_was_published(
         hops.append(headers["fabric-hops"])
         block = redriven(letter).stamped(seq + 5, seq + 5)
     assert hops == ["1", "2", "3"]
-    assert Block(dead_letter_blocks.revived(block.raw)).headers() == [{"h": "v", "fabric-redriven": "3"}]
+    assert Block(letters.original(block.raw)).headers() == [{"h": "v", "fabric-redriven": "3"}]
 
 
 @pytest.mark.parametrize("value", ["", "x", "-1", "1.5", "9" * 40, "²", b"7"])
-def test_a_header_that_is_not_a_number_is_no_count(value: str | bytes) -> None:
-    assert dead_letter_blocks.number({"fabric-hops": value}, "fabric-hops") == 0
+def test_a_count_that_somebody_made_up_is_no_count(value: str | bytes) -> None:
+    assert letters.number({"fabric-hops": value}, "fabric-hops") == 0
 
 
 # Which there are.
@@ -178,7 +178,7 @@ def test_a_header_that_is_not_a_number_is_no_count(value: str | bytes) -> None:
 def test_a_box_against_a_set() -> None:
     chance = seeded("boxes")
     for _ in range(20):
-        box, twin, seq, rows = Box("g"), set[int](), 1, dict[str, bytes]()
+        box, twin, seq, rows = DeadLetterSet("g"), set[int](), 1, dict[str, bytes]()
         for _ in range(chance.randrange(2000)):
             if chance.random() < 0.6 or not twin:
                 count = chance.choice((1, 1, 1, 2, 50))
@@ -204,8 +204,8 @@ def test_a_box_against_a_set() -> None:
             assert isinstance(row, SaveSetting)
             rows[row.name] = row.value
         saved = [SaveSetting(name, value) for name, value in rows.items() if value is not None]
-        restored = DeadLetters(saved, 1).boxes.get("g", Box("g"))
-        assert all(len(s.firsts) <= 2 * dead_letter_index.RUNS_PER_SEGMENT for s in box._segments)
+        restored = DeadLetters(saved, 1).by_group.get("g", DeadLetterSet("g"))
+        assert all(len(s.firsts) <= 2 * deadletters.RUNS_PER_SEGMENT for s in box._segments)
         for one in (box, restored):
             assert seqs(one, 0, seq) == sorted(twin)
             after, horizon = chance.randrange(seq), chance.randrange(seq)
@@ -215,15 +215,15 @@ def test_a_box_against_a_set() -> None:
             assert all((s in one) == (s in twin) for s in range(seq + 2))
 
 
-def seqs(box: Box, after: int, horizon: int) -> list[int]:
+def seqs(box: DeadLetterSet, after: int, horizon: int) -> list[int]:
     return [seq for first, last in box.runs(after, horizon) for seq in range(first, last + 1)]
 
 
 def test_letters_that_follow_each_other_are_removed_together_across_segments() -> None:
-    box = Box("g")
-    for i in range(dead_letter_index.RUNS_PER_SEGMENT):
+    box = DeadLetterSet("g")
+    for i in range(deadletters.RUNS_PER_SEGMENT):
         box.add(1 + 2 * i, 1)
-    first = 2 * dead_letter_index.RUNS_PER_SEGMENT - 1
+    first = 2 * deadletters.RUNS_PER_SEGMENT - 1
     box.add(first + 1, 5)  # the segment is full, so this is another one
     assert len(box._segments) == 2
     box.remove(first, first + 3)
@@ -231,14 +231,14 @@ def test_letters_that_follow_each_other_are_removed_together_across_segments() -
 
 
 def test_a_death_rewrites_one_short_row_however_many_letters_there_are() -> None:
-    box = Box("g")
+    box = DeadLetterSet("g")
     for i in range(10_000):
         box.add(1 + 2 * i, 1)
     list(box.rows())
     box.add(50_000, 1)
     (row,) = box.rows()
     assert isinstance(row, SaveSetting)
-    assert len(row.value) <= 16 * dead_letter_index.RUNS_PER_SEGMENT
+    assert len(row.value) <= 16 * deadletters.RUNS_PER_SEGMENT
 
 
 def test_letters_of_several_groups_are_told_apart_whatever_their_names() -> None:
@@ -248,7 +248,7 @@ def test_letters_of_several_groups_are_told_apart_whatever_their_names() -> None
     dead.appended(Block(encode("$redrive.a", [b"x"])), 20, World().router.turn)
     saved = [row for row in dead.rows() if isinstance(row, SaveSetting)]
     again = DeadLetters(saved, 1)
-    assert {name: seqs(box, 0, 99) for name, box in again.boxes.items()} == {"a": [10], "a:1": [11], "a.b": [12]}
+    assert {name: seqs(box, 0, 99) for name, box in again.by_group.items()} == {"a": [10], "a:1": [11], "a.b": [12]}
     assert again.holds("$dlq.a:1", 11)
     assert not again.holds("$dlq.a", 11)
     assert not again.holds("$dlq.zz", 11)
@@ -258,4 +258,4 @@ def test_what_retention_took_is_not_restored() -> None:
     dead = DeadLetters((), 1)
     dead.appended(Block(encode("$dlq.g", [b"x"] * 10)), 10, World().router.turn)
     saved = [row for row in dead.rows() if isinstance(row, SaveSetting)]
-    assert seqs(DeadLetters(saved, 15).boxes["g"], 0, 99) == [15, 16, 17, 18, 19]
+    assert seqs(DeadLetters(saved, 15).by_group["g"], 0, 99) == [15, 16, 17, 18, 19]

@@ -111,7 +111,9 @@ def test_nothing_has_changed_before_the_boundary(sample: Sample) -> None:
         del out[:]
         assert w.router.fail(peer, 0, 9)
         out += w.router.take_frames()
-        assert out == [(peer, m.Err(0, 9, Code.INTERNAL, "the hub failed at this command; its log says how", {}))]
+        assert out == [
+            (peer, m.Err(0, 9, Code.INTERNAL, "the hub failed at this command; the log of the hub has the error", {}))
+        ]
         assert digest(w.router) == before, f"line {line}: changed before the boundary"
     assert tried >= 1
 

@@ -217,7 +217,7 @@ def test_the_hubs_own_topics_are_read_only_by_name() -> None:
         ({"seq": 1, "last": True}, "exclude"),
         ({"last": True, "by_key": True}, "exclude"),
         ({"last": 1}, "last is true or false"),
-        ({"before": 1}, "before is for last"),
+        ({"before": 1}, "before needs last"),
         ({"last": True, "before": -1}, "before"),
         ({"topic": "a", "pattern": "b"}, "exclude"),
         ({"topic": ["a"]}, "topic is a text"),

@@ -1,4 +1,5 @@
-"""Segments: how keys get to disk and back, and when they are removed. All sizes are small."""
+"""Segments: how keys get to disk and back, and when they go. Everything is made small, so that segments are full
+soon."""
 
 import os
 from array import array
@@ -7,8 +8,8 @@ import pytest
 
 from fabric.records import TopicSettings
 from fabric.router.publish.dedupe import index as ids
-from fabric.router.publish.dedupe import segment
-from fabric.router.publish.dedupe.segment import Era, Places
+from fabric.router.publish.dedupe import segment as segments_module
+from fabric.router.publish.dedupe.segment import Places, Segment
 from fabric_protocol.block import Block, encode
 from fabric_protocol.errors import ProtocolError
 from tests.router.ids_disk import HOUR_MS, Disk, make_small
@@ -22,9 +23,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def kinds(disk: Disk) -> set[str]:
     """What kinds of rows there are."""
-    names = {segment.PAGE: "page", segment.BUCKET: "bucket", segment.FILTER: "filter"}
+    names = {segments_module.PAGE: "page", segments_module.BUCKET: "bucket", segments_module.FILTER: "filter"}
     return {
-        "head" if number & 0xFFFF == segment.HEAD else names[number & 0xC000]
+        "head" if number & 0xFFFF == segments_module.HEAD else names[number & 0xC000]
         for number in disk.reader.ids
     }  # fmt: skip
 
@@ -41,12 +42,12 @@ def filled(disk: Disk, count: int, word: str = "k") -> dict[str, int]:
 def test_a_full_era_is_written_out_and_found_on_disk(disk: Disk) -> None:
     known = filled(disk, 200)
     disk.settle_down()
-    assert len(disk.eras) == 4
-    assert [era.buckets is None for era in disk.eras] == [True, True, True, False]
+    assert len(disk.segments) == 4
+    assert [segment.buckets is None for segment in disk.segments] == [True, True, True, False]
     assert kinds(disk) == {"page", "bucket", "filter", "head"}
     assert disk.put(*known) == known
     disk.crash()
-    assert [era.buckets is None for era in disk.eras] == [True, True, True, False]
+    assert [segment.buckets is None for segment in disk.segments] == [True, True, True, False]
     assert disk.put(*known) == known
     assert disk.put("new") == {"new": 201}
 
@@ -54,8 +55,8 @@ def test_a_full_era_is_written_out_and_found_on_disk(disk: Disk) -> None:
 def test_pages_go_when_their_era_is_on_disk(disk: Disk) -> None:
     filled(disk, 70)
     disk.settle_down()
-    full, last = disk.eras
-    assert {number >> 16 for number in disk.reader.ids if number & 0xFFFF < segment.BUCKET} == {last.number}
+    full, last = disk.segments
+    assert {number >> 16 for number in disk.reader.ids if number & 0xFFFF < segments_module.BUCKET} == {last.number}
     assert sum(len(v) for n, v in disk.reader.ids.items() if n >> 16 == last.number) == 32 * last.count
     assert sum(len(v) for n, v in disk.reader.ids.items() if 0x4000 <= n & 0xFFFF < 0x8000) == 32 * full.count
 
@@ -73,7 +74,7 @@ def test_buckets_stay_in_memory_until_their_rows_are_on_disk(disk: Disk) -> None
     while disk.sealed:
         disk.commit()
         assert disk.put(*known) == known
-    assert disk.eras[0].buckets is None
+    assert disk.segments[0].buckets is None
 
 
 def test_a_crash_at_any_turn_keeps_what_was_on_disk(disk: Disk) -> None:
@@ -86,12 +87,12 @@ def test_a_crash_at_any_turn_keeps_what_was_on_disk(disk: Disk) -> None:
         else:
             disk.seal()
             disk.crash()  # before this turn is on disk
-    assert len(disk.eras) > 2
+    assert len(disk.segments) > 2
     assert disk.put(*known) == known
     assert disk.put("k0") == {"k0": disk.seq - 1}
 
 
-def test_eras_go_when_their_windows_are_over(disk: Disk) -> None:
+def test_segments_go_when_their_windows_are_over(disk: Disk) -> None:
     known = filled(disk, 130)
     disk.settle_down()
     disk.wait(599_999_999)
@@ -99,7 +100,7 @@ def test_eras_go_when_their_windows_are_over(disk: Disk) -> None:
     assert disk.put(*known) == known
     disk.wait(1)
     disk.settle_down()
-    assert disk.eras == []
+    assert disk.segments == []
     assert disk.reader.ids == {}
     disk.crash()
     assert disk.put("k0") == {"k0": 131}
@@ -126,17 +127,17 @@ def test_an_era_that_is_not_full_ends_with_its_window(disk: Disk) -> None:
     disk.ids.sweep()
     disk.put("b")
     disk.turn()
-    assert [era.number for era in disk.eras] == [4]
+    assert [segment.number for segment in disk.segments] == [4]
     disk.settle_down()
     assert {number >> 16 for number in disk.reader.ids} == {4}
 
 
-def test_restarts_do_not_make_eras(disk: Disk) -> None:
+def test_restarts_do_not_make_segments(disk: Disk) -> None:
     for i in range(30):
         disk.put(f"k{i}")
         disk.turn()
         disk.crash()
-    assert len(disk.eras) == 1
+    assert len(disk.segments) == 1
 
 
 def test_few_long_windows_do_not_keep_the_short_ones(disk: Disk) -> None:
@@ -147,10 +148,10 @@ def test_few_long_windows_do_not_keep_the_short_ones(disk: Disk) -> None:
             disk.put(f"k{i}", topic="long")
         disk.turn()
     disk.settle_down()
-    assert len(disk.eras) == 5
+    assert len(disk.segments) == 5
     disk.wait(600_000_000)
     disk.settle_down()
-    assert [era.number & 1 for era in disk.eras] == [1]
+    assert [segment.number & 1 for segment in disk.segments] == [1]
     disk.crash()
     assert disk.put("k0", topic="long") == {"k0": 3}
     assert disk.put("k0")["k0"] > 200
@@ -162,7 +163,7 @@ def test_a_block_of_short_and_long_windows(disk: Disk) -> None:
     block = Block(encode(["t", "long", "t"], raw, ids=raw))
     disk.ids.remember(disk.ids.check(block), 1)
     assert disk.ids.check(block).rows(4) == ((0, 1), (1, 2), (2, 3))
-    assert sorted(era.count for era in disk.eras) == [1, 2]
+    assert sorted(segment.count for segment in disk.segments) == [1, 2]
 
 
 def test_the_latest_entry_counts_wherever_it_is(disk: Disk) -> None:
@@ -183,8 +184,8 @@ def test_the_latest_entry_counts_when_windows_are_changed(disk: Disk) -> None:
     assert disk.put("x", topic="c") == {"x": 2}
     disk.wait(2 * HOUR_MS * 1000)
     disk.settings["c"] = TopicSettings(dedupe_ms=1000)
-    assert disk.put("x", topic="c") == {"x": 3}  # in an older era than the entry before
-    assert [era.count for era in disk.eras] == [2, 1]
+    assert disk.put("x", topic="c") == {"x": 3}  # in an older segment than the entry before
+    assert [segment.count for segment in disk.segments] == [2, 1]
     assert disk.put("x", topic="c") == {"x": 3}
 
 
@@ -192,11 +193,11 @@ def test_an_era_that_is_over_before_it_was_written_out_goes_all_the_same(disk: D
     filled(disk, 66)
     disk.wait(600_000_000)
     disk.settle_down()
-    assert (disk.eras, disk.reader.ids) == ([], {})
+    assert (disk.segments, disk.reader.ids) == ([], {})
 
 
 def test_more_keys_than_memory_are_refused_until_some_are_over(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ids, "ERAS_MAX", 3)
+    monkeypatch.setattr(ids, "SEGMENTS_MAX", 3)
     with pytest.raises(ProtocolError, match="dedupe_ms") as refused:
         filled(disk, 1000)
     assert refused.value.fields["retry_ms"] == ids.RETRY_MS
@@ -207,35 +208,35 @@ def test_more_keys_than_memory_are_refused_until_some_are_over(disk: Disk, monke
     filled(disk, 30, "again")
 
 
-# Spans.
+# SegmentFilters.
 
 
-def test_full_eras_are_asked_through_spans(disk: Disk) -> None:
+def test_full_segments_are_asked_through_filters(disk: Disk) -> None:
     known = filled(disk, 500)
     disk.settle_down()
-    assert [len(span.eras) for span in disk.ids._spans._spans] == [3, 3, 1]
-    assert disk.ids._spans.loose == disk.eras[-1:]
+    assert [len(filter_.segments) for filter_ in disk.ids._filters._filters] == [3, 3, 1]
+    assert disk.ids._filters.loose == disk.segments[-1:]
     assert disk.put(*known) == known
     disk.crash()
-    assert disk.ids._spans.loose == disk.eras
+    assert disk.ids._filters.loose == disk.segments
     assert disk.put(*known) == known
     disk.settle_down()
-    assert disk.ids._spans.loose == disk.eras[-1:]
+    assert disk.ids._filters.loose == disk.segments[-1:]
     assert disk.put(*known) == known
 
 
-def test_a_span_goes_with_its_last_era(disk: Disk) -> None:
+def test_a_filter_goes_with_its_last_segment(disk: Disk) -> None:
     filled(disk, 200)
     disk.wait(300_000_000)
     known = filled(disk, 200, "later")
     disk.settle_down()
     disk.wait(300_000_000)
     disk.settle_down()
-    assert [len(span.eras) for span in disk.ids._spans._spans] == [3]
+    assert [len(filter_.segments) for filter_ in disk.ids._filters._filters] == [3]
     assert disk.put(*known) == known
     disk.wait(300_000_000)
     disk.settle_down()
-    assert (disk.eras, disk.ids._spans.loose, disk.ids._spans._spans) == ([], [], [])
+    assert (disk.segments, disk.ids._filters.loose, disk.ids._filters._filters) == ([], [], [])
 
 
 # Hashes.
@@ -243,40 +244,40 @@ def test_a_span_goes_with_its_last_era(disk: Disk) -> None:
 
 def test_hashes_that_share_everything_the_index_looks_at_first_are_told_apart() -> None:
     """Same filter bits, same bucket: only the whole hash decides."""
-    era, hashes = Era(2), [bytes(8) + bytes([i]) + bytes(7) for i in range(1, 40)]
+    segment, hashes = Segment(2), [bytes(8) + bytes([i]) + bytes(7) for i in range(1, 40)]
     for seq, digest in enumerate(hashes[:20]):
-        era.add(Places([digest]), array("Q", [seq]), array("Q", [99]), 99)
+        segment.add(Places([digest]), array("Q", [seq]), array("Q", [99]), 99)
     places = Places(hashes)
     assert len(set(places.buckets())) == 1
     assert len(set(places.masks)) == 1
-    assert found_in(era, hashes) == {i: (i, 99) for i in range(20)}
+    assert found_in(segment, hashes) == {i: (i, 99) for i in range(20)}
 
 
 def test_a_hash_that_lies_across_two_keys_is_not_found() -> None:
-    era = Era(2)
+    segment = Segment(2)
     one = bytes(16) + b"seq.....until..."
     other = bytes(12) + b"\1\2\3\0" + b"seq.....until..."
     keys = one + other
-    era.buckets = [bytearray(keys) for _ in range(segment.BUCKETS)]
+    segment.buckets = [bytearray(keys) for _ in range(segments_module.BUCKETS)]
     entry = int.from_bytes(b"seq.....", "little"), int.from_bytes(b"until...", "little")
-    era._filter = array("Q", b"\xff" * segment.FILTER_BYTES)
+    segment._filter = array("Q", b"\xff" * segments_module.FILTER_BYTES)
     for at in range(48):
-        assert found_in(era, [keys[at : at + 16]]) == ({0: entry} if at % 32 == 0 else {})
+        assert found_in(segment, [keys[at : at + 16]]) == ({0: entry} if at % 32 == 0 else {})
 
 
-def found_in(era: Era, hashes: list[bytes]) -> dict[int, tuple[int, int]]:
+def found_in(segment: Segment, hashes: list[bytes]) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
-    era.find(Places(hashes), None, lambda number: b"", found.__setitem__)
+    segment.find(Places(hashes), None, lambda number: b"", found.__setitem__)
     return found
 
 
 def test_a_filter_lets_all_of_its_own_through_and_few_others() -> None:
-    era = Era(2)
+    segment = Segment(2)
     mine = [os.urandom(16) for _ in range(20_000)]
     for at in range(0, len(mine), 1000):
         part = mine[at : at + 1000]
-        era.add(Places(part), array("Q", [at] * 1000), array("Q", [1] * 1000), 1)
-    assert len(found_in(era, mine)) == len(mine)
+        segment.add(Places(part), array("Q", [at] * 1000), array("Q", [1] * 1000), 1)
+    assert len(found_in(segment, mine)) == len(mine)
     others = [os.urandom(16) for _ in range(20_000)]
     looked_at: list[int] = []
 
@@ -284,18 +285,22 @@ def test_a_filter_lets_all_of_its_own_through_and_few_others() -> None:
         looked_at.append(number)
         return b""
 
-    era.buckets = None
-    era.find(Places(others), None, row, lambda *_: None)
+    segment.buckets = None
+    segment.find(Places(others), None, row, lambda *_: None)
     assert len(looked_at) < 40
 
 
 def test_damaged_rows_cost_only_what_was_in_them(disk: Disk) -> None:
     known = filled(disk, 140)
     disk.settle_down()
-    number = next(n for n in disk.reader.ids if segment.BUCKET <= n & 0xFFFF < segment.FILTER and disk.reader.ids[n])
+    number = next(
+        n
+        for n in disk.reader.ids
+        if segments_module.BUCKET <= n & 0xFFFF < segments_module.FILTER and disk.reader.ids[n]
+    )
     lost = len(disk.reader.ids[number]) // 32
     disk.reader.ids[number] = b""
-    for number in [n for n in disk.reader.ids if segment.FILTER <= n & 0xFFFF < segment.HEAD]:
+    for number in [n for n in disk.reader.ids if segments_module.FILTER <= n & 0xFFFF < segments_module.HEAD]:
         disk.reader.ids[number] = b""  # costs time only
     disk.crash()
     again = disk.put(*known)

@@ -210,7 +210,7 @@ def test_order_needs_a_group() -> None:
     w.hello(A)
     (answer,) = w.sub(A, 1, "job", order="key")
     assert isinstance(answer, m.Err)
-    assert answer.text == "order 'key' needs a group: without one nothing is settled"
+    assert answer.text == "order 'key' needs a group, because a subscription without a group settles nothing"
 
 
 def test_strict_gives_nothing_to_the_next_while_the_last_one_holds_something() -> None:

@@ -114,7 +114,7 @@ class Bazaar(World):
 
     def check(self) -> None:
         hub = self.router.requests
-        open_ = {(peer_of(inquiry), inquiry.rid) for inquiry in hub._open.values() if inquiry.session is not None}
+        open_ = {(peer_of(request), request.rid) for request in hub._open.values() if request.session is not None}
         assert open_ == set(self.waiting), "who waits is waited for, and is told exactly once"
         for service in hub.services:
             assert service.members
@@ -128,9 +128,9 @@ class Bazaar(World):
         assert hub._waiting_bytes == sum(len(i.block) for s in hub.services for i in s.waiting.values())
 
 
-def peer_of(inquiry: requests_module.Inquiry) -> bytes:
-    assert inquiry.session is not None
-    return inquiry.session.peer
+def peer_of(request: requests_module.OpenRequest) -> bytes:
+    assert request.session is not None
+    return request.session.peer
 
 
 def test_every_request_ends_exactly_once(monkeypatch: pytest.MonkeyPatch) -> None:

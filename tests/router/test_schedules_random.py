@@ -120,7 +120,7 @@ class Life(World):
         if replaced is not None:
             del self.rows[replaced]
         self.last_id += 1
-        found = self.router.schedules._unwritten.find(self.last_id)
+        found = self.router.schedules._overlay.find(self.last_id)
         assert isinstance(found, SaveSchedule)
         assert found.block == block
         self.rows[self.last_id] = found

@@ -28,7 +28,7 @@ from fabric.router.requests.services import Responder
 from fabric.router.rounds import Rounds
 from fabric.router.router import Router
 from fabric.router.schedules.cron import Cron
-from fabric.router.schedules.due_queue import Upcoming
+from fabric.router.schedules.due_queue import DueQueue
 from fabric.router.schedules.schedules import Schedules
 from fabric.router.sessions.session import Session
 from fabric.router.topics.compaction import Latest
@@ -208,7 +208,9 @@ MUTANTS: Final = {
         write_without_the_rest(dispatcher.Dispatcher._write_dead_letters),
         TRIMMED,
     ),
-    "dead letters come a turn later": Mutant(dead_letter_writer, "letters", letters_a_turn_later(letters.letters)),
+    "dead letters come a turn later": Mutant(
+        dead_letter_writer, "dead_letters", letters_a_turn_later(letters.dead_letters)
+    ),
     "lapsed ordinals stay good": Mutant(settling, "lapse", lapse_without_revoking, LAPSING),
     "leases never lapse": Mutant(settling, "lapse", nothing, LAPSING),
     "stale verdicts are called good": Mutant(settling, "settle", ignore_stale(settling.settle)),
@@ -238,9 +240,9 @@ MUTANTS: Final = {
     "low priorities starve": Mutant(lanes, "STREAK_MAX", 1 << 40, LONG_AND_RANKED),
     "what has expired is delivered": Mutant(lanes, "deliverable_runs", fit_what_expired, EXPIRING),
     "schedules are not removed when they fire": Mutant(
-        Schedules, "_drop", lambda self, schedule, turn: self._unwritten.dropped(drop_of(schedule)), LATER
+        Schedules, "_drop", lambda self, schedule, turn: self._overlay.dropped(drop_of(schedule)), LATER
     ),
-    "schedules fire too early": Mutant(Upcoming, "take", take_early(Upcoming.take), LATER),
+    "schedules fire too early": Mutant(DueQueue, "take", take_early(DueQueue.take), LATER),
     "schedules are lost on restart": Mutant(Router, "seal", without(SaveSchedule)(Router.seal), LATER),
     "a cancelled schedule fires": Mutant(Schedules, "_end", nothing, LATER),
     "ids are forgotten on restart": Mutant(Ids, "_restore", nothing, WITH_IDS),
@@ -347,7 +349,7 @@ MUTANTS: Final = {
     "a request that a responder has seen is called unseen": Mutant(
         Requests, "_fail", fail_as_unseen(Requests._fail), ASKING
     ),
-    "a request waits for ever": Mutant(Requests, "_stir", nothing, ASKING),
+    "a request waits for ever": Mutant(Requests, "_mark_runnable", nothing, ASKING),
     "a request has more replies than it wanted": Mutant(
         Requests, "reply", the_last_is_not_final(Requests.reply), ASKING
     ),

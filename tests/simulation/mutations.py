@@ -20,7 +20,7 @@ from fabric.router.groups.verdict_rows import merged
 from fabric.router.patterns.trie import Trie
 from fabric.router.publish.producers import Producer
 from fabric.router.ranges import Ranges
-from fabric.router.requests.requests import Inquiry, Requests
+from fabric.router.requests.requests import OpenRequest, Requests
 from fabric.router.rounds import Rounds
 from fabric.router.router import Router, Transaction
 from fabric.router.schedules.due_queue import Key
@@ -301,8 +301,8 @@ def never_strict(original: Callable[..., None]) -> Callable[..., None]:
 # Requests.
 
 
-def close_without_a_word(self: Requests, inquiry: Inquiry, *args: Any, **kwargs: Any) -> None:
-    self._close(inquiry)
+def close_without_a_word(self: Requests, request: OpenRequest, *args: Any, **kwargs: Any) -> None:
+    self._close(request)
 
 
 def leave_and_keep(self: Requests, responder: Any, why: str, turn: Turn) -> None:
@@ -310,17 +310,17 @@ def leave_and_keep(self: Requests, responder: Any, why: str, turn: Turn) -> None
 
 
 def fail_as_unseen(original: Callable[..., None]) -> Callable[..., None]:
-    def fail(self: Requests, inquiry: Inquiry, code: Any, why: str, turn: Turn, **more: Any) -> None:
-        original(self, inquiry, code, why, turn, sent=False)
+    def fail(self: Requests, request: OpenRequest, code: Any, why: str, turn: Turn, **more: Any) -> None:
+        original(self, request, code, why, turn, sent=False)
 
     return fail
 
 
 def the_last_is_not_final(original: Callable[..., None]) -> Callable[..., None]:
     def reply(self: Requests, session: Any, message: m.Reply, turn: Turn) -> None:
-        inquiry = self._open.get(message.rid)
-        if inquiry is not None:
-            inquiry.replies_left += 1
+        request = self._open.get(message.rid)
+        if request is not None:
+            request.replies_left += 1
         original(self, session, message, turn)
 
     return reply

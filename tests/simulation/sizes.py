@@ -16,14 +16,14 @@ from fabric.router.publish.dedupe import segment_filter as id_span
 
 BUCKETS: Final = 4
 WORDS: Final = 64
-ERA_KEYS: Final = 12
-SPAN_ERAS: Final = 2
+SEGMENT_KEYS: Final = 12
+FILTER_SEGMENTS: Final = 2
 
 SMALL: Final[dict[ModuleType, dict[str, int]]] = {
     id_era: {
         "BUCKETS": BUCKETS,
         "BUCKET_SHIFT": 62,
-        "ERA_KEYS": ERA_KEYS,
+        "SEGMENT_KEYS": SEGMENT_KEYS,
         "PAGE_BYTES": 4 * id_era.KEY_BYTES,
         "SLICE_BYTES": 4 * WORDS,
         "SLICES": 2,
@@ -32,12 +32,12 @@ SMALL: Final[dict[ModuleType, dict[str, int]]] = {
     },
     id_span: {
         "BUCKETS": BUCKETS,
-        "SPAN_ERAS": SPAN_ERAS,
-        "SPAN_WORDS": SPAN_ERAS * WORDS,
-        "_SLOT": SPAN_ERAS * WORDS - 1,
+        "FILTER_SEGMENTS": FILTER_SEGMENTS,
+        "SHARED_WORDS": FILTER_SEGMENTS * WORDS,
+        "_SLOT": FILTER_SEGMENTS * WORDS - 1,
     },
     # The latest three blocks, more or less, are in memory.
-    block_store: {"GONE_MAX": 1, "KEPT_BLOCKS_MAX": 2, "SCAN_BLOCKS_MAX": 4, "SHELF_BYTES_MAX": 400},
+    block_store: {"GONE_MAX": 1, "KEPT_BLOCKS_MAX": 2, "SCAN_BLOCKS_MAX": 4, "MEMORY_BYTES_MAX": 400},
     handed: {"STEP_MIN": 2, "STEP_MAX": 1024, "GROWTH": 2},
     lanes: {"SCAN_BLOCKS_MAX": 4},
     # A turn hands out some ten blocks, and a consumer holds twelve.
@@ -46,7 +46,7 @@ SMALL: Final[dict[ModuleType, dict[str, int]]] = {
     dispatcher: {"SEARCH_WORK": 200},
     members: {"LEASE_WORK": 50},
     subscription: {"HELD_MAX": 12, "HELD_MIN": 3, "ALL_HELD_MAX": 24},
-    ids: {"BUCKETS": BUCKETS, "ERA_KEYS": ERA_KEYS, "KEPT_ROWS": 3, "STEP_BUCKETS": 1, "STEP_ROWS": 3},
+    ids: {"BUCKETS": BUCKETS, "SEGMENT_KEYS": SEGMENT_KEYS, "KEPT_ROWS": 3, "STEP_BUCKETS": 1, "STEP_ROWS": 3},
 }
 _USUAL: Final = {module: {name: getattr(module, name) for name in sizes} for module, sizes in SMALL.items()}
 

@@ -1,7 +1,7 @@
-"""ADMIN of dead letters: look through them, give them to their group once more, or let them go.
+"""ADMIN of dead letters: list, redrive or discard them.
 
-A choice by filter looks at a bounded number of letters and says how far it came (`next`, to be given as `after_seq`)
-and whether there is more. A choice by seqs is done as a whole or refused as a whole.
+A choice by filter reads a bounded number of dead letters and answers how far it came (`next`, which is the `after_seq`
+of the next command) and whether there are more. A choice by seqs is done as a whole or refused as a whole.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from fabric.router.admin.groups import find
 from fabric.router.block_store import BlockStore
 from fabric.router.dead_letters import blocks
-from fabric.router.dead_letters.index import Box
+from fabric.router.dead_letters.index import DeadLetterSet
 from fabric.router.fields import bounded, is_number
 from fabric.router.patterns.view import View
 from fabric.router.publish.publishing import PENDING_BYTES_MAX, RETRY_MS
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 Fields = Mapping[str, Any]
 
-# What one command does at most, so that the others are served in between.
-LETTERS_MAX: Final = LETTERS_N[2]  # listed or redriven; and named by their seqs
+# Work of one command, at most, so that other clients are served in between.
+LETTERS_MAX: Final = LETTERS_N[2]  # listed or redriven, and named by seqs
 LOOKED_MAX: Final = 10_000
 READ_BYTES_MAX: Final = 16 << 20
 REDRIVE_BYTES_MAX: Final = 4 << 20
-RUNS_MAX: Final = 16_384  # discarded without a look at them
-ROWS_CHARS_MAX: Final = 200_000  # of a list; at most four times as many bytes, and an answer has one MiB
+RUNS_MAX: Final = 16_384  # discarded without reading the dead letters
+ROWS_CHARS_MAX: Final = 200_000  # of a list: at most four times as many bytes, and an answer has one MiB at most
 
 
 class Letter(NamedTuple):
@@ -44,14 +44,18 @@ class Letter(NamedTuple):
 
     @property
     def why_not(self) -> str:
-        """Why it can only be redriven by its seq, or not at all; empty when nothing is in the way."""
+        """Why a filter does not redrive this dead letter; empty when it does."""
         if blocks.OMITTED in self.headers:
-            return "its body was too large for a letter"
-        return f"it died {blocks.HOPS_MAX} times" if blocks.number(self.headers, blocks.HOPS) >= blocks.HOPS_MAX else ""
+            return "its body was too large for a dead letter"
+        return (
+            f"it was dead {blocks.HOPS_MAX} times"
+            if blocks.number(self.headers, blocks.HOPS) >= blocks.HOPS_MAX
+            else ""
+        )
 
 
 class Choice(NamedTuple):
-    """Which letters are meant: seqs, or those after a seq that pass a filter."""
+    """Which dead letters a command means: seqs, or dead letters after a seq that pass a filter."""
 
     seqs: list[int] | None
     filter: "Filter | None"
@@ -73,7 +77,7 @@ class Filter(NamedTuple):
 
 
 class _Look:
-    """At letters one by one, in ascending order. A block is fetched and opened once."""
+    """Reads dead letters in ascending order. A block is read and decoded once."""
 
     def __init__(self, block_store: BlockStore) -> None:
         self._block_store = block_store
@@ -82,7 +86,7 @@ class _Look:
         self.read = 0  # bytes of blocks
 
     def at(self, seq: int) -> Letter | None:
-        """The letter; None when it cannot be read any more."""
+        """The dead letter; None when it cannot be read."""
         block = self._block
         if block is None or not block.base_seq <= seq <= block.last_seq:
             found = self._block_store.at(seq)
@@ -95,12 +99,12 @@ class _Look:
 
 
 class _Walk:
-    """Through the letters of a box, oldest first, as far as one command may look."""
+    """Reads the dead letters of a group, oldest first, as many as one command may read."""
 
-    def __init__(self, router: "Router", box: Box, after: int) -> None:
+    def __init__(self, router: "Router", letters: DeadLetterSet, after: int) -> None:
         self._look = _Look(router.shared.block_store)
-        self._runs = box.runs(after, router.shared.committed_seq)
-        self.reached = after  # the last seq that was looked at
+        self._runs = letters.runs(after, router.shared.committed_seq)
+        self.reached = after  # the last seq that was read
         self.more = False
         self.unreadable = 0
 
@@ -120,29 +124,31 @@ class _Walk:
                 self.reached = seq
 
 
-def box_of(router: "Router", fields: Fields, name: str = "group") -> Box:
-    """The letters of a group, by its name, by `<group>.DLQ` or by `$dlq.<group>`; empty when none ever died."""
+def letters_of(router: "Router", fields: Fields, name: str = "group") -> DeadLetterSet:
+    """The dead letters of a group, by its name, by `<group>.DLQ` or by `$dlq.<group>`; empty when it has none."""
     value = fields.get(name)
     if not isinstance(value, str) or not value:
         raise ProtocolError(Code.BAD_OPTION, f"{name} is missing: the name of a group")
     group = dead_letter_group(value)
-    box = router.dead_letters.boxes.get(group)
-    if box is None:
+    letters = router.dead_letters.by_group.get(group)
+    if letters is None:
         if group not in router.groups:
-            raise ProtocolError(Code.NOT_FOUND, f"there is no group {group!r}, and there are no dead letters of one")
-        return Box(group)
-    return box
+            raise ProtocolError(
+                Code.NOT_FOUND, f"there is no group {group!r}, and there are no dead letters of a group of this name"
+            )
+        return DeadLetterSet(group)
+    return letters
 
 
 # The operations.
 
 
 def listed(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
-    box = box_of(router, fields)
+    letters = letters_of(router, fields)
     after = bounded(fields, "after_seq", 0, 0, NUMBER_MAX)
     n = bounded(fields, "n", *LETTERS_N)
     rows: list[dict[str, Any]] = []
-    walk, chars, more = _Walk(router, box, after), 0, False
+    walk, chars, more = _Walk(router, letters, after), 0, False
     following = after
     for letter in walk:
         row = _row(letter)
@@ -153,28 +159,28 @@ def listed(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str
         rows.append(row)
         following = letter.seq
     return {
-        "group": box.group,
+        "group": letters.group,
         "letters": rows,
         "next": following if more else max(walk.reached, following),
         "more": more or walk.more,
-        "count": box.count(router.shared.committed_seq),
+        "count": letters.count(router.shared.committed_seq),
     }
 
 
 def redrive(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
-    """Letters go to their group once more, as messages of their own with new seqs and without failures."""
-    box = box_of(router, fields)
-    find(router, {"group": box.group})
+    """Redrive dead letters: publish them for their group, as messages with new seqs and without failures."""
+    letters = letters_of(router, fields)
+    find(router, {"group": letters.group})
     choice = _choice(fields)
     _require_room(router)
-    chosen, skipped, reached, more = _chosen(router, box, choice)
+    chosen, skipped, reached, more = _chosen(router, letters, choice)
     router.shared.change.begin()
     done, size = 0, 0
     for part in _by_block(chosen):
         if size >= REDRIVE_BYTES_MAX:
             reached, more = part[0].seq - 1, True
             break
-        for raw, seqs in _redriven(box.group, part):
+        for raw, seqs in _redriven(letters.group, part):
             if raw is None:
                 skipped += 1
                 continue
@@ -182,39 +188,41 @@ def redrive(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[st
             size += len(raw)
             done += len(seqs)
             for first, stop in runs_of(seqs):
-                router.dead_letters.remove(box, first, stop - 1)
+                router.dead_letters.remove(letters, first, stop - 1)
     router.counters["redriven"] += done
-    return {"group": box.group, "redriven": done, "skipped": skipped, "more": more, "next": reached}
+    return {"group": letters.group, "redriven": done, "skipped": skipped, "more": more, "next": reached}
 
 
 def discard(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
-    """Letters are letters no longer; the journal keeps its bytes until retention takes them."""
-    box, choice = box_of(router, fields), _choice(fields)
+    """Discard dead letters. Their messages stay in the journal until retention removes them."""
+    letters, choice = letters_of(router, fields), _choice(fields)
     gone: list[tuple[int, int]] = []
     reached, more, skipped = choice.after, False, 0
     if choice.seqs is not None:
-        _require_present(router, box, choice.seqs)
+        _require_present(router, letters, choice.seqs)
         gone, reached = [(first, stop - 1) for first, stop in runs_of(choice.seqs)], choice.seqs[-1]
     elif choice.filter is not None:
-        chosen, skipped, reached, more = _chosen(router, box, choice, guarded=False)
+        chosen, skipped, reached, more = _chosen(router, letters, choice, guarded=False)
         gone = [(first, stop - 1) for first, stop in runs_of([letter.seq for letter in chosen])]
     else:
-        gone, reached, more = _oldest(router, box, choice)
+        gone, reached, more = _oldest(router, letters, choice)
     router.shared.change.begin()
     for first, last in gone:
-        router.dead_letters.remove(box, first, last)
+        router.dead_letters.remove(letters, first, last)
     done = sum(last - first + 1 for first, last in gone)
     router.counters["discarded"] += done
-    return {"group": box.group, "discarded": done, "skipped": skipped, "more": more, "next": reached}
+    return {"group": letters.group, "discarded": done, "skipped": skipped, "more": more, "next": reached}
 
 
-# Which ones.
+# The choice of dead letters.
 
 
 def _choice(fields: Fields) -> Choice:
     ways = [name for name in ("seqs", "filter", "all") if fields.get(name) is not None]
     if len(ways) != 1:
-        raise ProtocolError(Code.BAD_OPTION, f"choose letters by one of seqs, filter and all, not by {ways or 'none'}")
+        raise ProtocolError(
+            Code.BAD_OPTION, f"choose dead letters by one of seqs, filter and all, not by {ways or 'none'}"
+        )
     if fields.get("all") is not None and fields["all"] is not True:
         raise ProtocolError(Code.BAD_OPTION, f"all is true or absent, not {fields['all']!r}")
     most, after = bounded(fields, "max", 1, NUMBER_MAX, NUMBER_MAX), bounded(fields, "after_seq", 0, 0, NUMBER_MAX)
@@ -224,7 +232,7 @@ def _choice(fields: Fields) -> Choice:
     if not isinstance(seqs, list) or not 1 <= len(seqs) <= LETTERS_MAX or not all(map(is_number, seqs)):
         raise ProtocolError(Code.BAD_OPTION, f"seqs is a list of 1..{LETTERS_MAX} numbers")
     if fields.get("max") is not None or fields.get("after_seq") is not None:
-        raise ProtocolError(Code.BAD_OPTION, "max and after_seq do not go together with seqs")
+        raise ProtocolError(Code.BAD_OPTION, "max and after_seq exclude seqs: leave them out")
     return Choice(sorted(set(seqs)), None, most, after)
 
 
@@ -239,20 +247,22 @@ def _filter(value: Any) -> Filter:
     return Filter(reason, View((canonical(unaliased(topic)),)) if topic is not None else None, before_us)
 
 
-def _require_present(router: "Router", box: Box, seqs: list[int]) -> None:
+def _require_present(router: "Router", letters: DeadLetterSet, seqs: list[int]) -> None:
     for seq in seqs:
-        if seq < 0 or seq > router.shared.committed_seq or seq not in box:
-            raise ProtocolError(Code.NOT_FOUND, f"group {box.group!r} has no dead letter {seq}; nothing was done")
+        if seq < 0 or seq > router.shared.committed_seq or seq not in letters:
+            raise ProtocolError(Code.NOT_FOUND, f"group {letters.group!r} has no dead letter {seq}; nothing was done")
 
 
-def _chosen(router: "Router", box: Box, choice: Choice, *, guarded: bool = True) -> tuple[list[Letter], int, int, bool]:
-    """The letters that are meant, how many were passed over, the last seq looked at, and whether there is more."""
+def _chosen(
+    router: "Router", letters: DeadLetterSet, choice: Choice, *, guarded: bool = True
+) -> tuple[list[Letter], int, int, bool]:
+    """The chosen dead letters, the number of skipped ones, the last seq that was read, and whether there are more."""
     if choice.seqs is not None:
-        return _named(router, box, choice.seqs)
+        return _named(router, letters, choice.seqs)
     chosen: list[Letter] = []
     skipped, reached, size = 0, choice.after, 0
     most = min(choice.most, LETTERS_MAX)
-    walk = _Walk(router, box, choice.after)
+    walk = _Walk(router, letters, choice.after)
     for letter in walk:
         if len(chosen) >= most or size >= REDRIVE_BYTES_MAX:
             return chosen, skipped + walk.unreadable, reached, True
@@ -266,16 +276,18 @@ def _chosen(router: "Router", box: Box, choice: Choice, *, guarded: bool = True)
     return chosen, skipped + walk.unreadable, max(reached, walk.reached), walk.more
 
 
-def _named(router: "Router", box: Box, seqs: list[int]) -> tuple[list[Letter], int, int, bool]:
-    """Letters named by their seqs: all are there and can be redriven, or none is."""
-    _require_present(router, box, seqs)
+def _named(router: "Router", letters: DeadLetterSet, seqs: list[int]) -> tuple[list[Letter], int, int, bool]:
+    """Dead letters named by seqs. Raises unless each exists and can be redriven."""
+    _require_present(router, letters, seqs)
     look, found = _Look(router.shared.block_store), list[Letter]()
     for seq in seqs:
         if look.read >= READ_BYTES_MAX:
             return found, 0, found[-1].seq, True
         letter = look.at(seq)
         if letter is None:
-            raise ProtocolError(Code.CONFLICT, f"dead letter {seq} cannot be read any more; nothing was done")
+            raise ProtocolError(
+                Code.CONFLICT, f"dead letter {seq} cannot be read: its block is damaged or removed; nothing was done"
+            )
         if blocks.OMITTED in letter.headers:
             origin = letter.headers.get(blocks.SEQ)
             raise ProtocolError(
@@ -287,11 +299,11 @@ def _named(router: "Router", box: Box, seqs: list[int]) -> tuple[list[Letter], i
     return found, 0, seqs[-1], False
 
 
-def _oldest(router: "Router", box: Box, choice: Choice) -> tuple[list[tuple[int, int]], int, bool]:
-    """Runs of letters from the oldest on, up to so many, without a look at them."""
+def _oldest(router: "Router", letters: DeadLetterSet, choice: Choice) -> tuple[list[tuple[int, int]], int, bool]:
+    """Runs of dead letters from the oldest on, up to the chosen number. They are not read."""
     taken: list[tuple[int, int]] = []
     left, reached = choice.most, choice.after
-    for first, last in box.runs(choice.after, router.shared.committed_seq):
+    for first, last in letters.runs(choice.after, router.shared.committed_seq):
         if left <= 0 or len(taken) >= RUNS_MAX:
             return taken, reached, True
         reached = min(last, first + left - 1)
@@ -302,16 +314,16 @@ def _oldest(router: "Router", box: Box, choice: Choice) -> tuple[list[tuple[int,
     return taken, reached, False
 
 
-# What is done with them.
+# Redriving.
 
 
 def _require_room(router: "Router") -> None:
-    """Redriven letters are new messages, so they are refused when publishes are."""
+    """Raise when publishes are refused, because redriven messages are publishes."""
     refusal = router.publishing.refusal
     if refusal is not None:
         raise ProtocolError(refusal.code, refusal.text, retry_ms=refusal.retry_ms)
     if router.publishing.pending_bytes + REDRIVE_BYTES_MAX > PENDING_BYTES_MAX:
-        raise ProtocolError(Code.BUSY, "the disk is behind; ask again", retry_ms=RETRY_MS)
+        raise ProtocolError(Code.BUSY, "the disk is behind; send the command again later", retry_ms=RETRY_MS)
 
 
 def _by_block(chosen: list[Letter]) -> Iterator[list[Letter]]:
@@ -320,7 +332,8 @@ def _by_block(chosen: list[Letter]) -> Iterator[list[Letter]]:
 
 
 def _redriven(group: str, part: list[Letter]) -> Iterator[tuple[bytes | None, list[int]]]:
-    """Blocks for the group out of letters of one block; None for what does not fit into one."""
+    """Redriven blocks of dead letters of one block, with their seqs; None for a dead letter that does not fit a
+    block."""
     try:
         places, headers = [letter.place for letter in part], [letter.headers for letter in part]
         yield blocks.redriven(group, part[0].block, places, headers), [letter.seq for letter in part]

@@ -1,4 +1,4 @@
-"""ADMIN of groups: making, changing, moving, holding and removing them."""
+"""ADMIN of groups: create, update, delete, seek, pause, resume and refresh."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -30,12 +30,12 @@ def find(router: "Router", fields: Fields, name: str = "group") -> Group:
 
 
 def as_map(settings: GroupSettings) -> dict[str, Any]:
-    """Settings as they are written on the wire."""
+    """Settings as fields of the wire."""
     return {**settings._asdict(), "patterns": list(settings.patterns), "level": m.Level(settings.level).name.lower()}
 
 
 def create(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
-    """A group before anybody consumes. Asking twice for the same is no error."""
+    """Create a group. If it exists with the same settings, this succeeds."""
     name = fields.get("group")
     existing = router.groups.get(name) if isinstance(name, str) else None
     try:
@@ -53,7 +53,7 @@ def create(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str
 
 
 def update(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
-    """Other settings from now on; a pattern that is added does not bring what the group has passed."""
+    """Change settings. A new pattern does not add messages that the group has passed."""
     group = find(router, fields)
     changes = {name: value for name, value in fields.items() if name != "group"}
     if not changes:
@@ -68,7 +68,7 @@ def update(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str
 
 
 def delete(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
-    """The group and its position go; its consumers are told; its dead letters stay until they are discarded."""
+    """Delete a group and its position, and notify its consumers. Its dead letters stay until they are discarded."""
     group = find(router, fields)
     router.shared.change.begin()
     for sub in list(group.members):
@@ -83,11 +83,11 @@ def delete(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str
 
 
 def seek(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
-    """Move the group: leases are void, failures are forgotten, and it goes on from there. With `dry_run`, only say
-    what that would mean."""
+    """Move a group to a position: its leases end and its failures are forgotten. With `dry_run`, only answer what would
+    change."""
     group, dry_run = find(router, fields), fields.get("dry_run", False)
     if fields.get("to") is None:
-        raise ProtocolError(Code.BAD_OPTION, "to is missing: the position to go to")
+        raise ProtocolError(Code.BAD_OPTION, "to is missing: the position to which the group is moved")
     if not isinstance(dry_run, bool):
         raise ProtocolError(Code.BAD_OPTION, f"dry_run is true or false, not {dry_run!r:.60}")
     to = router.dispatcher.position(group, fields["to"], "to")
@@ -101,7 +101,8 @@ def seek(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, 
 
 
 def _meaning(group: Group, to: Position, last_seq: int) -> dict[str, int]:
-    """How many settled messages come again and how many unsettled ones are skipped; of all topics, as in `behind`."""
+    """The number of settled messages that are delivered again and of unsettled messages that are skipped, of all
+    topics."""
     now, then = Ranges(group.open), Ranges(to.open)
     now.add(group.position(), last_seq + 1)
     then.add(to.cursor, last_seq + 1)
@@ -132,7 +133,7 @@ def _pause(router: "Router", group: Group, turn: Turn, *, paused: bool) -> dict[
 
 
 def refresh(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
-    """Let all consumers reload their local copies."""
+    """Move a group back and tell its consumers to build their local copies anew."""
     group = find(router, fields)
     return router.refreshes.begin(group, fields, now, turn)
 

@@ -1,4 +1,4 @@
-"""Settings of the hub as a whole, which ADMIN `hub.update` changes and which outlive the process."""
+"""Settings of the hub, which ADMIN `hub.update` changes and which are kept in the journal."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -8,7 +8,7 @@ from fabric_protocol.errors import Code, ProtocolError
 
 DEFAULTS: Final[dict[str, bool]] = {
     "events": False,  # delivery events are noted
-    "advisories": True,  # $sys.* messages are sent to those who listen
+    "advisories": True,  # advisories are sent to subscriptions that match
 }
 
 
@@ -18,7 +18,7 @@ class HubSettings:
         self.values: dict[str, bool] = {**DEFAULTS, **known}
 
     def change(self, fields: Mapping[str, Any]) -> list[SaveSetting]:
-        """Set what is named, all of it or nothing. Returns the rows to write."""
+        """Change the named settings, all or none. Returns the rows to write."""
         for name, value in fields.items():
             if name not in DEFAULTS:
                 raise ProtocolError(Code.BAD_OPTION, f"hub.update knows {', '.join(DEFAULTS)}, not {name!r}")

@@ -1,7 +1,7 @@
-"""ADMIN: what is changed by command and not by use. One table of operations; each is a small function of its noun.
+"""ADMIN: a table of operations; each is a small function in the module of its noun.
 
-A command is done or refused as a whole, and answered when it is on disk. A field that an operation does not know is
-refused, because a misspelt setting must not pass for one that was made.
+An operation is done or refused as a whole, and answered after the commit. An unknown field is refused, because an
+administrator must not believe that a misspelt setting was made.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ Operation = Callable[["Router", Fields, float, Turn], dict[str, Any]]
 
 
 def handle(router: "Router", message: m.Admin, session: Session, now: float, turn: Turn) -> None:
-    """Do what is asked and let the answer wait for the disk; raises when it cannot be done."""
+    """Run an operation; its answer leaves after the commit. Raises when it is refused."""
     op = message.fields.get("op")
     fields = {name: value for name, value in message.fields.items() if name != "op"}
     operation, allowed = OPERATIONS.get(op, (None, ())) if isinstance(op, str) else (None, ())
@@ -36,13 +36,13 @@ def handle(router: "Router", message: m.Admin, session: Session, now: float, tur
     router.counters["admin"] += 1
     if op != "dlq.list" and not fields.get("dry_run"):
         told = {name: answer[name] for name in _TOLD if not isinstance(answer.get(name), dict | None)}
-        turn.advise("$sys.admin", op=op, **told, **session.who)
+        turn.advise("$sys.admin", op=op, **told, **session.identity)
     if message.rid:
         turn.answer(session.peer, m.Ok(0, message.rid, answer))
 
 
 def refuse_unknown(op: str, fields: Fields, allowed: tuple[str, ...]) -> None:
-    """Raise when a field is not one of those allowed; ALL of them are when the operation looks itself."""
+    """Raise when a field is not allowed. ALL: the operation checks its fields itself."""
     unknown = sorted(set(fields) - set(allowed)) if allowed != ALL else []
     if unknown:
         named, known = ", ".join(map(str, unknown)), ", ".join(allowed) or "no fields"
@@ -61,10 +61,12 @@ def update_hub(router: "Router", fields: Fields, now: float, turn: Turn) -> dict
 
 
 def kick(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
-    """End sessions, by their number or by the name of their client. They may come back: this is no ban."""
+    """End sessions, by their number or by the name of their client. A client may open a new session at once."""
     number, client = fields.get("session"), fields.get("client")
     if (number is None) == (client is None) or not (number is None or is_number(number)):
-        raise ProtocolError(Code.BAD_OPTION, "session.kick takes session (a number from INFO) or client (a name)")
+        raise ProtocolError(
+            Code.BAD_OPTION, "session.kick needs session (a number from INFO) or client (a name): give one of them"
+        )
     found = [
         session
         for session in router.session_table.sessions.values()
@@ -81,7 +83,7 @@ def kick(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, 
 
 
 ALL: Final = ("*",)
-# Of an answer, what an advisory tells: what was changed, and how much of it.
+# Fields of an answer that the advisory has, too: what was changed, and how much.
 _TOLD: Final = (
     *("group", "topic", "queue", "created", "before", "cursor", "again", "skipped"),
     *("removed", "redriven", "discarded", "refresh", "kicked", "events", "advisories"),

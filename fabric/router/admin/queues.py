@@ -1,7 +1,6 @@
-"""Queues: a topic that keeps its messages until they are acked, and the group of the same name that works on them.
+"""ADMIN of queues: a queue is a topic with `keep: until_acked` and a group of the same name.
 
-There is nothing about a queue that one could not do with a topic and a group; it is one command instead of two, and
-one name.
+A topic and a group can do the same; a queue is one command instead of two.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ OF_GROUP: Final = tuple(name for name in GroupSettings._fields if name != "patte
 
 
 def create(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
-    """Both or neither: whatever could be wrong with one is found out before the other is made."""
+    """Create topic and group, or raise and create neither: all checks come before all changes."""
     name = topic_name(fields, "queue")
     of_topic = {field: value for field, value in fields.items() if field in OF_TOPIC}
     of_group = {field: value for field, value in fields.items() if field in OF_GROUP or field == "start"}
@@ -42,7 +41,7 @@ def create(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str
 
 
 def delete(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
-    """The topic and the group go; consumers are told."""
+    """Delete the topic and the group, and notify the consumers."""
     name = _find(router, topic_name(fields, "queue"))
     router.shared.change.begin()
     if name in router.groups:

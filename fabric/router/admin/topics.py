@@ -1,4 +1,4 @@
-"""ADMIN of topics: giving them settings, changing these, and removing messages."""
+"""ADMIN of topics: create, update, delete and purge."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,6 @@ def purge(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str,
 
 
 def emptied(router: "Router", answer: dict[str, Any]) -> dict[str, Any]:
-    """All messages of a topic were removed on purpose, so their idempotency keys count no more."""
+    """Forget the idempotency keys of a topic, because an administrator has removed its messages."""
     router.ids.forget(answer["topic"], router.shared.next_seq)
     return answer

@@ -1,10 +1,11 @@
-"""Dead letters as bytes: what a group gives up, what it is given once more, and what its consumers then see.
+"""Encodes dead letters, redriven messages, and the original form of redriven messages for the consumer.
 
-    original --letters--> topic $dlq.<group>, with what happened in its headers
-    letter   --redriven--> topic $redrive.<group>, which that group alone wants; it has a new seq and no failures
-    redriven --revived--> on its way to a consumer: the original topic and headers, and `fabric-redriven`
+    message      --dead_letters--> a dead letter in topic $dlq.<group>, with headers that tell why
+    dead letter  --redriven-->     a message in topic $redrive.<group>, which only this group matches; it has a new seq
+                                   and no failures
+    redriven     --original-->     a delivery with the original topic and headers, and with `fabric-redriven`
 
-Headers that start with `fabric-` are the hub's. Which letters there are is in `deadletters`.
+Headers that start with `fabric-` are set by the hub. `index` keeps which dead letters exist.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,9 +20,9 @@ from fabric_protocol.names import DEAD, REDRIVE
 if TYPE_CHECKING:
     from fabric.router.groups.lease import DeadLetter
 
-# Rejecting a large block must not hold up the hub by a block for each message, nor make one that is too large.
+# A rejected block of many messages must become neither one block for each message nor one block that is too large.
 LETTERS_PER_BLOCK: Final = 256
-# A message that died so often is parked: only who names it by its seq can have it tried again.
+# A message that was dead this often is parked: only a redrive that names its seq moves it.
 HOPS_MAX: Final = 3
 
 REASON: Final = "fabric-reason"
@@ -34,8 +35,8 @@ TIME: Final = "fabric-time"
 HOPS: Final = "fabric-hops"
 REDRIVEN: Final = "fabric-redriven"
 OMITTED: Final = "fabric-omitted"
-# What is true of one death only, and what a redriven message carries in secret so that it can be revived, or die again.
-_OF_A_DEATH: Final = (REASON, ERROR, GROUP, ATTEMPTS)
+# Headers of the latest failure only; and headers of a redriven message that consumers do not see.
+_OF_A_FAILURE: Final = (REASON, ERROR, GROUP, ATTEMPTS)
 _CARRIED: Final = (TOPIC, SEQ, TIME, HOPS)
 _FLAGS_AT: Final = 5  # in the head of a block
 
@@ -43,7 +44,7 @@ Notes = dict[str, HeaderValue]
 
 
 class _Part(NamedTuple):
-    """Messages on their way into one block."""
+    """Messages that become one block."""
 
     topic: str
     priority: int
@@ -62,12 +63,14 @@ class _Part(NamedTuple):
         return _Part(self.topic, self.priority, self.payloads[at : at + 1], keys, ids, self.headers[at : at + 1])
 
 
-# Out of messages, letters.
+# From messages to dead letters.
 
 
-def letters(group: str, letter: "DeadLetter", block: Block, first: int, last: int) -> Iterator[bytes]:
-    """The messages first..last of a block as unstamped blocks of dead letters."""
-    block = Block(cut(block, first - block.base_seq, last - block.base_seq + 1))  # its others are not decoded each time
+def dead_letters(group: str, letter: "DeadLetter", block: Block, first: int, last: int) -> Iterator[bytes]:
+    """Unstamped blocks with the dead letters of messages first..last of a block."""
+    block = Block(
+        cut(block, first - block.base_seq, last - block.base_seq + 1)
+    )  # so that the other messages are not decoded
     topics, headers, payloads = block.topic_names(), block.headers(), block.payloads()
     keys, ids = _columns(block)
     for start in range(0, block.count, LETTERS_PER_BLOCK):
@@ -80,13 +83,13 @@ def letters(group: str, letter: "DeadLetter", block: Block, first: int, last: in
         part = _Part(DEAD + group, block.priority, payloads[places], keys and keys[places], ids and ids[places], marked)
         try:
             yield part.encoded()
-        except BlockError:  # together they are too large
+        except BlockError:  # the dead letters are too large for one block
             for at, note in enumerate(about):
                 yield _alone(part.alone(at), note)
 
 
 def _about(group: str, letter: "DeadLetter", topic: str, headers: Notes, seq: int, ts_us: int) -> Notes:
-    """What is said of one death. A message that had been redriven is still the one that was published first."""
+    """The headers of a dead letter. Of a redriven message, they name the original topic, seq and time."""
     notes: Notes = {
         REASON: letter.reason,
         GROUP: group,
@@ -107,17 +110,19 @@ def _alone(part: _Part, note: Notes) -> bytes:
     try:
         return part.encoded()
     except BlockError:
-        # The message fills a block by itself, so there is no room for a reason. The letter points to it.
+        # The message fills a block, so there is no room for the headers. The dead letter has the seq instead of the
+        # body.
         size = len(part.payloads[0])
         note = {**note, OMITTED: f"body of {size} bytes and its headers; read them at {SEQ}"}
         return part._replace(payloads=[b""], headers=[note]).encoded()
 
 
-# Out of letters, messages.
+# From dead letters to messages.
 
 
 def redriven(group: str, block: Block, places: Sequence[int], headers: Sequence[Notes]) -> bytes:
-    """Letters at some places of a block, with their headers, as an unstamped block for the group they came from."""
+    """An unstamped block that redrives the dead letters at some places of a block, with their headers, to their
+    group."""
     payloads = block.payloads()
     keys, ids = _columns(block)
     part = _Part(
@@ -126,18 +131,18 @@ def redriven(group: str, block: Block, places: Sequence[int], headers: Sequence[
         [payloads[at] for at in places],
         keys and [keys[at] for at in places],
         ids and [ids[at] for at in places],
-        [_once_more(notes) for notes in headers],
+        [_redriven_headers(notes) for notes in headers],
     )
     return part.encoded()
 
 
-def _once_more(headers: Notes) -> Notes:
-    kept = {name: value for name, value in headers.items() if name not in _OF_A_DEATH}
+def _redriven_headers(headers: Notes) -> Notes:
+    kept = {name: value for name, value in headers.items() if name not in _OF_A_FAILURE}
     return {**kept, REDRIVEN: str(number(headers, REDRIVEN) + 1)}
 
 
-def revived(raw: bytes) -> bytes:
-    """A stamped block as a consumer should see it: redriven messages have their own topic and headers again."""
+def original(raw: bytes) -> bytes:
+    """A stamped block as a consumer gets it: redriven messages have their original topics and headers."""
     block = Block(raw)
     if not any(topic.startswith(REDRIVE) for topic in block.topics):
         return raw
@@ -162,7 +167,7 @@ def revived(raw: bytes) -> bytes:
 
 
 def number(headers: Notes, name: str) -> int:
-    """A count in a header; 0 when it is absent, or was put there by somebody who cannot count."""
+    """A number in a header; 0 when the header is missing or not a number."""
     value = headers.get(name, "")
     return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19 else 0
 

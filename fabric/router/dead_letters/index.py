@@ -1,9 +1,9 @@
-"""Which dead letters there are: for each group the seqs of those that were neither redriven nor discarded.
+"""Which dead letters exist: for each group, the seqs of dead letters that were neither redriven nor discarded.
 
-Letters are messages of the journal, and the journal does not forget single messages, so what is still a letter is
-written down beside it. Seqs are kept as runs, runs in short segments, and each segment is a row of its own: a death
-rewrites the last row, a redrive rewrites one, however many letters there are. All of it is in the transaction that
-appends the letter or takes it away.
+Dead letters are messages of the journal, and the journal removes no single message, so the seqs are kept beside it.
+Seqs are kept as runs, runs in short segments, and each segment is a row: a new dead letter rewrites the last row and a
+redrive rewrites one row, however many dead letters there are. The row is written in the transaction that appends or
+removes the dead letter.
 """
 
 from array import array
@@ -17,7 +17,7 @@ from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.names import DEAD
 
-RUNS_PER_SEGMENT: Final = 256  # a row of 4 KB; twice as many when runs are broken up by redrives
+RUNS_PER_SEGMENT: Final = 256  # a row of 4 KB; twice as many when redrives have split runs
 _ROW: Final = "dlq:"  # in the table of settings: dlq:<group>:<first seq of the segment>
 
 
@@ -32,12 +32,12 @@ class _Segment:
         self.lasts = array("Q")
 
     def find(self, seq: int) -> int:
-        """The place of the run that holds seq; -1 when there is none."""
+        """The place of the run with seq; -1 when there is none."""
         at = bisect_right(self.firsts, seq) - 1
         return at if at >= 0 and seq <= self.lasts[at] else -1
 
     def remove(self, at: int, first: int, last: int) -> None:
-        """Take first..last out of run `at`, which holds them all."""
+        """Remove first..last, which are all in run `at`."""
         low, high = self.firsts[at], self.lasts[at]
         keep = [(a, b) for a, b in ((low, first - 1), (last + 1, high)) if a <= b]
         self.firsts[at : at + 1] = array("Q", [a for a, _ in keep])
@@ -47,7 +47,7 @@ class _Segment:
         return sum(self.lasts) - sum(self.firsts) + len(self.firsts)
 
 
-class Box:
+class DeadLetterSet:
     """The dead letters of one group."""
 
     def __init__(self, group: str) -> None:
@@ -57,7 +57,7 @@ class Box:
         self._dirty: dict[int, None] = {}
 
     def load(self, key: int, raw: bytes) -> None:
-        """A segment from its row; rows come in order of their keys."""
+        """Add a segment from its row; rows come in the order of their keys."""
         segment = _Segment(key)
         half = len(raw) // 2
         segment.firsts.frombytes(raw[:half])
@@ -66,7 +66,7 @@ class Box:
         self.size += segment.size()
 
     def add(self, first: int, count: int) -> None:
-        """Letters that are newer than all others."""
+        """Add dead letters that are newer than all others."""
         segments = self._segments
         if not segments or len(segments[-1].firsts) >= RUNS_PER_SEGMENT:
             segments.append(_Segment(first))
@@ -84,7 +84,7 @@ class Box:
         return at >= 0 and self._segments[at].find(seq) >= 0
 
     def remove(self, first: int, last: int) -> None:
-        """Letters first..last, which are all there, are no longer. A run may end with its segment."""
+        """Remove dead letters first..last, which all exist. They may be in several segments."""
         while first <= last:
             place = self._place(first)
             segment = self._segments[place]
@@ -101,7 +101,8 @@ class Box:
             first = end + 1
 
     def runs(self, after: int, horizon: int) -> Iterator[tuple[int, int]]:
-        """Runs of letters above `after`, up to the horizon. Nothing may be removed meanwhile."""
+        """Runs of dead letters above `after`, up to the horizon. The caller must not remove any during the
+        iteration."""
         for segment in self._segments[max(self._place(after), 0) :]:
             for at in range(bisect_right(segment.lasts, after), len(segment.firsts)):
                 first = max(segment.firsts[at], after + 1)
@@ -110,7 +111,7 @@ class Box:
                 yield first, min(segment.lasts[at], horizon)
 
     def count(self, horizon: int) -> int:
-        """How many there are up to the horizon; those above are few, since they are on their way to the disk."""
+        """The number of dead letters up to the horizon. Few are above it, because they wait for a commit."""
         above = 0
         for segment in reversed(self._segments):
             for first, last in zip(reversed(segment.firsts), reversed(segment.lasts), strict=True):
@@ -146,7 +147,7 @@ class Box:
         self._dirty = {}
 
     def _place(self, seq: int) -> int:
-        """The segment in which seq would be; -1 when it is below all."""
+        """The place of the segment for seq; -1 when seq is below all segments."""
         return bisect_right(self._segments, seq, key=_key) - 1
 
     def _split(self, place: int) -> None:
@@ -161,39 +162,39 @@ class Box:
 
 class DeadLetters(Part):
     def __init__(self, saved: Iterable[SaveSetting], first_seq: int) -> None:
-        self.boxes: dict[str, Box] = {}
-        self._dirty: dict[Box, None] = {}
+        self.by_group: dict[str, DeadLetterSet] = {}
+        self._dirty: dict[DeadLetterSet, None] = {}
         for name, key, raw in sorted(_rows(saved)):
-            self.boxes.setdefault(name, Box(name)).load(key, raw)
+            self.by_group.setdefault(name, DeadLetterSet(name)).load(key, raw)
         self.trimmed(first_seq)
 
     def appended(self, block: Block, base_seq: int, turn: Turn) -> None:
-        """A block of the hub's own topics is on its way into the journal."""
+        """Note the dead letters of a block that is appended to a topic of the hub."""
         if block.topics[0].startswith(DEAD):
             group = block.topics[0].removeprefix(DEAD)
-            self.boxes.setdefault(group, Box(group)).add(base_seq, block.count)
-            self._dirty[self.boxes[group]] = None
+            self.by_group.setdefault(group, DeadLetterSet(group)).add(base_seq, block.count)
+            self._dirty[self.by_group[group]] = None
             turn.advise("$sys.dlq", group=group, first_seq=base_seq, count=block.count)
 
     def holds(self, topic: str, seq: int) -> bool:
-        """Whether a message of a topic $dlq.<group> is still a letter."""
-        box = self.boxes.get(topic.removeprefix(DEAD))
-        return box is not None and seq in box
+        """Whether a message of a topic $dlq.<group> is a dead letter, neither redriven nor discarded."""
+        letters = self.by_group.get(topic.removeprefix(DEAD))
+        return letters is not None and seq in letters
 
-    def remove(self, box: Box, first: int, last: int) -> None:
-        box.remove(first, last)
-        self._dirty[box] = None
+    def remove(self, letters: DeadLetterSet, first: int, last: int) -> None:
+        letters.remove(first, last)
+        self._dirty[letters] = None
 
     def trimmed(self, first_seq: int) -> None:
-        """Retention moved the start of the journal. The rows can wait: a restart trims them again."""
-        for box in self.boxes.values():
-            box.trim(first_seq)
+        """Retention has removed all messages below first_seq. The rows are not written: a restart trims them again."""
+        for letters in self.by_group.values():
+            letters.trim(first_seq)
 
-    def lowered(self, topic: str, floor: int) -> None:
-        """All below floor was removed from a topic, which may be one of dead letters."""
-        box = self.boxes.get(topic.removeprefix(DEAD)) if topic.startswith(DEAD) else None
-        if box is not None and box.trim(floor):
-            self._dirty[box] = None
+    def floor_raised(self, topic: str, floor: int) -> None:
+        """The floor of a topic, which may be a topic of dead letters, was raised."""
+        letters = self.by_group.get(topic.removeprefix(DEAD)) if topic.startswith(DEAD) else None
+        if letters is not None and letters.trim(floor):
+            self._dirty[letters] = None
 
     @property
     def has_rows(self) -> bool:
@@ -204,7 +205,7 @@ class DeadLetters(Part):
         """The rows to write with this turn."""
         if not self._dirty:
             return []
-        rows = [row for box in self._dirty for row in box.rows()]
+        rows = [row for letters in self._dirty for row in letters.rows()]
         self._dirty = {}
         return rows
 

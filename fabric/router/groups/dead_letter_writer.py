@@ -6,7 +6,7 @@ letter. Until then the message is open on disk, and is delivered again after a c
 
 from typing import Final
 
-from fabric.router.dead_letters.blocks import letters
+from fabric.router.dead_letters.blocks import dead_letters
 from fabric.router.groups.group import Group
 from fabric.router.groups.lanes import REMOVED
 from fabric.router.groups.lease import DeadLetter
@@ -50,7 +50,7 @@ def _write(group: Group, letter: DeadLetter, publishing: Publishing, turn: Turn)
     elif block.topics[0].startswith(DEAD):  # a dead letter that dies gets no dead letter
         counters["dead_letters_discarded"] += last - first + 1
     else:
-        for raw in letters(group.name, letter, block, first, last):
+        for raw in dead_letters(group.name, letter, block, first, last):
             publishing.append(Block(raw), turn)
         counters["dead_letters"] += last - first + 1
     group.close(letter.first, last)

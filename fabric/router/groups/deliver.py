@@ -8,7 +8,7 @@ order `key`, with functions of this module.
 from collections.abc import Sequence
 from typing import Final
 
-from fabric.router.dead_letters.blocks import revived
+from fabric.router.dead_letters.blocks import original
 from fabric.router.groups.group import Group
 from fabric.router.groups.lanes import REMOVED, STREAK_MAX, Runs, Work, next_work, redelivery_work
 from fabric.router.groups.lease import Lease
@@ -222,7 +222,7 @@ def send_delivery(
 def payload_for(block: Block, runs: Runs) -> bytes:
     """The block that a consumer gets. A redriven message gets its original topic."""
     raw = pick(block, runs)
-    return revived(raw) if block.topics[0].startswith(REDRIVE) else raw
+    return original(raw) if block.topics[0].startswith(REDRIVE) else raw
 
 
 def put_back(group: Group, work: Work) -> None:

@@ -335,7 +335,7 @@ class Dispatcher(Part):
 
     def tick(self, now: float, turn: Turn) -> None:
         self._rounds.begin_turn()
-        while (what := self.timers.ring(now)) is not None:
+        while (what := self.timers.pop_due(now)) is not None:
             self._fire(what, now, turn)
 
     def next_deadline(self) -> float:
@@ -348,7 +348,7 @@ class Dispatcher(Part):
             elif what.open:
                 sub, count = what.sub, what.open.size()
                 self.counters["lapsed"] += count
-                turn.advise("$sys.lapsed", group=sub.group.name, count=count, **sub.session.who)
+                turn.advise("$sys.lapsed", group=sub.group.name, count=count, **sub.session.identity)
                 verdicts.lapse(sub.group, what, now, turn)
                 self.follow_up(what.sub.group, turn)
         elif isinstance(what, Group):

@@ -1,24 +1,24 @@
-"""Which of many patterns a topic matches, in time that no choice of patterns can make long.
+"""Which of many patterns a topic matches, in a time that no choice of patterns can make long.
 
-All places in all patterns are bits of one number. Word by word of a topic, the places that the words so far can have
-led to are kept as a set of bits: a few operations for each word, whatever the patterns are. (To try the ways in which
-`*` and several `#` can share the words one after the other takes long: there are very many.)
+Each place in each pattern is a bit of one number. The automaton goes through a topic word by word and keeps the set of
+places that the words can lead to: a few operations for each word, whatever the patterns are. (To try all ways in which
+`*` and several `#` can share the words takes long, because there are very many ways.)
 """
 
 
 class Automaton:
-    """Canonical patterns, each known by its last place."""
+    """Canonical patterns, each found by its last place."""
 
     def __init__(self) -> None:
-        self.patterns: dict[int, str] = {}  # by their last places
-        self.size = 0  # places so far, also those of patterns that were removed
-        self.used = 0  # those of patterns that are there
+        self.patterns: dict[int, str] = {}  # by last place
+        self.size = 0  # places, also of removed patterns
+        self.used = 0  # places of patterns that were not removed
         self._words: dict[str, int] = {}  # literal word -> its places
         self._any_word = self._any_words = 0  # places of `*` and of `#`
         self._start = self._start_literal = self._end = 0
 
     def add(self, pattern: str) -> int:
-        """Returns the pattern's last place."""
+        """Add a pattern; returns its last place."""
         words = pattern.split(".")
         place = 1 << self.size
         self._start |= place
@@ -39,7 +39,7 @@ class Automaton:
         return self.size - 1
 
     def remove(self, last: int) -> None:
-        """Take a pattern out. Its places are not used again."""
+        """Remove a pattern. Its places are not used again."""
         words = self.patterns.pop(last).split(".")
         self.used -= len(words) + 1
         place = 1 << (last - len(words))
@@ -67,18 +67,20 @@ class Automaton:
         return self.end(places)
 
     def begin(self, topic: str) -> int:
-        """The places to begin at. Wildcards do not match a first word that begins with `$`: those topics are the hub's
-        own."""
+        """The places to begin at. Wildcards do not match a first word that begins with `$`, which is a topic of the
+        hub."""
         return self._start_literal if topic[0] == "$" else self._start
 
     def follow(self, places: int, word: str) -> int:
-        """The places that a word leads to."""
+        """The places that a word leads to from these places."""
         any_words = self._any_words
-        places |= (places & any_words) << 1  # a `#` can stand for no word at all; none follows another
+        places |= (
+            places & any_words
+        ) << 1  # a `#` can stand for no word; in a canonical pattern no `#` follows another
         return (places & (self._words.get(word, 0) | self._any_word)) << 1 | (places & any_words)
 
     def end(self, places: int) -> int:
-        """Those of the places at which a pattern has matched."""
+        """The places at which a pattern ends."""
         places |= (places & self._any_words) << 1
         return places & self._end
 

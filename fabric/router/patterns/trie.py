@@ -1,20 +1,21 @@
-"""Finds the owners of the patterns that match a topic. Their grammar is in `fabric_protocol.names`."""
+"""Finds the owners of the patterns that match a topic. The grammar of patterns is in `fabric_protocol.names`."""
 
 from typing import Final, Generic, TypeVar
 
 from fabric.router.patterns.automaton import Automaton, places_of
 
-# Topics whose match is remembered. Ten thousand live topics must fit, or every publish asks for each of its topics.
+# Topics with a remembered match. Ten thousand topics in use must fit, or each publish computes the match of each topic.
 CACHE_MAX: Final = 65_536
-# Places of one automaton: in larger ones a new pattern would cost as much as all others together.
+# Places of one automaton: in a larger automaton, adding a pattern is slow.
 SIZE_MAX: Final = 131_072
 
 Owner = TypeVar("Owner")
 _Stem = list[tuple[Automaton, int]]
 
 
-class _Takers(Generic[Owner]):
-    """Who wants a topic. Topics that match the same patterns share one: a block of many topics is a few of these."""
+class _Match(Generic[Owner]):
+    """The owners of the patterns that match a topic. Topics that match the same patterns share one object, so a block
+    of many topics has few of them."""
 
     __slots__ = ("owners",)
 
@@ -26,16 +27,16 @@ class Trie(Generic[Owner]):
     """Canonical patterns to owners, with a bounded memory of recent topics."""
 
     def __init__(self) -> None:
-        # By pattern; a dict of owners for its order: matches must not depend on hashes.
+        # By pattern. Owners are a dict for its order: a match must not depend on hashes.
         self._owners: dict[str, dict[Owner, None]] = {}
-        # Of patterns with wildcards, by their first word if it is a literal one.
+        # For patterns with wildcards, by first word; empty when the first word is a wildcard.
         self._automata: dict[str, list[Automaton]] = {}
-        self._places: dict[str, tuple[Automaton, int]] = {}  # where each of them is
+        self._places: dict[str, tuple[Automaton, int]] = {}  # pattern -> its automaton and its last place
         self._forget()
 
     def _forget(self) -> None:
-        self._cache: dict[str, _Takers[Owner]] = {}
-        self._shared: dict[tuple[object, ...], _Takers[Owner]] = {}  # by the patterns that match
+        self._cache: dict[str, _Match[Owner]] = {}
+        self._shared: dict[tuple[object, ...], _Match[Owner]] = {}  # by the patterns that match
         self._last_topics: tuple[str, ...] = ()
         self._last_found: list[dict[Owner, None]] = []
 
@@ -63,7 +64,9 @@ class Trie(Generic[Owner]):
         self._places[pattern] = (automata[-1], automata[-1].add(pattern))
 
     def _take_out(self, pattern: str) -> None:
-        """An automaton of which less than half is used is given up; its patterns go into others."""
+        """Remove a pattern from its automaton. An automaton of which less than half is used is dropped, and its
+        patterns
+        go into others."""
         automaton, last = self._places.pop(pattern)
         automaton.remove(last)
         if 2 * automaton.used < automaton.size:
@@ -79,17 +82,17 @@ class Trie(Generic[Owner]):
         return (self._cache.get(topic) or self._find(topic)).owners
 
     def match_all(self, topics: tuple[str, ...]) -> list[dict[Owner, None]]:
-        """The distinct answers of `match` for the topics of a block; asked several times for one block."""
+        """The distinct answers of `match` for the topics of a block. Called several times for one block."""
         if topics is not self._last_topics:
             found = dict.fromkeys(map(self._cache.get, topics))
             if None in found:
                 stems: dict[str, _Stem] = {}
                 found = dict.fromkeys([self._cache.get(topic) or self._find(topic, stems) for topic in topics])
-            self._last_topics, self._last_found = topics, [takers.owners for takers in found if takers is not None]
+            self._last_topics, self._last_found = topics, [match.owners for match in found if match is not None]
         return self._last_found
 
     def _stem(self, topic: str) -> _Stem:
-        """The automata that may match a topic, and where its words before the last have led them."""
+        """The automata that may match a topic, each with the places that all words but the last lead to."""
         *words, _ = topic.split(".")
         stem = []
         for automaton in self._automata.get("", []) + self._automata.get(topic.partition(".")[0], []):
@@ -100,9 +103,10 @@ class Trie(Generic[Owner]):
                 stem.append((automaton, places))
         return stem
 
-    def _find(self, topic: str, stems: "dict[str, _Stem] | None" = None) -> _Takers[Owner]:
-        """Who wants a topic. `stems` are those of other topics of the same block: most have all words but the last in
-        common."""
+    def _find(self, topic: str, stems: "dict[str, _Stem] | None" = None) -> _Match[Owner]:
+        """The match of a topic. `stems` are of other topics of the same block, since most topics of a block differ in
+        the
+        last word only."""
         head, _, last = topic.rpartition(".")
         stem = stems.get(head) if stems and head else None  # one-word topics have no words in common
         if stem is None:
@@ -111,20 +115,20 @@ class Trie(Generic[Owner]):
                 stems[head] = stem
         matching = [(automaton, automaton.end(automaton.follow(places, last))) for automaton, places in stem]
         literal = topic if topic in self._owners else None
-        key = (literal, *[match for match in matching if match[1]])
-        takers = self._shared.get(key)
-        if takers is None:
+        key = (literal, *[found for found in matching if found[1]])
+        match = self._shared.get(key)
+        if match is None:
             patterns = [automaton.patterns[last] for automaton, bits in matching for last in places_of(bits)]
             patterns += [literal] if literal is not None else []
-            takers = _Takers({owner: None for pattern in patterns for owner in self._owners[pattern]})
+            match = _Match({owner: None for pattern in patterns for owner in self._owners[pattern]})
         if len(self._cache) >= CACHE_MAX:
             self._cache.clear()
             self._shared.clear()
-        self._cache[topic] = self._shared[key] = takers
-        return takers
+        self._cache[topic] = self._shared[key] = match
+        return match
 
 
 def _first_word(pattern: str) -> str:
-    """Empty if it is a wildcard."""
+    """The first word of a pattern; empty when it is a wildcard."""
     word = pattern.partition(".")[0]
     return "" if word in ("*", "#") else word

@@ -6,10 +6,10 @@ from fabric.router.patterns.automaton import Automaton
 
 
 class View:
-    """Canonical patterns. The same object gives the same answers, so that the journal's index can remember them."""
+    """Canonical patterns. An object always gives the same answers, so that the journal's index can remember them."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        self.looked = 0  # topics asked about so far
+        self.looked = 0  # topics that were matched so far
         self._automaton = Automaton()
         for pattern in patterns:
             self._automaton.add(pattern)

@@ -1,8 +1,8 @@
 """Producer sequences: a publish that is sent again after a lost confirmation is stored once.
 
-A producer numbers its messages 1, 2, 3, …; the hub remembers how far it got, which seqs the latest ones have, and what
-the latest blocks contained. A resend is the same block under the same numbers in the same epoch. Anything else under
-numbers that are used up is refused, because a confirmation would be a lie.
+A producer numbers its messages 1, 2, 3, …; the hub remembers the last pseq, the seqs of the latest messages, and the
+CRCs of the latest blocks. A resend is the same block under the same pseqs in the same epoch. Another block under pseqs
+that were used is refused, because a confirmation would say that this block is stored.
 """
 
 from array import array
@@ -11,14 +11,14 @@ from typing import Final
 from fabric.records import SaveProducer
 from fabric_protocol.errors import Code, ProtocolError
 
-# The unconfirmed publishes of one session: enough for a full pipeline while the disk takes its time.
+# Unconfirmed publishes of one session: enough for a full pipeline during a commit.
 WINDOW_BLOCKS: Final = 64
-# Runs and blocks remembered for each producer. What it sends again was unconfirmed, and so is among the last window of
-# blocks. The row is rewritten with each commit; a lone producer needs one run, since its own numbers and the journal's
-# go in step.
+# Runs and blocks remembered for each producer. A resend was unconfirmed, so it is among the blocks of the last window.
+# The row is written again with each commit. If only one producer publishes, it needs one run, because its pseqs and the
+# seqs rise together.
 RECENT_MAX: Final = WINDOW_BLOCKS
-TRIM_BLOCKS: Final = 64  # removed at a time, because the front of an array is dear to cut
-# Delayed publishes have no seq yet: in place of it stands this and the number of the schedule.
+TRIM_BLOCKS: Final = 64  # removed at a time, because removing the front of an array is slow
+# A delayed publish has no seq yet: its place is this number plus the id of the schedule.
 SCHEDULED: Final = 1 << 63
 
 
@@ -29,9 +29,11 @@ class Producer:
         self.name = name
         self.epoch = epoch
         self.last_pseq = last_pseq
-        self.since_pseq = 1  # the first number of this epoch; 0: not known, the row is of an older program
-        self.recent: list[int] = []  # flat (count, first seq) runs, oldest first; the last one ends with last_pseq
-        self.blocks = array("I")  # flat (count, CRC of the body) of the latest blocks; the last one ends with last_pseq
+        self.since_pseq = 1  # the first pseq of this epoch; 0: not known, the row is of an older program
+        self.recent: list[int] = []  # flat (count, first seq) runs, oldest first; the last run ends with last_pseq
+        self.blocks = array(
+            "I"
+        )  # flat (count, CRC of the body) of the latest blocks; the last block ends with last_pseq
         self.seen_us = 0
 
     @classmethod
@@ -45,26 +47,28 @@ class Producer:
 
     @property
     def last_seq(self) -> int:
-        """Of the last message that has one."""
+        """The seq of the last message that has a seq."""
         for at in range(len(self.recent) - 2, -1, -2):
             if self.recent[at + 1] < SCHEDULED:
                 return self.recent[at + 1] + self.recent[at] - 1
         return 0
 
     def claim(self, epoch: int) -> None:
-        """A session takes the name over. What was stored before is no resend of that session's messages."""
+        """A session claims the name. Blocks of earlier epochs are not resends of this session."""
         self.epoch = epoch
         self.since_pseq = self.last_pseq + 1
 
     def duplicate_of(self, pseq: int, count: int, body_crc: int) -> int | None:
-        """The first seq of a block stored before, or None when it is the next in line. Gaps are refused, and blocks
-        other than the one that was stored under these numbers."""
+        """The first seq of a block that was stored before; None when the block is new. Refuses a gap in the pseqs, and
+        a
+        block that differs from the block that was stored under these pseqs."""
         if pseq == self.last_pseq + 1:
             return None
         if pseq > self.last_pseq:
             raise ProtocolError(
                 Code.SEQUENCE_GAP,
-                f"producer {self.name!r}: {pseq} cannot follow {self.last_pseq}",
+                f"producer {self.name!r}: pseq {pseq} cannot follow {self.last_pseq}; publish {self.last_pseq + 1} "
+                "first",
                 retry_ms=1,
                 expected=self.last_pseq + 1,
             )
@@ -79,7 +83,7 @@ class Producer:
         return seq
 
     def _is_stored(self, pseq: int, count: int, body_crc: int) -> bool:
-        """Whether this very block was stored; False when its numbers are too old to tell. Refuses another block."""
+        """Whether this block was stored; False when its pseqs are too old to tell. Refuses another block."""
         blocks, first = self.blocks, self.last_pseq + 1
         at, oldest = len(blocks), max(len(blocks) - 2 * RECENT_MAX, 0)
         while first > pseq and at > oldest:
@@ -88,7 +92,7 @@ class Producer:
         if pseq < self.since_pseq:
             why = "was stored by an earlier session of this name"
         elif first > pseq:
-            return not self.since_pseq  # an older program noted no contents: its numbers alone are compared
+            return not self.since_pseq  # an older program wrote no CRCs: only the pseqs are compared
         elif (first, blocks[at], blocks[at + 1]) == (pseq, count, body_crc):
             return True
         else:

@@ -1,7 +1,7 @@
-"""From publishes to journal blocks: checks, sequence numbers, and the joining of small blocks.
+"""Publishing: checks of publishes, seqs, and the joining of small blocks into journal blocks.
 
-A publish gets its seq when it arrives; blocks are sealed when the shell has room for another commit. What gathered
-in between is one turn: its small blocks become one journal block, so singles are stored and scanned like batches.
+A publish gets its seqs when it arrives; blocks are sealed when the hub can begin another commit. Small blocks of one
+turn are joined into one journal block, so single messages are stored and scanned like batches.
 """
 
 from collections import deque
@@ -26,22 +26,22 @@ from fabric_protocol.names import check_topic, unaliased
 if TYPE_CHECKING:
     from fabric.router.topics.table import TopicTable
 
-# Blocks below this are joined, up to the second figure: LMDB likes rows of 16-256 KB.
+# Blocks below the first size are joined up to the second: LMDB is fastest with rows of 16-256 KB.
 SMALL_BLOCK_BYTES: Final = 16 << 10
 JOINED_BYTES_MAX: Final = 256 << 10
-# All that was taken and is not yet on disk, over all sessions. Beyond it publishers hear BUSY and send again.
+# Publishes of all sessions that are not yet on disk. Above it a publish is refused with BUSY, and the client resends.
 PENDING_BYTES_MAX: Final = 48 << 20
-# The unconfirmed bytes of one session; less when many publish.
+# Unconfirmed bytes of one session; less when many sessions publish.
 WINDOW_BYTES: Final = 8 << 20
 WINDOW_BYTES_MIN: Final = 256 << 10
 RETRY_MS: Final = 50
-# Duplicates named in one PUBOK, if a single publish has no more; with 13 bytes each they fit a frame's meta.
+# Duplicates named in one PUBOK, unless a single publish has more; with 13 bytes each they fit the meta of a frame.
 REPEATS_MAX: Final = COUNT_MAX
-LOOKUPS_MAX: Final = 4_096  # ids or topics of one block: each is looked up, and nothing else is done meanwhile
+LOOKUPS_MAX: Final = 4_096  # ids or topics of one block: the lookups must not delay a turn
 
 
 class Refusal(NamedTuple):
-    """Why no publishes are taken now."""
+    """Why publishes are refused now."""
 
     code: Code
     text: str
@@ -54,10 +54,10 @@ class _Entry(NamedTuple):
 
 
 class _Taken(NamedTuple):
-    """What one turn took in, and what is in flight until it is on disk."""
+    """Publishes that one turn has accepted, until they are on disk."""
 
     sessions: list[tuple[Session, int, int]]  # (session, blocks, bytes)
-    size: int  # bytes of all blocks, as they were taken
+    size: int  # bytes of all blocks, as they were published
 
 
 class Publishing(Part):
@@ -75,17 +75,17 @@ class Publishing(Part):
         self._dead_letters = dead_letters
         self.producers = {p.name: Producer.restore(p) for p in restored.producers}
         self.refusal: Refusal | None = None
-        self.pending_bytes = 0  # taken and not yet committed
-        self.hasty = False  # something of level `received` waits for the seal
+        self.pending_bytes = 0  # accepted and not yet committed
+        self.has_received = False  # a publish of level `received` waits for the seal
         self._last_ts_us = restored.last_ts_us
         self._entries: list[_Entry] = []
         self._confirms: dict[tuple[Session, int], list[Confirm]] = {}
         self._taken: dict[Session, tuple[int, int]] = {}
         self._dirty: dict[Producer, None] = {}
-        self._rows: list[Record] = []  # of the turn that is being sealed
+        self._rows: list[Record] = []  # of the turn that `seal` has closed
         self._committing: deque[_Taken] = deque()  # for each sealed turn
-        self.confirmed: tuple[Any, ...] = ()  # the latest row of a confirmation, for those who answer themselves
-        self._held = 0  # bytes that wait for the disk and are not in the entries
+        self.confirmed: tuple[Any, ...] = ()  # the latest row of a confirmation, for the answer to TXN
+        self._held = 0  # bytes of schedules that wait for the commit
         self._known_topics: set[str] = set()
 
     def __bool__(self) -> bool:
@@ -99,7 +99,7 @@ class Publishing(Part):
         turn: Turn,
         examined: tuple[Block, int | None] | None = None,
     ) -> Block | None:
-        """Take a publish and give it its seqs; None when it is a duplicate. Raises when it is refused."""
+        """Accept a publish and give seqs to its messages; None when it is a duplicate. Raises when it is refused."""
         block, first = examined or self.examine(session, publish, window)
         if first is not None:
             if first >= SCHEDULED:
@@ -117,12 +117,12 @@ class Publishing(Part):
         next_seq = self._shared.next_seq
         self.take(session, publish, block, next_seq)
         self._confirm(session, publish, (publish.rid, next_seq, block.count, 0))
-        self.hasty |= publish.level == Level.RECEIVED
+        self.has_received |= publish.level == Level.RECEIVED
         self.append(block, turn)
         return block
 
     def _accept_new(self, session: Session, publish: Publish, block: Block, turn: Turn) -> Block | None:
-        """Take what is left of a block without the messages whose idempotency keys are known."""
+        """Accept the messages of a block that have no known idempotency key."""
         checked = self._ids.check(block)
         left, first = checked.block, self._shared.next_seq
         if left is not None:
@@ -135,39 +135,51 @@ class Publishing(Part):
         stored = left.count if left is not None else 0
         self.take(session, publish, block, first)
         self._confirm(session, publish, _row(publish.rid, first, stored, len(repeats), repeats))
-        self.hasty |= publish.level == Level.RECEIVED
+        self.has_received |= publish.level == Level.RECEIVED
         if left is not None:
             self.append(left, turn)
         return left
 
     def examine(self, session: Session, publish: Publish, window: tuple[int, int]) -> tuple[Block, int | None]:
-        """The checks of every publish. With the block comes the first seq of a duplicate by pseq; None: it is new."""
+        """Check a publish. Returns the block, and the first seq of a duplicate by pseq; None when it is new."""
         if self.refusal is not None:
             raise ProtocolError(self.refusal.code, self.refusal.text, retry_ms=self.refusal.retry_ms)
         size = len(publish.block)
-        if session.inflight_blocks >= window[0] or session.inflight_bytes >= 2 * window[1]:  # bytes: FLOW may be late
-            raise ProtocolError(Code.OVERRUN, "more unconfirmed publishes than the window allows", retry_ms=RETRY_MS)
+        if (
+            session.inflight_blocks >= window[0] or session.inflight_bytes >= 2 * window[1]
+        ):  # twice the bytes, because a FLOW may be on its way
+            raise ProtocolError(
+                Code.OVERRUN,
+                f"more unconfirmed publishes than the window allows ({window[0]} blocks): wait for a PUBOK",
+                retry_ms=RETRY_MS,
+            )
         if self.pending_bytes + size > PENDING_BYTES_MAX:
-            raise ProtocolError(Code.BUSY, "the disk is behind; send again", retry_ms=RETRY_MS)
+            raise ProtocolError(Code.BUSY, "the disk is behind; publish again later", retry_ms=RETRY_MS)
         if session.fenced:
             assert session.producer is not None
-            raise ProtocolError(Code.FENCED, f"producer {session.producer.name!r} has a newer session")
+            raise ProtocolError(
+                Code.FENCED,
+                f"producer {session.producer.name!r} was claimed by a newer session; this session cannot publish any "
+                "more",
+            )
         block = Block(publish.block)
         if block.count > LOOKUPS_MAX:
             _require_few_lookups(block)
         block.verify()
         if block.flags & SPARSE:
-            raise ProtocolError(Code.BAD_BLOCK, "a published block is not sparse")
+            raise ProtocolError(Code.BAD_BLOCK, "a published block has consecutive seqs: clear the flag SPARSE")
         if not self._known_topics.issuperset(block.topics):
             self._learn(block.topics)
         if not publish.pseq:
             return block, None
         if session.producer is None:
-            raise ProtocolError(Code.BAD_OPTION, "a numbered publish needs a producer in HELLO")
+            raise ProtocolError(
+                Code.BAD_OPTION, f"pseq {publish.pseq}: a publish with a pseq needs a producer in HELLO"
+            )
         return block, session.producer.duplicate_of(publish.pseq, block.count, block.body_crc)
 
     def take(self, session: Session, publish: Publish, block: Block, place: int) -> None:
-        """Count an examined publish as stored at a place: its first seq, or SCHEDULED + the number of its schedule."""
+        """Note that a checked publish is stored at a place: its first seq, or SCHEDULED + the id of its schedule."""
         self._shared.change.begin()
         if publish.pseq:
             assert session.producer is not None
@@ -184,7 +196,7 @@ class Publishing(Part):
         self._dirty[producer] = None
 
     def hold(self, size: int) -> None:
-        """So many bytes that are not blocks of this turn wait for the disk with it."""
+        """Count bytes of a schedule that wait for the commit of this turn."""
         self._held += size
         self.pending_bytes += size
 
@@ -195,9 +207,9 @@ class Publishing(Part):
             self._confirms.setdefault((session, publish.level), []).append(row)
 
     def append(self, block: Block, turn: Turn) -> None:
-        """Take a block that has passed the checks, or that the hub made itself."""
+        """Append a block that has passed the checks, or that the hub has made."""
         shared, topics = self._shared, self._topics
-        if block.topics[0][0] == "$":  # one of the hub's own topics
+        if block.topics[0][0] == "$":  # a topic of the hub
             self._dead_letters.appended(block, shared.next_seq, turn)
         if topics.tracked:
             topics.take(block, shared.next_seq)
@@ -208,15 +220,20 @@ class Publishing(Part):
     def _learn(self, topics: tuple[str, ...]) -> None:
         for topic in topics:
             check_topic(topic)
-            if unaliased(topic).startswith("$"):  # who reads x.DLQ gets dead letters, so nobody may write there
-                raise ProtocolError(Code.FORBIDDEN, f"topic {topic!r} is the hub's own")
+            if unaliased(topic).startswith("$"):  # also x.DLQ, which is an alias of a topic of dead letters
+                raise ProtocolError(
+                    Code.FORBIDDEN,
+                    f"topic {topic!r} belongs to the hub: publish to a topic that does not begin with $ or end with "
+                    ".DLQ",
+                )
         if len(self._known_topics) >= CACHE_MAX:
             self._known_topics.clear()
         self._known_topics.update(topics)
 
     def seal(self, wall_us: int, turn: Turn) -> list[Block]:
-        """Close the turn: its blocks, stamped and in order. PUBOKs of level `received` leave at once; the others are
-        the last answers of the turn."""
+        """Close the turn; returns its blocks, stamped and in order. PUBOKs of level `received` leave at once; other
+        PUBOKs
+        are the last answers of the turn."""
         ts_us = self._last_ts_us = max(self._last_ts_us, wall_us)
         blocks = [_sealed(run, ts_us) for run in _joinable(self._entries)]
         self._rows = [Append(block.raw) for block in blocks]
@@ -230,11 +247,11 @@ class Publishing(Part):
         self._committing.append(_Taken(taken, size))
         self._held = 0
         self._entries, self._confirms, self._taken, self._dirty = [], {}, {}, {}
-        self.hasty = False
+        self.has_received = False
         return blocks
 
     def rows(self) -> list[Record]:
-        """Blocks and producers of the turn that is being sealed."""
+        """Blocks and producers of the turn that `seal` has closed."""
         rows, self._rows = self._rows, []
         return rows
 
@@ -252,7 +269,7 @@ def _row(rid: int, first: int, stored: int, dups: int, repeats: tuple[tuple[int,
 
 
 def _parts(rows: list[Confirm]) -> Iterator[tuple[Confirm, ...]]:
-    """The rows for one PUBOK each: one, unless they name very many duplicates."""
+    """The rows of each PUBOK: one PUBOK, unless the rows name very many duplicates."""
     start = named = 0
     for at, row in enumerate(rows):
         more = len(row[4]) if len(row) == 5 else 0
@@ -264,8 +281,8 @@ def _parts(rows: list[Confirm]) -> Iterator[tuple[Confirm, ...]]:
 
 
 def _joinable(entries: list[_Entry]) -> list[list[_Entry]]:
-    """Runs of entries that become one journal block each. The hub's own topics stay apart from all others, so that
-    one look at a block's first topic tells whether it is made of dead letters."""
+    """Runs of entries that become one journal block each. Topics of the hub are not joined with others, so that the
+    first topic of a block tells whether its messages are dead letters."""
     runs: list[list[_Entry]] = []
     size = count = 0
     for entry in entries:
@@ -294,7 +311,7 @@ def _sealed(run: list[_Entry], ts_us: int) -> Block:
 
 
 def _require_few_lookups(block: Block) -> None:
-    """Refuse a block that would keep all others waiting while its ids or topics are looked up."""
+    """Refuse a block with so many ids or topics that their lookup would delay other clients."""
     what = "messages with ids" if block.flags & IDS else "topics" if block.n_topics > LOOKUPS_MAX else ""
     if what:
         count = block.count if block.flags & IDS else block.n_topics

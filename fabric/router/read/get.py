@@ -1,7 +1,7 @@
-"""GET: committed messages read without a group. Nothing is leased, nothing is remembered between two commands.
+"""GET: reads committed messages without a group. Nothing is leased or remembered between two commands.
 
-One command does a bounded amount of work and says where to go on, so a reader of a long history asks again and again,
-and the hub's other clients get their turns in between.
+A command does a bounded amount of work and answers the seq at which to continue. A client that reads a long history
+sends many commands, and other clients are served in between.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,12 +21,12 @@ from fabric_protocol.messages import Got
 from fabric_protocol.names import DEAD, canonical, check_topic, unaliased
 from fabric_protocol.runs import Runs, runs_of, split
 
-BYTES_MAX: Final = 4 << 20  # of blocks in one answer; a larger message comes alone
-READ_BYTES_MAX: Final = 16 << 20  # looked at for one answer
+BYTES_MAX: Final = 4 << 20  # of blocks in one answer; a larger message is alone in its answer
+READ_BYTES_MAX: Final = 16 << 20  # read for one answer
 FINDS_MAX: Final = 64  # searches through the index for one answer
-TOPICS_MAX: Final = 8_192  # compared with the patterns for one answer, and the rest of a block
-MESSAGES_MAX: Final = 8_192  # looked at one by one, of one block; of several, for one answer, and the rest of a block
-TURN_BYTES_MAX: Final = 32 << 20  # answered to all clients together in one turn
+TOPICS_MAX: Final = 8_192  # matched for one answer, and the rest of a block
+MESSAGES_MAX: Final = 8_192  # checked one by one for one answer, and the rest of a block
+TURN_BYTES_MAX: Final = 32 << 20  # of all answers in one turn
 PATTERNS_MAX: Final = 64
 VIEWS_MAX: Final = 256  # remembered
 _FIELDS: Final = ("topic", "pattern", "seq", "time_us", "n", "last", "before", "by_key")
@@ -39,7 +39,7 @@ class _Order(NamedTuple):
     start: int
     n: int
     by_key: bool
-    before: int  # of the last ones only those below this seq
+    before: int  # with `last`: messages below this seq
 
 
 class Answer(NamedTuple):
@@ -48,7 +48,7 @@ class Answer(NamedTuple):
 
 
 class _Page:
-    """What was found so far, and how much of it still fits."""
+    """The messages of an answer, and how many more fit."""
 
     def __init__(self, rid: int, n: int) -> None:
         self.rid = rid
@@ -63,7 +63,7 @@ class _Page:
         return self.left <= 0 or self.bytes >= BYTES_MAX
 
     def take(self, block: Block, runs: Runs) -> int:
-        """Add as many messages as fit; returns the seq at which to go on."""
+        """Add as many messages as fit; returns the seq at which to continue."""
         each = max(len(block.raw) // block.count, 1)
         fitting = max((BYTES_MAX - self.bytes) // each, 0 if self.frames else 1)
         taken, rest = split(runs, min(self.left, fitting))
@@ -107,7 +107,7 @@ class Reading(Part):
     def tick(self, now: float, turn: Turn) -> None:
         self.spent = 0
 
-    # What was asked.
+    # The fields of GET.
 
     def _order(self, fields: Mapping[str, Any], first_seq: int) -> _Order:
         unknown = sorted(set(fields) - set(_FIELDS))
@@ -117,11 +117,11 @@ class Reading(Part):
             if type(fields.get(name, False)) is not bool:
                 raise ProtocolError(Code.BAD_OPTION, f"{name} is true or false, not {fields[name]!r}")
         if sum(bool(fields.get(name) is not None) for name in ("seq", "time_us")) + bool(fields.get("last")) > 1:
-            raise ProtocolError(Code.BAD_OPTION, "seq, time_us and last exclude each other")
+            raise ProtocolError(Code.BAD_OPTION, "seq, time_us and last exclude each other: give one of them")
         if fields.get("last") and fields.get("by_key"):
-            raise ProtocolError(Code.BAD_OPTION, "last and by_key exclude each other")
+            raise ProtocolError(Code.BAD_OPTION, "last and by_key exclude each other: give one of them")
         if fields.get("before") is not None and not fields.get("last"):
-            raise ProtocolError(Code.BAD_OPTION, "before is for last")
+            raise ProtocolError(Code.BAD_OPTION, "before needs last: true")
         before = bounded(fields, "before", 0, NUMBER_MAX, NUMBER_MAX)
         start = bounded(fields, "seq", 0, first_seq, NUMBER_MAX)
         if fields.get("time_us") is not None:
@@ -132,12 +132,14 @@ class Reading(Part):
     def _view(self, fields: Mapping[str, Any]) -> View:
         topic, pattern = fields.get("topic"), fields.get("pattern")
         if topic is not None and pattern is not None:
-            raise ProtocolError(Code.BAD_OPTION, "topic and pattern exclude each other")
+            raise ProtocolError(Code.BAD_OPTION, "topic and pattern exclude each other: give one of them")
         asked: list[Any] = ["#"] if pattern is None else pattern if isinstance(pattern, list) else [pattern]
         if topic is not None:
             asked = [topic]
         if not 1 <= len(asked) <= PATTERNS_MAX or not all(isinstance(one, str) for one in asked):
-            raise ProtocolError(Code.BAD_OPTION, f"topic is a text; pattern is one, or a list of 1..{PATTERNS_MAX}")
+            raise ProtocolError(
+                Code.BAD_OPTION, f"topic is a text; pattern is a text or a list of 1..{PATTERNS_MAX} texts"
+            )
         if isinstance(topic, str):
             check_topic(topic)
         patterns = tuple(sorted({canonical(unaliased(one)) for one in asked}))
@@ -148,11 +150,12 @@ class Reading(Part):
             view = self._views[patterns] = View(patterns)
         return view
 
-    # Looking for it.
+    # The search.
 
     def _blocks(self, order: _Order, horizon: int, gaps: list[list[Any]]) -> Iterator[tuple[Block | None, int]]:
-        """Blocks with wanted topics from the start on, and the seq at which each begins to count; a last pair without
-        a block says how far there is nothing more, or how far one answer looks."""
+        """Blocks with wanted topics from the start on, each with the seq of its first message that counts. The last
+        pair has
+        no block, and the seq up to which this answer has searched."""
         cursor, read, messages = order.start, 0, 0
         looked_max = order.view.looked + TOPICS_MAX
         for _ in range(GET_N[2] + FINDS_MAX):
@@ -166,7 +169,7 @@ class Reading(Part):
                 if not found.more:
                     cursor = horizon + 1
                     break
-                read += READ_BYTES_MAX // FINDS_MAX  # a long search is work, too
+                read += READ_BYTES_MAX // FINDS_MAX  # a long search counts as bytes read
                 continue
             if not isinstance(found.block, Block):
                 gaps.append([max(found.block.first_seq, cursor), found.block.last_seq, found.block.why])
@@ -196,9 +199,9 @@ class Reading(Part):
         return page.answer(following, more=following <= horizon)
 
     def _by_key(self, rid: int, order: _Order, horizon: int, wall_us: int) -> Answer:
-        """The latest of each key among what one answer looks at: later answers override earlier ones."""
+        """The latest message of each key among the messages that this answer searches. A later answer overrides it."""
         latest: dict[tuple[str, bytes], int] = {}  # (topic, key) -> seq
-        loose: list[int] = []  # without a key, nothing is overridden
+        loose: list[int] = []  # seqs of messages without a key
         blocks: dict[int, Block] = {}
         page = _Page(rid, order.n)
         following = order.start
@@ -220,7 +223,7 @@ class Reading(Part):
         if not runs:
             return block.last_seq + 1
         first = runs[0][0]
-        part = Block(pick(block, [(first, runs[-1][1])]))  # the keys of a whole block are many more
+        part = Block(pick(block, [(first, runs[-1][1])]))  # only these keys are decoded, not those of the whole block
         topics, keys = part.topic_names(), part.keys()
         for a, b in runs:
             for at in range(a, b):
@@ -235,7 +238,8 @@ class Reading(Part):
         return block.last_seq + 1
 
     def _newest(self, page: _Page, blocks: dict[int, Block], seqs: list[int], following: int, horizon: int) -> Answer:
-        """The chosen messages block by block. What is cut off for its size is looked at again by the next GET."""
+        """The answer with the chosen messages, block by block. Messages that do not fit are found again by the next
+        GET."""
         for base, block in blocks.items():
             places = [seq - base for seq in seqs if base <= seq <= block.last_seq]
             if not places:
@@ -250,9 +254,11 @@ class Reading(Part):
         return page.answer(following, more=following <= horizon)
 
     def _last(self, rid: int, order: _Order, first_seq: int, horizon: int, wall_us: int) -> Answer:
-        """The last n that match, oldest first, or fewer when that is a long search; others are before the next seq."""
+        """The last n messages that match, oldest first. A long search finds fewer; older messages are below `next`."""
         if self.spent >= TURN_BYTES_MAX:
-            raise ProtocolError(Code.BUSY, "others read just now; ask again", retry_ms=5)
+            raise ProtocolError(
+                Code.BUSY, "other clients have read as much as one turn allows; send the command again", retry_ms=5
+            )
         found: list[tuple[Block, Runs]] = []
         wanted, before, read, messages = order.n, min(order.before, horizon + 1), 0, 0
         looked_max = order.view.looked + TOPICS_MAX
@@ -286,7 +292,7 @@ class Reading(Part):
     # Which messages of a block.
 
     def _runs(self, block: Block, start: int, stop: int, view: Callable[[str], bool], wall_us: int) -> Runs:
-        """Places in a block, of seqs start..stop - 1: of wanted topics, not expired, not removed, not superseded."""
+        """Places in a block of messages start..stop - 1 that match and are not expired, removed or superseded."""
         if block.expires_us and block.expires_us <= wall_us:
             return []
         removed, superseded = self._shared.removed, self._shared.superseded
@@ -314,7 +320,7 @@ def got(rid: int, block: Block, runs: Runs) -> Got:
 
 
 def _stop(block: Block, start: int) -> int:
-    """The seq before which one answer stops to look at a block."""
+    """The seq at which this answer stops in a block."""
     return min(block.last_seq + 1, start + MESSAGES_MAX)
 
 

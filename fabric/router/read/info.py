@@ -1,15 +1,15 @@
-"""INFO: what there is, in numbers. Reads only, and answers at once.
+"""INFO: what the hub has, in numbers. It only reads, and answers at once.
 
-Lists come in pages, because an answer has a mebibyte at most: a page has up to `n` rows and ends earlier when they
-are long; `more` says that there are others and `next` what to give as `after`.
+A list comes in pages, because an answer has one MiB at most: a page has up to `n` rows, and fewer when rows are long.
+`more` says that there are more rows, and `next` is the `after` of the next page.
 """
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from fabric.router.admin.dead_letters import box_of
+from fabric.router.admin.dead_letters import letters_of
 from fabric.router.admin.groups import as_map, find
-from fabric.router.dead_letters.index import Box
+from fabric.router.dead_letters.index import DeadLetterSet
 from fabric.router.fields import is_number
 from fabric.router.groups.group import Group
 from fabric.router.paging import page
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 Fields = Mapping[str, Any]
 Row = dict[str, Any]
 
-MEMBERS_MAX: Final = 1_000  # described with one group
+MEMBERS_MAX: Final = 1_000  # consumers described with one group
 
 
 def info(router: "Router", fields: Fields) -> Row:
-    """The answer to INFO; without `what` it is about the hub."""
+    """The answer to INFO; without `what`, INFO describes the hub."""
     what = fields.get("what", "hub")
     question = QUESTIONS.get(what) if isinstance(what, str) else None
     if question is None:
-        raise ProtocolError(Code.NOT_FOUND, f"INFO knows {', '.join(QUESTIONS)}, not {what!r}")
+        raise ProtocolError(Code.NOT_FOUND, f"INFO knows {', '.join(QUESTIONS)}, not {what!r:.60}")
     return question(router, fields)
 
 
@@ -39,7 +39,7 @@ def _hub(router: "Router", fields: Fields) -> Row:
         "last_seq": router.shared.committed_seq,
         "groups": len(router.groups),
         "sessions": len(router.session_table.sessions),
-        "dead_letters": sum(box.size for box in router.dead_letters.boxes.values()),
+        "dead_letters": sum(letters.size for letters in router.dead_letters.by_group.values()),
         "ids": router.ids.count,
         "pending_bytes": router.publishing.pending_bytes,
         "refusing": router.publishing.refusal.text if router.publishing.refusal else "",
@@ -63,7 +63,7 @@ def _groups(router: "Router", fields: Fields) -> Row:
 
 def _group(router: "Router", fields: Fields) -> Row:
     group = find(router, fields, "name" if "name" in fields else "group")
-    box = router.dead_letters.boxes.get(group.name)
+    letters = router.dead_letters.by_group.get(group.name)
     members = [
         {"client": sub.session.client, "session": sub.session.number, "chan": sub.chan, "outstanding": sub.outstanding}
         for sub in group.members[:MEMBERS_MAX]
@@ -72,7 +72,7 @@ def _group(router: "Router", fields: Fields) -> Row:
         **_described(router, group),
         "settings": as_map(group.settings),
         "consumers": members,
-        "dead_letters": box.count(router.shared.committed_seq) if box else 0,
+        "dead_letters": letters.count(router.shared.committed_seq) if letters else 0,
     }
 
 
@@ -87,7 +87,7 @@ def _sessions(router: "Router", fields: Fields) -> Row:
 
 
 def _services(router: "Router", fields: Fields) -> Row:
-    """Who answers requests."""
+    """The services that answer requests."""
     after = _after(fields, str, "")
     found = {service.name: service for service in router.requests.services if service.name > after}
     answer = page("services", fields, sorted(found), lambda name: found[name].describe())
@@ -95,19 +95,21 @@ def _services(router: "Router", fields: Fields) -> Row:
 
 
 def _dead_letters(router: "Router", fields: Fields) -> Row:
-    """Of one group, or how many each group has."""
+    """The dead letters of one group, or the number of dead letters of each group."""
     horizon = router.shared.committed_seq
     for name in ("group", "name"):
         if fields.get(name) is not None:
-            return _box(box_of(router, fields, name), horizon)
+            return _described_letters(letters_of(router, fields, name), horizon)
     after = _after(fields, str, "")
-    boxes = {name: box for name, box in router.dead_letters.boxes.items() if box.size and name > after}
-    return page("groups", fields, sorted(boxes), lambda name: _box(boxes[name], horizon))
+    by_group = {
+        name: letters for name, letters in router.dead_letters.by_group.items() if letters.size and name > after
+    }
+    return page("groups", fields, sorted(by_group), lambda name: _described_letters(by_group[name], horizon))
 
 
-def _box(box: Box, horizon: int) -> Row:
-    first = next((first for first, _ in box.runs(0, horizon)), 0)
-    return {"group": box.group, "count": box.count(horizon), "first_seq": first}
+def _described_letters(letters: DeadLetterSet, horizon: int) -> Row:
+    first = next((first for first, _ in letters.runs(0, horizon)), 0)
+    return {"group": letters.group, "count": letters.count(horizon), "first_seq": first}
 
 
 def _topics(router: "Router", fields: Fields) -> Row:
@@ -136,5 +138,5 @@ QUESTIONS: Final[dict[str, Callable[["Router", Fields], Row]]] = {
 def _after(fields: Fields, kind: type, default: Any) -> Any:
     value = fields.get("after")
     if value is not None and (type(value) is not kind or (kind is int and not is_number(value))):
-        raise ProtocolError(Code.BAD_OPTION, f"after is what `next` of the page before was, not {value!r:.60}")
+        raise ProtocolError(Code.BAD_OPTION, f"after is `next` of the page before, not {value!r:.60}")
     return default if value is None else value

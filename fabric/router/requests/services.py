@@ -1,6 +1,6 @@
-"""Who answers requests. A service is a set of responders that share its requests; who is free gets the next one.
+"""Services: a service is a set of responders that share its requests; a free responder gets the next request.
 
-Services are kept apart from groups: nothing of them is written down, and they end with their last responder.
+A service is no group: it is not on disk, and it ends with its last responder.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ from fabric_protocol.bounds import CONCURRENCY
 from fabric_protocol.errors import Code, ProtocolError
 
 if TYPE_CHECKING:
-    from fabric.router.requests.requests import Inquiry
+    from fabric.router.requests.requests import OpenRequest
 
-QUEUE_PER_HANDLER: Final = 64  # requests that wait for a busy service, for each handler it has,
-QUEUE_MAX: Final = 4_096  # and at most
+QUEUE_PER_HANDLER: Final = 64  # waiting requests of a busy service, for each of its handlers
+QUEUE_MAX: Final = 4_096  # waiting requests of a service, at most
 
 
 class Responder:
-    """One subscription that answers. It is never given more requests at a time than it has handlers."""
+    """A subscription that answers requests. It has at most as many open requests as handlers."""
 
     __slots__ = ("chan", "concurrency", "open", "service", "session")
 
@@ -29,7 +29,7 @@ class Responder:
         self.chan = chan
         self.service = service
         self.concurrency = concurrency
-        self.open: dict[int, Inquiry] = {}  # requests it is at work on, by number
+        self.open: dict[int, OpenRequest] = {}  # open requests, by number
 
     @property
     def load(self) -> float:
@@ -47,8 +47,8 @@ class Service:
         self.name = name
         self.patterns = patterns
         self.members: list[Responder] = []
-        self.chosen = 0  # the number of the latest request that it was chosen for
-        self.waiting: dict[int, Inquiry] = {}  # by number, first come first served; all members are busy
+        self.chosen = 0  # the number of the latest request of this service
+        self.waiting: dict[int, OpenRequest] = {}  # by number, in order of arrival; all members are busy
         self._turn = 0
 
     @property
@@ -57,7 +57,7 @@ class Service:
 
     @property
     def load(self) -> float:
-        """What it has to do, for each handler: below 1 when one of them is idle."""
+        """Open and waiting requests for each handler: below 1 when a handler is idle."""
         return (sum(len(member.open) for member in self.members) + len(self.waiting)) / self.handlers
 
     @property
@@ -65,7 +65,7 @@ class Service:
         return len(self.waiting) >= min(QUEUE_PER_HANDLER * self.handlers, QUEUE_MAX)
 
     def free(self) -> Responder | None:
-        """The free responder with the least to do, the next in turn among equals."""
+        """The free responder with the least load; among equals, the next in turn."""
         best, n = -1, len(self.members)
         for i in range(self._turn, self._turn + n):
             member = self.members[i % n]
@@ -93,7 +93,7 @@ class Service:
 
 
 class Services:
-    """All services, by name and by the topics they answer; all responders, by session and channel."""
+    """All services, by name and by topic; all responders, by session and channel."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Service] = {}
@@ -112,7 +112,7 @@ class Services:
         return self._trie.match(topic)
 
     def join(self, session: Session, chan: int, fields: Mapping[str, Any]) -> tuple[Responder, bool]:
-        """A new responder, as SUB asks for it; and whether its service is new."""
+        """Add the responder that SUB asks for; returns it, and whether its service is new."""
         name, patterns = self._name(fields), patterns_of(fields)
         concurrency = bounded(fields, "concurrency", *CONCURRENCY)
         service = self._by_name.get(name)
@@ -149,7 +149,7 @@ class Services:
                 self._trie.remove(pattern, service)
 
     def _name(self, fields: Mapping[str, Any]) -> str:
-        """The service that a SUB names; one of its own when it names none."""
+        """The service that a SUB names; without a name, a new service of its own."""
         if fields.get("group") is None:
             self._made += 1
             return f"$service.{self._made}"

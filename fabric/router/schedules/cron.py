@@ -3,8 +3,8 @@
     minute 0-59 | hour 0-23 | day of month 1-31 | month 1-12 or jan-dec | day of week 0-7 or sun-sat (0 and 7: Sunday)
 
 Each field is `*`, a value, a range `a-b`, or a list of these, each with an optional step: `*/5`, `10-40/10`. Where both
-days are restricted, either one is enough, as cron has always had it. Days are counted from 1970 by arithmetic, because
-the core asks nobody what time it is and needs no time zones.
+days are restricted, a day that matches one of them is enough, as in every cron. Days are counted from 1970 by
+arithmetic, because the router reads no clock and needs no time zones.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ _DAY_MINUTES: Final = 1_440
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _LONGEST: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-# The longest wait of a calendar is 40 years: for a 29th of February on a given weekday, across 2100.
+# The longest wait of a calendar is 40 years, for a 29th of February on one weekday, across 2100.
 SEARCH_YEARS: Final = 50
 _SUNDAY: Final = 4  # days after 1970-01-01, a Thursday, to a Sunday: weekday of day d is (d + 4) % 7
 
@@ -30,8 +30,8 @@ class Cron(NamedTuple):
     days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]
-    any_day: bool  # the day of the month is not restricted,
-    any_weekday: bool  # nor the day of the week
+    any_day: bool  # the day of the month is not restricted
+    any_weekday: bool  # the day of the week is not restricted
 
     @classmethod
     def parse(cls, text: str) -> "Cron":
@@ -56,11 +56,11 @@ class Cron(NamedTuple):
             any_weekday=fields[4].startswith("*"),
         )
         if cron.any_weekday and not any(day <= _LONGEST[month - 1] for month in months for day in days):
-            raise _error(f"cron {text!r}: no month of these has such a day")
+            raise _error(f"cron {text!r}: none of these months has such a day")
         return cron
 
     def after(self, us: int) -> int | None:
-        """The first moment of the calendar that is later, in microseconds since 1970 UTC; None if there is none."""
+        """The first time of the calendar after `us`, in microseconds since 1970 UTC; None when there is none."""
         day, minute = divmod(us // _MINUTE_US + 1, _DAY_MINUTES)
         year, month, day_of_month = civil_from_days(day)
         for _ in range(12 * SEARCH_YEARS):
@@ -76,13 +76,13 @@ class Cron(NamedTuple):
 
     def _has(self, day: int, number: int) -> bool:
         by_number, by_weekday = number in self.days, (day + _SUNDAY) % 7 in self.weekdays
-        if self.any_day or self.any_weekday:  # `*/2` is not restricted in this sense, yet it is kept
+        if self.any_day or self.any_weekday:  # `*/2` does not count as restricted here, but it must match
             return by_number and by_weekday
         return by_number or by_weekday
 
 
 def days_from_civil(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01. Years begin in March here, so that the leap day is their last."""
+    """Days since 1970-01-01. Years begin in March here, so that the leap day is the last day of a year."""
     year -= month <= 2
     era, of_era = divmod(year, 400)
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
@@ -105,7 +105,7 @@ def days_in_month(year: int, month: int) -> int:
 
 
 def _values(field: str, text: str, least: int, most: int, names: dict[str, int] | None = None) -> frozenset[int]:
-    """All values that one field of the five allows."""
+    """All values that a field allows."""
     found: set[int] = set()
     for part in text.split(","):
         span, slash, step_text = part.partition("/")

@@ -1,4 +1,4 @@
-"""When a publish is meant to happen: the options of PUB, checked, and the times that follow from them."""
+"""The options of PUB that delay, repeat or expire a publish: checks, and the times that follow from them."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -12,14 +12,14 @@ from fabric_protocol.errors import Code, ProtocolError
 
 HORIZON_US: Final = HORIZON_MS * 1000
 NAME_CHARS_MAX: Final = 128
-# Expiries are rounded up to this, so that messages that were given the same TTL moments apart still share a block.
+# Expiries are rounded up to this, so that messages with the same ttl that arrive together can share a block.
 EXPIRY_GRAIN_US: Final = 10_000
 
 _KNOWN: Final = ("ttl_ms", "delay_ms", "at_us", "every_ms", "cron", "name")
 
 
 class Timing(NamedTuple):
-    ttl_ms: int  # 0: for ever
+    ttl_ms: int  # 0: does not expire
     delay_ms: int | None
     at_us: int | None
     every_ms: int  # 0: once
@@ -28,8 +28,8 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Timing":
-        """The options of a PUB, checked as far as that is possible without a clock."""
-        # A new hub may know more options than this one: to ignore one would be to publish at the wrong time.
+        """The options of a PUB. The checks that need the time are in `first_due`."""
+        # An unknown option may be of a newer protocol: to ignore it would publish at the wrong time.
         unknown = [name for name in options if name not in _KNOWN]
         if unknown:
             raise _error(f"option {unknown[0]!r:.80} is not known; PUB has {', '.join(_KNOWN)}")
@@ -43,7 +43,7 @@ class Timing(NamedTuple):
         )
         for one, other in (("delay_ms", "at_us"), ("every_ms", "cron")):
             if options.get(one) is not None and options.get(other) is not None:
-                raise _error(f"{one} and {other} exclude each other")
+                raise _error(f"{one} and {other} exclude each other: give one of them")
         if timing.name and not timing.is_later:
             raise _error("name is the name of a schedule: it needs delay_ms, at_us, every_ms or cron")
         if timing.cron:
@@ -59,7 +59,7 @@ class Timing(NamedTuple):
         return bool(self.every_ms or self.cron)
 
     def first_due(self, wall_us: int) -> int:
-        """When it is due first. Without a start, what repeats begins with the next round."""
+        """When the schedule is due first. A schedule that repeats and has no start is due after one interval."""
         start = self.at_us if self.delay_ms is None else wall_us + self.delay_ms * 1000
         if start is not None and start > wall_us + HORIZON_US:
             raise _error(f"at_us {start} is more than {HORIZON_MS // YEAR_MS} years ahead; are these microseconds?")
@@ -72,9 +72,9 @@ class Timing(NamedTuple):
 
 
 def next_due(schedule: SaveSchedule, wall_us: int) -> int | None:
-    """When it is due again, later than now: rounds that were missed are not made up for. None: never.
+    """When a schedule is due again, after wall_us: times that were missed are skipped. None: never.
 
-    A stored calendar may be one that this version cannot read or that has no later day: it is not due again.
+    A schedule with a stored calendar that this version cannot parse, or that has no later day, is not due again.
     """
     if schedule.every_ms:
         step_us = schedule.every_ms * 1000
@@ -88,12 +88,12 @@ def next_due(schedule: SaveSchedule, wall_us: int) -> int | None:
 
 
 def shown(due_us: int) -> int:
-    """A due time as answers have it: one that clients can make a date of, whatever an older version has stored."""
+    """A due time for an answer, at most the latest date that clients can show; older versions stored later times."""
     return min(due_us, TIME_US_MAX)
 
 
 def expiry(start_us: int, ttl_ms: int, own_us: int) -> int:
-    """When a message expires that lives for ttl_ms from a time; earlier, if its block says so itself."""
+    """When a message with a ttl expires, counted from start_us; earlier if its block has an earlier expiry."""
     if not ttl_ms:
         return own_us
     expires_us = -(-(start_us + ttl_ms * 1000) // EXPIRY_GRAIN_US) * EXPIRY_GRAIN_US
@@ -114,7 +114,7 @@ def _text(options: Mapping[str, Any], name: str, chars_max: int) -> str:
         return ""
     value = text(options, name, "", chars_max)
     if not value.strip():
-        raise _error(f"{name} is not empty")
+        raise _error(f"{name} is empty: give a text, or leave it out")
     return value
 
 

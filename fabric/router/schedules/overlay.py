@@ -1,7 +1,7 @@
-"""What turns that are not on disk yet have done to the schedules, laid over what the disk shows.
+"""The schedules on disk, with the changes of turns that are not on disk yet laid over them.
 
-The disk lags behind the router by a turn or two. Until a turn is committed, its new schedules live here with their
-blocks, and those it removed are known to be gone although the disk still shows them.
+The disk is a turn or two behind the router. Until a turn is committed, its new schedules are kept here with their
+blocks, and the schedules that it removed are noted here, because they are still on disk.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from fabric.router.schedules.due_queue import Key, StoredSchedules
 Change = SaveSchedule | DropSchedule
 
 
-class Unwritten:
+class Overlay:
     def __init__(self, stored: StoredSchedules) -> None:
         self._stored = stored
         self._fresh: dict[int, SaveSchedule] = {}
@@ -40,7 +40,7 @@ class Unwritten:
         self._turn = []
 
     def committed(self) -> None:
-        """The oldest sealed turn is on disk: what no later turn has changed can be read there."""
+        """The oldest sealed turn is on disk: drop its changes, unless a later turn has changed the schedule again."""
         for change in self._sealed.popleft():  # mostly none
             if isinstance(change, DropSchedule):
                 self._gone.discard((change.due_us, change.id))
@@ -49,7 +49,7 @@ class Unwritten:
             if change.name and self._names.get(change.name) is change:
                 del self._names[change.name]
 
-    # Looking through.
+    # Reading.
 
     def keys(self) -> list[Key]:
         return [(schedule.due_us, schedule.id) for schedule in self._fresh.values()]
@@ -58,7 +58,7 @@ class Unwritten:
         return key in self._gone
 
     def read(self, keys: list[Key], bytes_max: int) -> list[SaveSchedule | str | None]:
-        """As on disk, but as of now: None when it is gone."""
+        """The schedules of these keys, as of now: None when the schedule was removed."""
         on_disk = [key for key in keys if key[1] not in self._fresh and key not in self._gone]
         rows = dict(zip(on_disk, self._stored.read(on_disk, bytes_max), strict=False)) if on_disk else {}
         found: list[SaveSchedule | str | None] = []
@@ -71,7 +71,7 @@ class Unwritten:
             elif key in rows:
                 found.append(rows[key])
             else:
-                break  # the disk had read enough
+                break  # the read from disk ended at its bound
         return found
 
     def find(self, number: int) -> SaveSchedule | str | None:

@@ -1,11 +1,11 @@
-"""Publishes that are not for now: taken, kept on disk, and fired when they are due.
+"""Schedules: publishes that are kept on disk and published when they are due.
 
-A delayed block has no seq until it is due; then it is appended like any other, in the transaction that removes its
-row. So journal order is the order of becoming due, and nothing is lost or fired twice, wherever a crash falls. What
-repeats gets its next row in that transaction too.
+The block of a schedule has no seq until it is due. Then it is appended like other blocks, in the transaction that
+removes the row of the schedule. So the order in the journal is the order of due times, and no crash loses a schedule or
+publishes it twice. A schedule that repeats gets its next row in the same transaction.
 
-Due times are of the wall's clock. People set clocks: a schedule is fired when the wall shows its time or a later one,
-once, since its row is gone then.
+Due times are wall time, which an administrator may set. A schedule fires when wall time has reached its due time, and
+once, because its row is removed then.
 """
 
 from collections import Counter, OrderedDict
@@ -18,9 +18,9 @@ from fabric.router.part import Part
 from fabric.router.publish.dedupe.index import Ids
 from fabric.router.publish.producers import SCHEDULED
 from fabric.router.publish.publishing import PENDING_BYTES_MAX, Publishing
-from fabric.router.schedules.due_queue import Key, Upcoming
+from fabric.router.schedules.due_queue import DueQueue, Key
 from fabric.router.schedules.options import NAME_CHARS_MAX, Timing, expiry, next_due, shown
-from fabric.router.schedules.overlay import Unwritten
+from fabric.router.schedules.overlay import Overlay
 from fabric.router.sessions.session import Session
 from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
@@ -33,14 +33,14 @@ from fabric_protocol.errors import Code, ProtocolError
 if TYPE_CHECKING:
     from fabric.router.topics.table import TopicTable
 
-# A hub that was down may find a million due. They are fired in steps, so that other work gets its turn between.
-FIRE_MAX: Final = 512  # in one step,
+# When a hub starts, a million schedules may be due. They fire in steps, so that other work is done in between.
+FIRE_MAX: Final = 512  # schedules in one step
 FIRE_BYTES_MAX: Final = 4 << 20
-TURN_MAX: Final = 4_096  # in one transaction
-HOLD_S: Final = 0.1  # before what cannot be fired now is tried again
-ENDINGS_MAX: Final = 4_096  # schedules whose end is remembered, for the text of an error
-PAGE_BYTES_MAX: Final = 1 << 20  # that are read for it
-TOPICS_MAX: Final = 500  # whose counts are told
+TURN_MAX: Final = 4_096  # schedules in one transaction
+HOLD_S: Final = 0.1  # wait before schedules that could not fire are tried again
+ENDINGS_MAX: Final = 4_096  # ended schedules that are remembered, for the text of an error
+PAGE_BYTES_MAX: Final = 1 << 20  # read for one page of INFO
+TOPICS_MAX: Final = 500  # with their counts in INFO
 
 
 class Schedules(Part):
@@ -59,15 +59,15 @@ class Schedules(Part):
         self._change = shared.change
         self._clock = shared.clock
         self._counters = shared.counters
-        self._unwritten = Unwritten(stored)
-        self._upcoming = Upcoming(stored)
+        self._overlay = Overlay(stored)
+        self._due_queue = DueQueue(stored)
         self._last_id = self._saved_id = stored.counts(0).last_id
-        self._changes: Counter[str] = Counter()  # of this turn: messages that wait, by topic
+        self._changes: Counter[str] = Counter()  # of this turn: change of the number of scheduled messages, by topic
         self._fired = 0  # in this turn
         self._hold_until = 0.0
-        self._jumps = 0  # of the clock, when it was last looked at
-        self._look_at = 0.0  # when `tick` has something to do, if nobody sets the clock,
-        self._deadline = 0.0  # and when the hub must wake up for it
+        self._jumps = 0  # jumps of the clock at the last tick
+        self._look_at = 0.0  # when `tick` has work to do, unless the clock is set
+        self._deadline = 0.0  # when the hub must wake up for it
         self._endings: OrderedDict[int, str] = OrderedDict()
 
     # Publishing.
@@ -75,7 +75,7 @@ class Schedules(Part):
     def publish(
         self, session: Session, publish: m.Publish, window: tuple[int, int], now: float, turn: Turn
     ) -> Block | None:
-        """Take a publish that has options; None when it is a duplicate. Raises when it is refused."""
+        """Accept a publish with options; None when it is a duplicate. Raises when it is refused."""
         timing, wall_us = Timing.of(publish.options), self._clock.wall_us(now)
         if not timing.is_later:
             block = Block(publish.block)
@@ -88,16 +88,20 @@ class Schedules(Part):
             return None
         if timing.repeats and block.flags & IDS:
             raise ProtocolError(
-                Code.BAD_OPTION, "with ids, the second time would be a duplicate of the first; give the schedule a name"
+                Code.BAD_OPTION,
+                "a schedule that repeats cannot have ids, because the second publish would be a duplicate: give the "
+                "schedule a name",
             )
         due_us = timing.first_due(wall_us)
         if 0 < block.expires_us <= due_us and not timing.repeats:
             raise ProtocolError(
-                Code.BAD_OPTION, f"the block expires at {block.expires_us}, before it is due at {due_us}"
+                Code.BAD_OPTION,
+                f"the block expires at {block.expires_us}, before it is due at {due_us}: give it a later expiry, or "
+                "none",
             )
         self._topics.require_room(block, turn)
         answer = {"schedule": self._last_id + 1, "due_us": due_us}
-        old = self._unwritten.find_name(timing.name) if timing.name else None
+        old = self._overlay.find_name(timing.name) if timing.name else None
         self._change.begin()
         if old is not None:
             answer["replaced"] = self._replace(old, turn)
@@ -113,31 +117,31 @@ class Schedules(Part):
         return block
 
     def _known(self, place: int) -> dict[str, Any]:
-        """The answer to a publish that was taken before."""
-        schedule = self._unwritten.find(place - SCHEDULED) if place >= SCHEDULED else None
+        """The answer to a duplicate."""
+        schedule = self._overlay.find(place - SCHEDULED) if place >= SCHEDULED else None
         if isinstance(schedule, SaveSchedule):
             return {"schedule": schedule.id, "due_us": shown(schedule.due_us), "dup": True}
         return {"schedule": 0, "dup": True}
 
     def _replace(self, old: SaveSchedule | str, turn: Turn) -> int:
         if isinstance(old, str):
-            raise ProtocolError(Code.INTERNAL, f"the schedule of that name is damaged: {old}")
-        self._end(old, Block(old.block), "was replaced by another of its name", turn)
+            raise ProtocolError(Code.INTERNAL, f"the schedule of this name is damaged on disk: {old}")
+        self._end(old, Block(old.block), "was replaced by a schedule of the same name", turn)
         return old.id
 
     # Cancelling.
 
     def cancel(self, session: Session, cancel: m.Cancel, turn: Turn) -> None:
-        """Take a schedule back, by `id` or by `name`. The answer waits for the disk even when it is too late: that is
-        true only when the turn that fired it is written."""
+        """Cancel a schedule, by `id` or by `name`. The answer that it has fired waits for the commit, too, because the
+        schedule has fired only when that turn is on disk."""
         fields = cancel.fields
         number, name = fields.get("id"), fields.get("name")
         if (number is None) == (name is None):
-            raise ProtocolError(Code.BAD_OPTION, "CANCEL names a schedule by its id or by its name")
+            raise ProtocolError(Code.BAD_OPTION, "CANCEL names a schedule by its id or by its name: give one of them")
         if name is not None and not (isinstance(name, str) and 0 < len(name) <= NAME_CHARS_MAX):
-            raise ProtocolError(Code.BAD_OPTION, f"name is text of 1..{NAME_CHARS_MAX} characters")
+            raise ProtocolError(Code.BAD_OPTION, f"name is text of 1..{NAME_CHARS_MAX} characters, not {name!r:.60}")
         number = bounded(fields, "id", 1, 0, NUMBER_MAX)
-        found = self._unwritten.find_name(name) if name is not None else self._unwritten.find(number)
+        found = self._overlay.find_name(name) if name is not None else self._overlay.find(number)
         self._change.begin()
         if isinstance(found, SaveSchedule):
             self._end(found, Block(found.block), "was cancelled", turn)
@@ -153,21 +157,21 @@ class Schedules(Part):
 
     def _why_not(self, number: int, name: str | None) -> str:
         if name is not None:
-            return f"no schedule has the name {name!r}: it has fired, was cancelled, or never was"
+            return f"no schedule has the name {name!r}: it has fired, was cancelled, or never existed"
         if number > self._last_id:
-            return f"schedule {number} never was; the latest is {self._last_id}"
+            return f"schedule {number} never existed; the latest is {self._last_id}"
         return f"schedule {number} {self._endings.get(number, 'has fired or was cancelled')}"
 
     # Listing.
 
     def describe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """For INFO: how many wait, and some of them in the order in which they are due."""
+        """For INFO: the number of schedules, and a page of them in the order of due times."""
         limit = bounded(fields, "n", *SCHEDULES_N)
         after = fields.get("after")
         if after is None:
             after = [0, 0]
         elif not (isinstance(after, list) and len(after) == 2 and all(map(is_number, after))):
-            raise ProtocolError(Code.BAD_OPTION, f"after is what `next` was, [due_us, id], not {after!r:.80}")
+            raise ProtocolError(Code.BAD_OPTION, f"after is `next` of the page before, [due_us, id], not {after!r:.80}")
         counts = self._stored.counts(TOPICS_MAX)
         if (name := fields.get("name")) is not None:
             named = self._stored.find_name(name) if isinstance(name, str) else None
@@ -186,15 +190,15 @@ class Schedules(Part):
     # Time.
 
     def tick(self, now: float, turn: Turn) -> None:
-        """Fire what is due, as much as one step may."""
+        """Fire the schedules that are due, as many as one step allows."""
         if now < self._look_at and self._clock.jumps == self._jumps:
             return
         self._jumps = self._clock.jumps
         self._fire_due(now, turn)
         if self._is_held_up():
-            self._look_at, self._deadline = 0.0, NEVER  # whatever ends that wakes the hub
+            self._look_at, self._deadline = 0.0, NEVER  # the hub wakes up when publishes are accepted again
         else:
-            self._look_at = self._deadline = max(self._clock.when(self._upcoming.next_us()), self._hold_until)
+            self._look_at = self._deadline = max(self._clock.when(self._due_queue.next_us()), self._hold_until)
 
     def next_deadline(self) -> float:
         return self._deadline
@@ -203,9 +207,9 @@ class Schedules(Part):
         if self._is_held_up() or now < self._hold_until:
             return
         wall_us = self._clock.wall_us(now)
-        if self._upcoming.wants_load(wall_us):
-            self._upcoming.load(wall_us, self._unwritten.keys(), self._unwritten.is_gone)
-        keys = self._upcoming.take(wall_us, min(FIRE_MAX, TURN_MAX - self._fired))
+        if self._due_queue.wants_load(wall_us):
+            self._due_queue.load(wall_us, self._overlay.keys(), self._overlay.is_gone)
+        keys = self._due_queue.take(wall_us, min(FIRE_MAX, TURN_MAX - self._fired))
         if keys and not self._fire(keys, wall_us, turn):
             self._hold_until = now + HOLD_S
 
@@ -216,18 +220,18 @@ class Schedules(Part):
         )
 
     def _fire(self, keys: list[Key], wall_us: int, turn: Turn) -> bool:
-        """False when the hub cannot take them now."""
-        rows = self._unwritten.read(keys, FIRE_BYTES_MAX)
-        self._upcoming.put_back(keys[len(rows) :])
+        """Fire the schedules of these keys; False when the hub cannot accept them now."""
+        rows = self._overlay.read(keys, FIRE_BYTES_MAX)
+        self._due_queue.put_back(keys[len(rows) :])
         for at, row in enumerate(rows):
             if isinstance(row, SaveSchedule):
                 try:
                     self._fire_one(row, wall_us, turn)
-                except ProtocolError:  # BUSY: too many ids to look after
-                    self._upcoming.put_back(keys[at : len(rows)])
+                except ProtocolError:  # BUSY: too many idempotency keys
+                    self._due_queue.put_back(keys[at : len(rows)])
                     return False
             elif row is not None:
-                self._counters["schedules_damaged"] += 1  # it stays on disk, for whoever looks into that
+                self._counters["schedules_damaged"] += 1  # it stays on disk, for an administrator
         return True
 
     def _fire_one(self, schedule: SaveSchedule, wall_us: int, turn: Turn) -> None:
@@ -247,7 +251,8 @@ class Schedules(Part):
             self._save(schedule._replace(due_us=following), turn)
 
     def _append(self, block: Block, turn: Turn) -> None:
-        """Idempotency keys count now: of two that are due, the later one is the duplicate."""
+        """Append a block that is due. Idempotency keys are checked now: of two schedules, the later is the
+        duplicate."""
         if block.flags & IDS:
             checked = self._ids.check(block)
             self._ids.remember(checked, self._shared.next_seq)
@@ -260,7 +265,7 @@ class Schedules(Part):
     # Turns.
 
     def rows(self) -> list[Record]:
-        """How this turn changes the counts; schedules themselves are written as they come and go."""
+        """The counts that this turn has changed. Commands and ticks write the rows of schedules."""
         records: list[Record] = []
         if self._changes or self._last_id != self._saved_id:
             changes = tuple((topic, change) for topic, change in self._changes.items() if change)
@@ -271,25 +276,25 @@ class Schedules(Part):
         if self._fired:
             self._fired = 0
             self._look_at = self._deadline = 0.0
-        self._unwritten.seal()
+        self._overlay.seal()
         return records
 
     def committed(self) -> None:
-        self._unwritten.committed()
+        self._overlay.committed()
 
     # Rows.
 
     def _save(self, schedule: SaveSchedule, turn: Turn) -> None:
         turn.write(schedule)
         self._publishing.hold(len(schedule.block))
-        self._unwritten.saved(schedule)
-        self._upcoming.add((schedule.due_us, schedule.id))
+        self._overlay.saved(schedule)
+        self._due_queue.add((schedule.due_us, schedule.id))
         self._look_at = self._deadline = 0.0
 
     def _drop(self, schedule: SaveSchedule, turn: Turn) -> None:
         drop = DropSchedule(schedule.id, schedule.due_us, schedule.name)
         turn.write(drop)
-        self._unwritten.dropped(drop)
+        self._overlay.dropped(drop)
 
     def _end(self, schedule: SaveSchedule, block: Block, ending: str, turn: Turn) -> None:
         self._drop(schedule, turn)

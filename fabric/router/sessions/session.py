@@ -1,4 +1,4 @@
-"""A session: what the hub knows of one client, for longer than one connection lasts."""
+"""A session: what the hub keeps for one client. It outlives a lost connection for its time to live."""
 
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from fabric.router.publish.producers import Producer
 
 CHANNELS_MAX: Final = 1_024  # subscriptions of one session
-SILENT_BEATS: Final = 3  # so many heartbeats missed, and the hub sends nothing and hands on what was not begun
-# How long a client whose connection was closed keeps what it has begun. With the first wait after a failure, half a
-# second, another consumer has it within two.
+SILENT_BEATS: Final = 3  # missed heartbeats until a session is suspect: others get what it has not begun
+# How long a client keeps begun deliveries after its connection was closed. With the first backoff of half a second,
+# another consumer gets them within two seconds.
 GRACE_S: Final = 1.4
 
 
@@ -37,20 +37,20 @@ class Session:
 
     def __init__(self, session_id: bytes, peer: PeerId, client: str, hb_s: float, ttl_s: float, now: float) -> None:
         self.id = session_id
-        self.number = 0  # what people call it; the id is a secret
+        self.number = 0  # the public number of the session; the id is a secret
         self.peer: PeerId = peer
         self.client = client
         self.hb_s = hb_s
         self.ttl_s = ttl_s
         self.last_seen = now
-        self.suspect = False  # silent for SILENT_BEATS heartbeats, or its connection was closed
-        # While it is away, until when its subscriptions are kept; always, when it is silent and its connection open.
+        self.suspect = False  # no heartbeat for SILENT_BEATS intervals, or its connection was closed
+        # Until when the subscriptions of a suspect session are kept. NEVER: its connection is open, so they are kept.
         self.grace_until = 0.0
-        self.blocked = False  # the connection's send queue is full
+        self.blocked = False  # the send queue of its connection is full
         self.channels: dict[int, Subscription] = {}
         self.producer: Producer | None = None
         self.producer_epoch = 0
-        self.inflight_blocks = 0  # publishes taken and not yet confirmed
+        self.inflight_blocks = 0  # publishes that are accepted and not yet confirmed
         self.inflight_bytes = 0
 
     @property
@@ -62,7 +62,7 @@ class Session:
         return self.producer is not None and self.producer.epoch != self.producer_epoch
 
     @property
-    def who(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """For advisories."""
         return {"session": self.number, "client": self.client}
 
@@ -80,5 +80,5 @@ class Session:
 
 
 def _mark(producer: str) -> str:
-    """What INFO shows of a producer: enough to tell two apart. The name itself would let every peer claim it."""
+    """What INFO shows of a producer: a short hash of its name, because the name would let every peer claim it."""
     return blake2b(producer.encode(), digest_size=4).hexdigest()

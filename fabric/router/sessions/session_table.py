@@ -1,4 +1,4 @@
-"""Who is here: HELLO, sessions by connection and by secret, liveness, and the publish window they share."""
+"""All sessions, by connection and by secret: HELLO, claims of producers, silent sessions, and the publish window."""
 
 from collections.abc import Callable
 from itertools import count
@@ -18,7 +18,7 @@ from fabric_protocol.errors import Code, ProtocolError
 SESSIONS_MAX: Final = 20_000  # a connection costs about 28 KB inside ZeroMQ
 NAME_CHARS_MAX: Final = 128
 EPOCH_JUMP_BYTES: Final = 4
-PRODUCERS_MAX: Final = 50_000  # remembered at once; each costs about half a kilobyte
+PRODUCERS_MAX: Final = 50_000  # remembered; each costs about half a kilobyte
 
 Seen = list[tuple[int, int]]  # (channel, last ordinal seen)
 
@@ -28,14 +28,14 @@ class Greeting(NamedTuple):
 
     welcome: m.Welcome
     session: Session
-    seen: Seen | None  # what a resumed client has seen; None for a new session
-    is_claim: bool  # it starts a new epoch of a producer: WELCOME leaves when that is on disk
+    seen: Seen | None  # the deliveries that the client of a resumed session has seen; None for a new session
+    is_claim: bool  # the HELLO starts a new epoch of a producer: WELCOME leaves after the commit
 
 
 class _Claim(NamedTuple):
     producer: Producer
     epoch: int
-    is_new: bool  # fences whatever has the name, so it must be on disk before it has any effect
+    is_new: bool  # fences older sessions of the name, so it must be on disk before the WELCOME
 
 
 class SessionTable:
@@ -58,17 +58,20 @@ class SessionTable:
         try:
             return self._by_peer[peer]
         except KeyError:
-            raise ProtocolError(Code.NO_SESSION, "say HELLO first; what you sent was not processed") from None
+            raise ProtocolError(
+                Code.NO_SESSION, "this connection has no session: send HELLO first; the command was not processed"
+            ) from None
 
     def greet(self, hello: m.Hello, peer: m.PeerId, now: float, turn: Turn) -> Greeting:
         """Open or resume a session."""
         fields = hello.fields
         if peer in self._by_peer:
-            raise ProtocolError(Code.SESSION_EXISTS, "this connection has said HELLO already")
+            raise ProtocolError(Code.SESSION_EXISTS, "this connection has a session already: send HELLO once")
         proto = fields.get("proto")
         if type(proto) is not int or proto != m.PROTOCOL_VERSION:
             raise ProtocolError(
-                Code.UNSUPPORTED_VERSION, f"protocol {proto!r:.60} is not known; this hub speaks {m.PROTOCOL_VERSION}"
+                Code.UNSUPPORTED_VERSION,
+                f"protocol {proto!r:.60} is not supported; this hub has version {m.PROTOCOL_VERSION}",
             )
         old, seen = self._resumable(fields.get("resume"))
         claim = self._claim(fields.get("producer"), old)
@@ -85,7 +88,9 @@ class SessionTable:
 
     def _open(self, fields: Any, peer: m.PeerId, now: float) -> Session:
         if len(self.sessions) >= SESSIONS_MAX:
-            raise ProtocolError(Code.BUSY, f"a hub has at most {SESSIONS_MAX} sessions", retry_ms=1000)
+            raise ProtocolError(
+                Code.BUSY, f"a hub has at most {SESSIONS_MAX} sessions: connect again later", retry_ms=1000
+            )
         client = text(fields, "client", "", NAME_CHARS_MAX)
         hb_ms = bounded(fields, "hb_ms", *HEARTBEAT_MS)
         ttl_ms = bounded(fields, "ttl_ms", *TTL_MS)
@@ -96,7 +101,7 @@ class SessionTable:
         return session
 
     def _resumable(self, resume: Any) -> tuple[Session | None, Seen]:
-        """The session that HELLO goes on with, if the hub has it, and what its client has seen."""
+        """The session that HELLO resumes, if the hub has it, and the deliveries that its client has seen."""
         if resume is None:
             return None, []
         subs = resume.get("subs", []) if isinstance(resume, dict) else None
@@ -109,7 +114,7 @@ class SessionTable:
         return session, [(chan, ordinal) for chan, ordinal in subs]
 
     def _move(self, session: Session, peer: m.PeerId, turn: Turn) -> None:
-        """The session goes on at another connection."""
+        """Move a resumed session to another connection."""
         self._change.begin()
         if self._by_peer.pop(session.peer, None) is not None:
             turn.send(session.peer, m.Notice("taken_over", {}))
@@ -118,11 +123,11 @@ class SessionTable:
         self._by_peer[peer] = session
 
     def _claim(self, wish: Any, resumed: Session | None) -> _Claim | None:
-        """The producer that HELLO names and the epoch that it gets; nothing is changed yet."""
+        """The producer that HELLO names and its epoch. Changes nothing."""
         if wish is None:
             return None
         if not isinstance(wish, dict):
-            raise ProtocolError(Code.BAD_OPTION, "producer is {name, epoch?}")
+            raise ProtocolError(Code.BAD_OPTION, f"producer is {{name, epoch?}}, not {wish!r:.60}")
         name = text(wish, "name", "", NAME_CHARS_MAX)
         if not name:
             raise ProtocolError(Code.BAD_OPTION, "producer.name is missing")
@@ -131,21 +136,30 @@ class SessionTable:
         epoch = wish.get("epoch")
         if resumed is not None:
             if known is None or resumed.producer is not known:
-                raise ProtocolError(Code.BAD_OPTION, f"a resumed session keeps its producer, which is not {name!r}")
+                raise ProtocolError(
+                    Code.BAD_OPTION, f"a resumed session keeps its producer, which is not {name!r}: open a new session"
+                )
             epoch = resumed.producer_epoch if epoch is None else epoch
         elif epoch is None:
-            # A jump at random: a hub that was restored from a backup does not know the claims made after it, and must
-            # not give one of their epochs to another session.
+            # A random step: a hub that was restored from a backup does not know later claims, and must not give one of
+            # their epochs to another session.
             jump = int.from_bytes(self._token()[-EPOCH_JUMP_BYTES:], "big")
             return _Claim(producer, producer.epoch + 1 + jump, is_new=True)
-        # The hub's own epochs may be above: it counts on from the highest that a peer has claimed.
+        # The epoch of the hub may be above EPOCH_MAX, because it adds to the highest epoch of a claim.
         if type(epoch) is not int or not 1 <= epoch <= max(EPOCH_MAX, producer.epoch):
-            raise ProtocolError(Code.BAD_OPTION, f"producer.epoch is the one that WELCOME gave, not {epoch!r:.60}")
+            raise ProtocolError(
+                Code.BAD_OPTION, f"producer.epoch is the epoch of an earlier WELCOME, not {epoch!r:.60}"
+            )
         if epoch < producer.epoch:
-            raise ProtocolError(Code.FENCED, f"producer {name!r} has a newer session (epoch {producer.epoch})")
+            raise ProtocolError(
+                Code.FENCED,
+                f"producer {name!r} was claimed by a newer session (epoch {producer.epoch}): claim it without an epoch",
+            )
         if resumed is not None and epoch != resumed.producer_epoch:
-            raise ProtocolError(Code.BAD_OPTION, f"producer.epoch of this session is {resumed.producer_epoch}")
-        # A name that the hub does not know fences nothing. Its row is written with its first publish.
+            raise ProtocolError(
+                Code.BAD_OPTION, f"producer.epoch of this session is {resumed.producer_epoch}, not {epoch}"
+            )
+        # A name that the hub does not know fences no session. Its row is written with its first publish.
         return _Claim(producer, epoch, is_new=known is not None and epoch > known.epoch)
 
     def _admit(self, session: Session, claim: _Claim) -> None:
@@ -190,7 +204,7 @@ class SessionTable:
             del self._by_peer[session.peer]
 
     def silent(self, now: float) -> tuple[list[Session], list[Session]]:
-        """Sessions whose time to live is over, and those that have missed heartbeats and are suspect from now on."""
+        """Sessions that were silent for their time to live, and sessions that are suspect from now on."""
         over, suspect = [], []
         for session in self.sessions.values():
             quiet_s = now - session.last_seen
@@ -202,7 +216,7 @@ class SessionTable:
         return over, suspect
 
     def forget_producers(self) -> None:
-        """Keep the memory for producers bounded: those not heard of for longest go first, never those who are here."""
+        """Bound the memory for producers: forget producers without a session, the longest silent first."""
         producers = self._publishing.producers
         if len(producers) > PRODUCERS_MAX:
             here = {session.producer for session in self.sessions.values()}
@@ -211,10 +225,12 @@ class SessionTable:
                 del producers[producer.name]
 
     def adjust_window(self, turn: Turn) -> None:
-        """Share the memory for unconfirmed publishes among those who publish."""
+        """Share the memory for unconfirmed publishes among the sessions with a producer."""
         publishing = sum(1 for s in self.sessions.values() if s.producer is not None) or 1
         size = min(max(PENDING_BYTES_MAX // 2 // publishing, WINDOW_BYTES_MIN), WINDOW_BYTES)
         if not self.window[1] // 2 < size < self.window[1] * 2:
             self.window = (WINDOW_BLOCKS, size)
             for session in self.sessions.values():
-                turn.answer(session.peer, m.Flow(*self.window))  # behind a WELCOME that waits for the disk
+                turn.answer(
+                    session.peer, m.Flow(*self.window)
+                )  # an answer, so that it follows a WELCOME that waits for the commit

@@ -1,14 +1,14 @@
-"""The latest message of each key of one topic: what `last_per_key` keeps, and what it lets go.
+"""The latest message of each key of a topic with `keep: last_per_key`; older messages of the key are superseded.
 
-The only memory for each message that retention has, and only for topics that ask for it. It is derived state: after a
-restart it is made again by reading the topic once, and until that is done nothing counts as superseded. A message
-without a key is nobody's successor and stays.
+Only topics with this setting have memory for each key. It is derived state: after a restart it is computed by reading
+the topic once, and until then no message counts as superseded. A message without a key supersedes no other message and
+is kept.
 """
 
 from collections.abc import Iterable
 from typing import Final
 
-LATEST_KEYS_MAX: Final = 100_000  # for one topic; some 15 MB. With more keys than that it keeps everything, and says so
+LATEST_KEYS_MAX: Final = 100_000  # for one topic; some 15 MB. A topic with more keys keeps all messages (`overflowed`)
 _SIZE_BITS: Final = 32  # payloads are shorter than 4 GB
 
 
@@ -17,7 +17,7 @@ class Latest:
 
     def __init__(self) -> None:
         self._places: dict[bytes, int] = {}  # key -> seq and payload size, in one number
-        self.superseded = 0  # messages that had a successor, since somebody last asked
+        self.superseded = 0  # superseded messages since the last pass of retention
 
     def __len__(self) -> int:
         return len(self._places)
@@ -27,7 +27,7 @@ class Latest:
         return len(self._places) > LATEST_KEYS_MAX
 
     def put(self, key: bytes, seq: int, size: int) -> tuple[int, int]:
-        """A message that was published, or found. Returns how many messages and bytes there are more than before."""
+        """Add a message. Returns by how many messages and bytes the topic grows."""
         if not key:
             return 1, size
         place = self._places.get(key)
@@ -41,7 +41,7 @@ class Latest:
         return 0, size - (place & (1 << _SIZE_BITS) - 1)
 
     def growth(self, messages: Iterable[tuple[bytes, int]]) -> tuple[int, int]:
-        """How many messages and bytes there would be more, if these (key, size) came next."""
+        """By how many messages and bytes the topic would grow with these (key, size)."""
         count = total = 0
         news: dict[bytes, int] = {}
         for key, size in messages:
@@ -61,7 +61,7 @@ class Latest:
         return bool(key) and self._places.get(key, 0) >> _SIZE_BITS > seq
 
     def remove(self, key: bytes, seq: int) -> bool:
-        """The message goes; true when it was there, and not only a superseded one."""
+        """Remove a message; True when it was not superseded, so that it was counted."""
         if not key:
             return True
         place = self._places.get(key)

@@ -1,11 +1,11 @@
-"""The work of retention by topic, in small steps: count, raise floors, clear blocks from disk.
+"""Retention by topic, in small steps: count messages, raise floors, discard blocks.
 
-A message is removed by the floor of its topic: no group is given what lies below. That is decided and written down
-first; blocks go from disk later, when all their messages are removed or superseded, by Discard. A step reads one block
-at most, and a tick takes a few steps, so retention never holds up the hub.
+The floor of a topic removes its messages: no group delivers a message below it. The floor is written first; a block is
+discarded from disk later, when all its messages are removed or superseded. A step reads one block at most, and a tick
+does a few steps, so retention does not delay the hub.
 
-Floors are raised over committed blocks only, and one reads them from the floor on, so there is no memory for each
-message. Where messages of several topics share a block, the block stays until the last of them is removed.
+Floors rise over committed blocks only, which are read from the floor on, so retention has no memory for each message. A
+block with messages of several topics stays until the last of them is removed.
 """
 
 from collections import deque
@@ -25,36 +25,36 @@ from fabric_protocol.runs import runs_of
 if TYPE_CHECKING:
     from fabric.router.groups.group import Group
 
-STEPS_PER_TICK: Final = 32  # blocks looked at, so that a tick stays within a few milliseconds
+STEPS_PER_TICK: Final = 32  # blocks read, so that a tick takes a few milliseconds
 BLOCKS_PER_SWEEP: Final = 256
-LOOK_AGAIN_S: Final = 60.0  # a topic with an age limit is looked at so often at least, in case someone sets the clock
+LOOK_AGAIN_S: Final = 60.0  # a topic with an age limit is checked this often at least, because the clock may be set
 _FAR: Final = 1 << 64
-COMPACT_MIN: Final = 256  # superseded messages that are worth a walk over a topic's blocks
+COMPACT_MIN: Final = 256  # superseded messages before the blocks of a topic are read again
 
 
 class TopicRetention:
-    """Who does the steps. `due` are the topics with something to do now; those in `later` wait for the next commit."""
+    """Runs the steps. Topics in `due` have work to do now; topics in `later` wait for the next commit."""
 
     def __init__(self, shared: Shared, dead_letters: DeadLetters, group_rows: GroupRows) -> None:
         self.due: dict[Topic, None] = {}
         self.later: dict[Topic, None] = {}
-        self.moved: dict[Topic, None] = {}  # rows on disk are out of date
-        self.gone: list[Topic] = []  # deleted, and nothing is left of them
+        self.moved: dict[Topic, None] = {}  # topics with a row on disk that is out of date
+        self.gone: list[Topic] = []  # deleted topics without a block on disk
         self._shared = shared
         self._dead_letters = dead_letters
         self._group_rows = group_rows
         self._counters = shared.counters
-        self._timers: Timers[Topic] = Timers(_has_alarm)
+        self._timers: Timers[Topic] = Timers(_has_check)
         self._bases: list[int] = []  # blocks to discard with this tick
-        self._waiting: deque[Block] = deque()  # empty ones that some group may still come by in memory
+        self._waiting: deque[Block] = deque()  # empty blocks in memory that a group has not passed yet
 
     def next_deadline(self) -> float:
         return 0.0 if self.due else self._timers.next()
 
     def tick(self, now: float, turn: Turn) -> None:
-        while (topic := self._timers.ring(now)) is not None:
-            if topic.alarm <= now:
-                topic.alarm = NEVER
+        while (topic := self._timers.pop_due(now)) is not None:
+            if topic.check_at <= now:
+                topic.check_at = NEVER
                 self.due[topic] = None
         for _ in range(STEPS_PER_TICK):
             if not self.due:
@@ -62,7 +62,7 @@ class TopicRetention:
             topic = next(iter(self.due))
             del self.due[topic]
             if self._step(topic, now, turn):
-                self.due[topic] = None  # behind the others, so that a large topic does not keep them waiting
+                self.due[topic] = None  # behind the others, so that a large topic does not delay them
         if self._bases:
             self._counters["blocks_discarded"] += len(self._bases)
             turn.write(Discard(tuple(self._bases)))
@@ -72,24 +72,24 @@ class TopicRetention:
 
     @property
     def waiting_from(self) -> int:
-        """Blocks from here on are not cleared away for good yet, though they were looked at."""
+        """Blocks from this seq on are not discarded yet, though they were checked."""
         return min((block.base_seq for block in self._waiting), default=_FAR)
 
     def committed(self) -> None:
-        """There is more on disk than before."""
+        """A turn is on disk: topics that waited for it have work to do."""
         self.due.update(self.later)
         self.later = {}
 
     def _step(self, topic: Topic, now: float, turn: Turn) -> bool:
-        """One thing that is due for a topic; false when there is nothing more, or nothing before the next commit."""
+        """One step for a topic; False when there is no more work, or none before the next commit."""
         if topic.counting is not None:
             return self._count(topic)
-        if not topic.deleted and self._lower(topic, now, turn):
+        if not topic.deleted and self._remove_due(topic, now, turn):
             return True
         latest = topic.latest
         if latest is not None and latest.superseded >= max(COMPACT_MIN, len(latest)):
-            latest.superseded, topic.reap_all, topic.reaped = 0, True, self._shared.first_seq
-        return self._reap(topic, turn)
+            latest.superseded, topic.clear_all, topic.cleared = 0, True, self._shared.first_seq
+        return self._clear(topic, turn)
 
     # Counting.
 
@@ -109,7 +109,7 @@ class TopicRetention:
                 topic.count(block, base, max(counting.at - base, 0), counting.stop - base)
                 cursor = block.last_seq + 1
             elif block is not None:
-                cursor = block.last_seq + 1  # what is damaged is not there
+                cursor = block.last_seq + 1  # the messages of a damaged block are not counted
             elif not more:
                 cursor = max(cursor, min(horizon, counting.stop - 1) + 1)
             counting.at = max(counting.at, cursor)
@@ -121,7 +121,7 @@ class TopicRetention:
         return True
 
     def overflow(self, topic: Topic) -> None:
-        """Too many keys: from now on nothing counts as superseded, and all there is counts."""
+        """A topic has too many keys: from now on no message counts as superseded."""
         topic.overflowed = True
         topic.recount(topic.last_taken + 1)
         self._counters["keys_overflowed"] += 1
@@ -129,8 +129,8 @@ class TopicRetention:
 
     # Floors.
 
-    def _lower(self, topic: Topic, now: float, turn: Turn) -> bool:
-        """Remove what must go of the topic's first block; true when there may be more."""
+    def _remove_due(self, topic: Topic, now: float, turn: Turn) -> bool:
+        """Remove messages of the topic's first block that are over a limit; True when there may be more."""
         settings, clock = topic.settings, self._shared.clock
         target = max(topic.trim_target, self._settled_below(topic) if settings.keep == "until_acked" else 0)
         over = settings.on_full == "drop_old" and topic.is_over
@@ -146,7 +146,7 @@ class TopicRetention:
             if topic.last_taken > horizon:
                 self.later[topic] = None
             return more
-        if not isinstance(block, Block):  # how many of the topic were in there, nobody knows any more
+        if not isinstance(block, Block):  # the number of its messages of the topic is not known
             topic.floor = block.last_seq + 1
             topic.recount(topic.last_taken + 1)
             self.moved[topic] = None
@@ -156,25 +156,26 @@ class TopicRetention:
             dies = clock.when(dies_us)
             if dies_us <= clock.wall_us(now):
                 target = max(target, block.last_seq + 1)
-            elif topic.alarm == NEVER or topic.alarm > dies:
-                topic.alarm = min(dies, now + LOOK_AGAIN_S)
-                self._timers.set(topic.alarm, topic)
+            elif topic.check_at == NEVER or topic.check_at > dies:
+                topic.check_at = min(dies, now + LOOK_AGAIN_S)
+                self._timers.set(topic.check_at, topic)
         return self._remove(topic, block, target, turn, drop=settings.on_full == "drop_old")
 
     def _remove(self, topic: Topic, block: Block, target: int, turn: Turn, *, drop: bool) -> bool:
-        """Remove a block's messages of a topic that lie below the target, and more while there are too many."""
+        """Remove the messages of a topic in a block that are below the target; with `drop`, more while it is over a
+        limit."""
         places = places_of(block, topic.name, max(topic.floor - block.base_seq, 0))
         went, gone = topic.uncount(block, places, target - block.base_seq, drop=drop)
-        if not went and places:  # the first one stays, and there is none before it
+        if not went and places:  # the first message stays
             topic.floor = max(topic.floor, block.base_seq + places[0])
             return False
         topic.floor = block.base_seq + places[went] if went < len(places) else block.last_seq + 1
         if went:
-            self._lift(topic, gone, turn)
+            self._raise_floor(topic, gone, turn)
         return True
 
-    def _lift(self, topic: Topic, gone: int, turn: Turn) -> None:
-        """Write down that a floor has risen, and let those know who might miss something."""
+    def _raise_floor(self, topic: Topic, gone: int, turn: Turn) -> None:
+        """Write a floor that has risen; advise when a group loses messages."""
         floor = self._shared.removed[topic.name] = topic.floor
         self.moved[topic] = None
         self._counters["retention_removed"] += gone
@@ -182,57 +183,57 @@ class TopicRetention:
         behind = bool(owners) and min(group.floor for group in owners) + 1 < floor
         if behind:
             self._counters["retention_unsettled"] += gone
-        self._dead_letters.lowered(topic.name, floor)
+        self._dead_letters.floor_raised(topic.name, floor)
         if behind and gone:
             turn.advise("$sys.topic.trimmed", topic=topic.name, floor=floor, unsettled=gone)
 
     def owners(self, topic: str) -> "list[Group]":
-        """The durable groups that want a topic."""
+        """The durable groups with a pattern that matches a topic."""
         return [group for group in self._shared.trie.match(topic) if group.durable]
 
     def _settled_below(self, topic: Topic) -> int:
-        """All messages below are settled by every group that wants them; 0 when there is no such group."""
+        """The seq below which every group that matches has settled all messages; 0 when no group matches."""
         owners = self.owners(topic.name)
         return min(group.floor for group in owners) + 1 if owners else 0
 
     def empty(self, topic: Topic, turn: Turn) -> int:
-        """Remove all messages of a topic at once; how many there were, as far as they were counted."""
+        """Remove all messages of a topic at once; returns how many were counted."""
         gone = topic.msgs
         topic.empty(self._shared.next_seq)
-        self._lift(topic, gone, turn)
+        self._raise_floor(topic, gone, turn)
         self.due[topic] = None
         return gone
 
     # Blocks.
 
-    def _reap(self, topic: Topic, turn: Turn) -> bool:
-        """Look at the next block that may be empty; false when there is none for now."""
+    def _clear(self, topic: Topic, turn: Turn) -> bool:
+        """Check the next block that may be empty; False when there is none for now."""
         committed = self._shared.committed_seq
-        stop = committed if topic.reap_all else min(topic.floor, committed)
-        if topic.reaped >= stop:
-            return self._reaped(topic)
-        block, cursor, more = self._shared.block_store.find(topic.reaped, stop - 1, topic.wanted)
+        stop = committed if topic.clear_all else min(topic.floor, committed)
+        if topic.cleared >= stop:
+            return self._end_clearing(topic)
+        block, cursor, more = self._shared.block_store.find(topic.cleared, stop - 1, topic.wanted)
         if block is None:
-            topic.reaped = max(topic.reaped, cursor if more else stop)
+            topic.cleared = max(topic.cleared, cursor if more else stop)
             return True
         if isinstance(block, Block):
-            if block.last_seq >= committed:  # the last block stays until there is another one
+            if block.last_seq >= committed:  # the last block stays until another block follows
                 self.later[topic] = None
                 return False
             if self.is_empty(block):
                 self._discard(block, turn)
-            elif block.last_seq >= topic.floor and not topic.reap_all:
+            elif block.last_seq >= topic.floor and not topic.clear_all:
                 return False
             else:
                 topic.kept += block.base_seq < topic.floor
-        topic.reaped = block.last_seq + 1
+        topic.cleared = block.last_seq + 1
         return True
 
-    def _reaped(self, topic: Topic) -> bool:
-        """The end of a walk over a topic's blocks."""
-        topic.reap_all = False
-        topic.reaped = min(topic.reaped, topic.floor)
-        if topic.floor > self._shared.committed_seq and topic.reaped <= topic.last_taken:
+    def _end_clearing(self, topic: Topic) -> bool:
+        """All blocks of a topic were checked."""
+        topic.clear_all = False
+        topic.cleared = min(topic.cleared, topic.floor)
+        if topic.floor > self._shared.committed_seq and topic.cleared <= topic.last_taken:
             self.later[topic] = None
         elif topic.deleted and not topic.kept and not self._waiting:
             self.gone.append(topic)
@@ -253,33 +254,34 @@ class TopicRetention:
         )
 
     def _discard(self, block: Block, turn: Turn) -> None:
-        """An empty block goes from disk. Groups that would have come by are told now, as they cannot see it then."""
+        """Discard an empty block. Groups that have not passed it lose its messages now, because they cannot find it
+        later."""
         takers = [group for owners in self._shared.trie.match_all(block.topics) for group in owners if group.durable]
         behind = [group for group in takers if group.reached(block.priority) <= block.last_seq]
         if behind and self._shared.block_store.holds(block.base_seq):
-            self._waiting.append(block)  # they will meet it in memory
+            self._waiting.append(block)  # these groups pass it in memory
             return
         for group in dict.fromkeys(behind):
             for a, b in self._removed_runs(group, block):
                 group.lost(block.base_seq + a, block.base_seq + b - 1, REMOVED, turn)
         for group in dict.fromkeys(takers):
             group.record_beyond(block.last_seq)
-            self._group_rows.note(group)  # on disk with the discarded block, or nobody would ever hear of it
+            self._group_rows.note(group)  # in the transaction of the Discard, because the block is not found afterwards
         self._shared.block_store.discard(block)
         self._bases.append(block.base_seq)
 
     def _removed_runs(self, group: "Group", block: Block) -> list[tuple[int, int]]:
-        """Places of messages that a group wanted, has not come to yet, and that retention has removed."""
+        """Places of removed messages that match a group and that the group has not reached."""
         removed, names = self._shared.removed, block.topic_names()
         first = max(group.reached(block.priority), block.base_seq)
         places = (at for run in wanted_runs(group, block, first, block.last_seq) for at in range(*run))
         return runs_of(at for at in places if block.base_seq + at < removed.get(names[at], 0))
 
     def sweep(self, turn: Turn) -> None:
-        """What waited until no group could meet it in memory any more."""
+        """Discard empty blocks that have left the memory."""
         for _ in range(min(len(self._waiting), BLOCKS_PER_SWEEP)):
             self._discard(self._waiting.popleft(), turn)
 
 
-def _has_alarm(topic: Topic) -> bool:
-    return topic.alarm != NEVER
+def _has_check(topic: Topic) -> bool:
+    return topic.check_at != NEVER

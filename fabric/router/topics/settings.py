@@ -1,4 +1,4 @@
-"""What may be asked of a topic: every field is checked, and an error names the field, the value and what is allowed."""
+"""Settings of topics: each field is checked, and an error names the field, the value and what is allowed."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -23,23 +23,25 @@ CHOICES: Final = {
     "dedupe": ("window", "slide", "until_ack"),
 }
 SETTINGS: Final = (*NUMBERS, *CHOICES)
-OWN: Final = "$"  # what the hub's own topics begin with
+OWN: Final = "$"  # the topics of the hub begin with it
 
 
 def topic_name(fields: Fields, field: str = "topic") -> str:
-    """The topic that a field names: a literal one, not the hub's own, unless it is that of dead letters."""
+    """The topic that a field names: no pattern, and no topic of the hub but a topic of dead letters."""
     value = fields.get(field)
     if not isinstance(value, str) or not value:
         raise ProtocolError(Code.BAD_OPTION, f"{field} is missing: the name of a {field}")
     name = unaliased(value)
     check_topic(name)
     if name.startswith(OWN) and not (field == "topic" and name.startswith(DEAD)):
-        raise ProtocolError(Code.FORBIDDEN, f"{field} {value!r} is the hub's own")
+        raise ProtocolError(
+            Code.FORBIDDEN, f"{field} {value!r} belongs to the hub: use a name that does not begin with $"
+        )
     return name
 
 
 def any_topic_name(fields: Fields) -> str:
-    """The topic that INFO is asked about: one of the hub's own, too."""
+    """The topic that INFO asks about, which may be a topic of the hub."""
     value = fields.get("name")
     if not isinstance(value, str) or not value:
         raise ProtocolError(Code.BAD_OPTION, "name is missing: the name of a topic")
@@ -49,7 +51,7 @@ def any_topic_name(fields: Fields) -> str:
 
 
 def asked_settings(name: str, fields: Fields, base: TopicSettings) -> TopicSettings:
-    """The settings that some fields ask for; `base` where they are silent."""
+    """The settings that the fields ask for; an absent field means the setting of `base`."""
     asked = base._replace(
         max_age_ms=bounded(fields, "max_age_ms", 0, base.max_age_ms, NUMBERS["max_age_ms"]),
         max_msgs=bounded(fields, "max_msgs", 0, base.max_msgs, NUMBERS["max_msgs"]),
@@ -61,13 +63,16 @@ def asked_settings(name: str, fields: Fields, base: TopicSettings) -> TopicSetti
     )
     if name.startswith(DEAD) and asked.on_full == "refuse":
         if fields.get("on_full") is not None:
-            raise ProtocolError(Code.BAD_OPTION, "on_full is drop_old for dead letters: they cannot be refused")
+            raise ProtocolError(
+                Code.BAD_OPTION,
+                "on_full of a topic of dead letters is drop_old, not refuse: a dead letter cannot be refused",
+            )
         asked = asked._replace(on_full="drop_old")
     return asked
 
 
 def require_same(what: str, have: TopicSettings, want: TopicSettings) -> None:
-    """Raise when something exists with other settings; the difference is in the answer."""
+    """Raise unless the settings are the same; the error has the differences."""
     differences = {
         field: [ours, theirs]
         for field, ours, theirs in zip(TopicSettings._fields, have, want, strict=True)

@@ -1,10 +1,10 @@
-"""All topics that have settings: how much each may hold, what is kept of it, and how much there is.
+"""All topics with settings: limits, counts and floors.
 
-A topic needs no settings; those without cost nothing here but one look into a set for each block. The book counts what
-is published, refuses what does not fit, answers ADMIN and INFO of topics, and lets retention do the rest.
+A topic needs no settings; a topic without settings costs one lookup in a set for each block. The table counts published
+messages, refuses publishes that do not fit, and answers ADMIN and INFO of topics; `retention` removes messages.
 
-The retention of the whole journal removes blocks too, and would make the counts wrong. So it stops at `trim_limit`
-until the topics' own floors are raised and written down.
+Retention of the journal removes blocks, too, and would make the counts wrong. So it stops at `trim_limit` until the
+floors of the topics are raised and on disk.
 """
 
 from collections import deque
@@ -32,9 +32,9 @@ from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.errors import Code, ProtocolError
 
-TOPICS_MAX: Final = 10_000  # with settings; each is some 500 bytes here, and a row
+TOPICS_MAX: Final = 10_000  # with settings; each has some 500 bytes in memory, and a row
 QUEUES_PER_SWEEP: Final = 64
-NAMES_MAX: Final = 1_000  # of topics without settings, in one INFO
+NAMES_MAX: Final = 1_000  # topics without settings in one INFO
 UNHELD: Final = (1 << 64) - 1
 DEFAULTS: Final = TopicSettings()
 
@@ -52,30 +52,32 @@ class TopicTable(Part):
     ) -> None:
         self.tracked: set[str] = set()  # names of topics with settings
         self.retention = TopicRetention(shared, dead_letters, group_rows)
-        self.trim_limit = UNHELD  # the retention of the whole journal must leave what lies at or above this
+        self.trim_limit = UNHELD  # retention of the journal must keep messages at or above this seq
         self._shared = shared
         self._dead_letters = dead_letters
         self._group_rows = group_rows
         self._counters = shared.counters
-        self._topics: dict[str, Topic] = {}  # also those that were deleted and of which something is left
-        self._dirty: dict[Topic, None] = {}  # counts that changed with this turn
-        self._acked: dict[Topic, None] = {}  # those of `until_acked`, in the order in which they are looked at
-        self._acked_by: dict[str, tuple[tuple[str, ...], list[Topic]]] = {}  # group -> its patterns, those it wants
-        self._giving: dict[Topic, None] = {}  # those that have not given way yet,
-        self._wanted = 0  # to the retention of the whole journal, up to here
-        self._grants: deque[int] = deque()  # for each sealed turn, what may be removed when it is on disk; 0: as before
-        self._forgotten: dict[str, int] = {}  # floors that matter only while there are blocks below them in memory
+        self._topics: dict[str, Topic] = {}  # also deleted topics with blocks on disk
+        self._dirty: dict[Topic, None] = {}  # topics with counts that this turn has changed
+        self._acked: dict[Topic, None] = {}  # topics with `keep: until_acked`, in the order of checks
+        self._acked_by: dict[
+            str, tuple[tuple[str, ...], list[Topic]]
+        ] = {}  # group -> its patterns, and the topics of `_acked` that match
+        self._trimming: dict[Topic, None] = {}  # topics with a floor that is still below `_wanted`
+        self._wanted = 0  # retention of the journal asks to remove messages below this seq; 0: it does not
+        self._grants: deque[int] = deque()  # for each sealed turn, the `trim_limit` when it is on disk; 0: unchanged
+        self._forgotten: dict[str, int] = {}  # floors of removed topics with blocks in memory
         self._superseded = Superseded(self._topics)
         for row in saved:
             self._enter(Topic.restore(row, shared.first_seq, shared.next_seq))
 
     def _enter(self, topic: Topic) -> None:
-        """Put a topic in the book, with whatever is to be done about it."""
+        """Add a topic, and let retention check it."""
         self._topics[topic.name] = topic
         topic.last_taken = max(topic.last_taken, self._shared.next_seq - 1)
         if topic.floor > self._shared.first_seq:
             self._shared.removed[topic.name] = topic.floor
-            self._dead_letters.lowered(topic.name, topic.floor)
+            self._dead_letters.floor_raised(topic.name, topic.floor)
         if not topic.deleted:
             self.tracked.add(topic.name)
             if self.trim_limit == UNHELD:
@@ -84,7 +86,7 @@ class TopicTable(Part):
         self.retention.due[topic] = None
 
     def _sort(self, topic: Topic) -> None:
-        """After its settings have changed."""
+        """Update what depends on the settings of a topic."""
         self._acked.pop(topic, None)
         if topic.settings.keep == "until_acked" and not topic.deleted:
             self._acked[topic] = None
@@ -103,7 +105,7 @@ class TopicTable(Part):
     # What is published.
 
     def require_room(self, block: Block, turn: Turn) -> None:
-        """Raise unless the whole block fits into all of its topics."""
+        """Raise unless the whole block fits into each of its topics."""
         for name in self.tracked.intersection(block.topics):
             topic = self._topics[name]
             settings = topic.settings
@@ -118,7 +120,7 @@ class TopicTable(Part):
                 continue
             self._counters["topic_full"] += 1
             turn.advise("$sys.topic.full", topic=name, msgs=topic.msgs, bytes=topic.size)
-            raise ProtocolError(Code.TOPIC_FULL, f"topic {name!r} has {full}", topic=name)
+            raise ProtocolError(Code.TOPIC_FULL, f"topic {name!r} is full: it has {full}", topic=name)
 
     def take(self, block: Block, base_seq: int) -> None:
         """Count a block that is stored with this turn."""
@@ -134,7 +136,7 @@ class TopicTable(Part):
             if latest is not None and latest.is_full:
                 self.retention.overflow(topic)
             if (
-                (settings.max_age_ms and topic.alarm == NEVER)
+                (settings.max_age_ms and topic.check_at == NEVER)
                 or (settings.on_full == "drop_old" and topic.is_over)
                 or latest is not None
             ):
@@ -144,8 +146,8 @@ class TopicTable(Part):
 
     @property
     def has_rows(self) -> bool:
-        """Whether there is something to write down, or to let go of, that would not wait for a publish."""
-        return bool(self.retention.moved) or (self._wanted > 0 and not self._giving)
+        """Whether a floor or a new `trim_limit` waits for a commit."""
+        return bool(self.retention.moved) or (self._wanted > 0 and not self._trimming)
 
     def next_deadline(self) -> float:
         return self.retention.next_deadline()
@@ -157,11 +159,11 @@ class TopicTable(Part):
             for topic in retention.gone:
                 self._forget(topic)
             retention.gone = []
-            if self._giving:
-                self._giving = {topic: None for topic in self._giving if self._holds_back(topic)}
+            if self._trimming:
+                self._trimming = {topic: None for topic in self._trimming if self._holds_back(topic)}
 
     def sweep(self, turn: Turn) -> None:
-        """Now and then: what may have been missed, or had to wait."""
+        """Check topics that had to wait, a bounded number at a time."""
         retention = self.retention
         retention.sweep(turn)
         for topic in list(self._acked)[:QUEUES_PER_SWEEP]:
@@ -181,7 +183,7 @@ class TopicTable(Part):
                     retention.due[topic] = None
 
     def _waiting_for(self, group: Group) -> list[Topic]:
-        """The topics of `until_acked` that a group wants."""
+        """The topics with `keep: until_acked` and with messages that match a group."""
         patterns = group.settings.patterns
         known = self._acked_by.get(group.name)
         if known is None or known[0] != patterns:
@@ -190,15 +192,16 @@ class TopicTable(Part):
         return [topic for topic in known[1] if topic.msgs]
 
     def groups_changed(self) -> None:
-        """A group was made or deleted, or wants something else."""
+        """A group was created or deleted, or its patterns have changed."""
         self._acked_by.clear()
 
     def rows(self) -> list[Record]:
-        """The rows to write with this turn, behind those of groups: what groups have settled is looked at soon."""
+        """The rows to write with this turn, behind the rows of groups: topics in which a group has settled are
+        checked."""
         if self._acked:
             for group in self._group_rows.written:
                 self.retention.due.update(dict.fromkeys(self._waiting_for(group)))
-        ready = self._wanted > 0 and not self._giving
+        ready = self._wanted > 0 and not self._trimming
         self._grants.append(self._wanted if ready else 0)
         if ready:
             self._wanted = 0
@@ -216,10 +219,12 @@ class TopicTable(Part):
         if self.retention.later:
             self.retention.committed()
 
-    # The retention of the whole journal.
+    # Retention of the journal.
 
     def request_trim(self, seq: int) -> None:
-        """The journal would remove all below seq: let go of it, and let `trim_limit` follow when that is on disk."""
+        """Retention of the journal asks to remove all messages below seq: raise the floors; `trim_limit` follows when
+        they
+        are on disk."""
         if seq <= max(self.trim_limit if self.trim_limit != UNHELD else 0, self._wanted):
             return
         self._wanted = seq
@@ -227,26 +232,27 @@ class TopicTable(Part):
             topic = self._topics[name]
             topic.trim_target = seq
             if self._holds_back(topic):
-                self._giving[topic] = None
+                self._trimming[topic] = None
                 self.retention.due[topic] = None
 
     def _holds_back(self, topic: Topic) -> bool:
         return topic.floor < topic.trim_target and (topic.msgs > 0 or topic.counting is not None) and not topic.deleted
 
     def trimmed(self, first_seq: int) -> None:
-        """The journal begins there now. Nothing that was counted should have gone with it."""
+        """Retention of the journal has removed all messages below first_seq. A topic that had counted some is counted
+        anew."""
         for topic in self._topics.values():
             if topic.floor < first_seq:
                 topic.floor = first_seq
                 if topic.msgs and topic.last_taken and not topic.deleted and topic.trim_target < first_seq:
                     topic.recount(self._shared.next_seq)
                     self.retention.due[topic] = None
-            topic.reaped = max(topic.reaped, first_seq)
+            topic.cleared = max(topic.cleared, first_seq)
 
-    # What is asked for.
+    # ADMIN and INFO.
 
     def create(self, name: str, fields: Fields, base: TopicSettings = DEFAULTS) -> Answer:
-        """Give settings to a topic. Asking twice for the same is no error."""
+        """Give settings to a topic. If it has the same settings, this succeeds."""
         existing = self._topics.get(name)
         if existing is not None and not existing.deleted:
             asked = asked_settings(name, fields, existing.settings._replace(queue=base.queue))
@@ -265,12 +271,14 @@ class TopicTable(Part):
 
     @property
     def _start(self) -> int:
-        """Where a topic begins that gets its settings now."""
+        """The floor of a topic that gets its settings now."""
         return max(self._shared.first_seq, self.trim_limit if self.trim_limit != UNHELD else 0, self._wanted)
 
     def require_place(self) -> None:
         if len(self._topics) >= TOPICS_MAX:
-            raise ProtocolError(Code.BUSY, f"a hub has at most {TOPICS_MAX} topics with settings", retry_ms=1000)
+            raise ProtocolError(
+                Code.BUSY, f"a hub has at most {TOPICS_MAX} topics with settings: delete one first", retry_ms=1000
+            )
 
     def update(self, name: str, fields: Fields) -> Answer:
         topic = self.find(name)
@@ -279,7 +287,7 @@ class TopicTable(Part):
             raise ProtocolError(Code.BAD_OPTION, f"topic.update names no setting to change: {', '.join(SETTINGS)}")
         asked, before = asked_settings(name, fields, topic.settings), topic.settings
         if before.queue and asked.keep != before.keep:
-            raise ProtocolError(Code.CONFLICT, f"topic {name!r} is a queue, and a queue keeps until_acked")
+            raise ProtocolError(Code.CONFLICT, f"topic {name!r} is a queue, so keep is until_acked, not {asked.keep}")
         self._shared.change.begin()
         topic.settings = asked
         if asked.keep != before.keep and "last_per_key" in (asked.keep, before.keep):
@@ -290,17 +298,17 @@ class TopicTable(Part):
         return self.describe(topic)
 
     def delete(self, name: str, turn: Turn, *, queue: bool = False) -> Answer:
-        """The settings go and the messages with them. The floor stays for as long as it has something to hide."""
+        """Remove the settings and the messages of a topic. The floor stays while blocks below it are on disk."""
         topic = self.find(name)
         if topic.settings.queue and not queue:
             raise ProtocolError(Code.CONFLICT, f"topic {name!r} is a queue: delete it with queue.delete")
         self._shared.change.begin()
         removed = self.retention.empty(topic, turn)
         topic.deleted, topic.settings, topic.counting, topic.latest = True, DEFAULTS, None, None
-        topic.alarm = NEVER
-        topic.reaped, topic.kept = self._shared.first_seq, 0
+        topic.check_at = NEVER
+        topic.cleared, topic.kept = self._shared.first_seq, 0
         self.tracked.discard(name)
-        self._giving.pop(topic, None)
+        self._trimming.pop(topic, None)
         self._sort(topic)
         if not self.tracked:
             self.trim_limit = UNHELD
@@ -319,12 +327,13 @@ class TopicTable(Part):
         counted = not topic.deleted and topic.counting is None
         removed = self.retention.empty(topic, turn)
         topic.counting = None
-        topic.reaped, topic.kept = self._shared.first_seq, 0
+        topic.cleared, topic.kept = self._shared.first_seq, 0
         answer: Answer = {"topic": name, "purged": True, "floor": topic.floor}
         return {**answer, "removed": removed} if counted else answer
 
     def _forget(self, topic: Topic) -> None:
-        """Nothing is left of a deleted topic on disk. Blocks in memory may still have it, so its floor stays there."""
+        """Forget a deleted topic without a block on disk. Its floor stays while blocks in memory may have its
+        messages."""
         for topics in (self._dirty, self.retention.moved, self.retention.due, self.retention.later):
             topics.pop(topic, None)
         del self._topics[topic.name]
@@ -333,7 +342,7 @@ class TopicTable(Part):
     def find(self, name: str) -> Topic:
         topic = self._topics.get(name)
         if topic is None or topic.deleted:
-            raise ProtocolError(Code.NOT_FOUND, f"topic {name!r} has no settings")
+            raise ProtocolError(Code.NOT_FOUND, f"topic {name!r} has no settings: create it first")
         return topic
 
     def describe(self, topic: Topic) -> Answer:
@@ -348,7 +357,7 @@ class TopicTable(Part):
         }
 
     def info(self, fields: Fields) -> Answer:
-        """INFO of one topic, or of all."""
+        """INFO of one topic, or of all topics."""
         if fields.get("what") == "topic":
             name = any_topic_name(fields)
             topic = self._topics.get(name)

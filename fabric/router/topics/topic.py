@@ -1,8 +1,8 @@
-"""One topic that has settings: where its messages begin, how many there are, and what is left to do about it.
+"""A topic with settings: its floor, the counts of its messages, and the progress of retention.
 
-The counts are exact: a message is counted in the turn that stores it and uncounted in the turn that removes it. A
-topic that gets its settings when it has messages already is counted by reading it once; until then `counting` says how
-far that is, and nothing is removed.
+The counts are exact: a message is counted in the turn that stores it and uncounted in the turn that removes it. A topic
+that has messages when it gets its settings is counted by reading it once; until then `counting` has the progress, and
+nothing is removed.
 """
 
 from bisect import bisect_left
@@ -15,7 +15,7 @@ from fabric_protocol.block import COUNT_MAX, Block
 
 
 class Counting:
-    """A count that is under way: messages below `at` are counted, and so are those from `stop` on, as they come."""
+    """The progress of a count: messages below `at` are counted; messages from `stop` on are counted as they arrive."""
 
     __slots__ = ("at", "stop")
 
@@ -26,7 +26,9 @@ class Counting:
 
 class Topic:
     __slots__ = (
-        "alarm",
+        "check_at",
+        "clear_all",
+        "cleared",
         "counting",
         "deleted",
         "floor",
@@ -36,8 +38,6 @@ class Topic:
         "msgs",
         "name",
         "overflowed",
-        "reap_all",
-        "reaped",
         "settings",
         "size",
         "trim_target",
@@ -46,45 +46,45 @@ class Topic:
 
     def __init__(self, name: str, settings: TopicSettings, floor: int, first_seq: int) -> None:
         self.name = name
-        self.wanted = name.__eq__  # one object for good: readers remember what it answered
+        self.wanted = name.__eq__  # always the same object, because readers remember its answers
         self.settings = settings
-        self.deleted = False  # the floor alone is kept, for as long as something lies below it
-        self.floor = floor  # messages below are removed
-        self.msgs = 0  # at or above the floor, without those that a later one of their key supersedes
-        self.size = 0  # bytes of their payloads
+        self.deleted = False  # without settings: the floor is kept while messages below it are on disk
+        self.floor = floor  # messages below it are removed
+        self.msgs = 0  # messages at or above the floor that are not superseded
+        self.size = 0  # bytes of the payloads of these messages
         self.last_taken = 0
         self.counting: Counting | None = None
         self.latest: Latest | None = None
-        self.overflowed = False  # it has too many keys, so nothing counts as superseded
-        self.trim_target = 0  # the retention of the whole journal wants all below
-        self.alarm = NEVER  # when its oldest message is too old, or to look again
-        self.reaped = first_seq  # blocks below were looked at: what could go from disk has gone
-        self.kept = 0  # blocks among them that had to stay, because of other topics
-        self.reap_all = False  # look at blocks above the floor too: there may be some with superseded messages alone
+        self.overflowed = False  # it has too many keys, so no message counts as superseded
+        self.trim_target = 0  # retention of the journal asks to remove messages below this seq
+        self.check_at = NEVER  # when its oldest message is too old, or must be checked again
+        self.cleared = first_seq  # blocks below it were checked, and discarded if they were empty
+        self.kept = 0  # checked blocks that stay because of other topics
+        self.clear_all = False  # check blocks above the floor, too: all messages of a block may be superseded
 
     @classmethod
     def restore(cls, row: SaveTopic, first_seq: int, next_seq: int) -> "Topic":
         topic = cls(row.name, row.settings, max(row.floor, first_seq), first_seq)
         topic.msgs, topic.size, topic.deleted = row.msgs, row.bytes, row.deleted
-        topic.reaped = first_seq if row.deleted else max(row.reaped, first_seq)
+        topic.cleared = first_seq if row.deleted else max(row.cleared, first_seq)
         if not row.deleted and (row.msgs < 0 or row.floor < first_seq or row.settings.keep == "last_per_key"):
             topic.recount(next_seq)
         return topic
 
     def record(self, waiting: int) -> SaveTopic:
-        """The row; blocks from `waiting` on are looked at again after a restart."""
+        """The row. Blocks from `waiting` on are checked again after a restart."""
         msgs = -1 if self.counting is not None else self.msgs
-        reaped = min(self.reaped, waiting)
-        return SaveTopic(self.name, self.settings, self.floor, msgs, self.size, self.deleted, reaped)
+        cleared = min(self.cleared, waiting)
+        return SaveTopic(self.name, self.settings, self.floor, msgs, self.size, self.deleted, cleared)
 
     def recount(self, next_seq: int) -> None:
-        """Begin to count anew what there is from the floor on."""
+        """Begin to count the messages from the floor on."""
         self.msgs = self.size = 0
         self.latest = Latest() if self.settings.keep == "last_per_key" and not self.overflowed else None
         self.counting = Counting(self.floor, next_seq) if self.floor < next_seq else None
 
     def empty(self, next_seq: int) -> None:
-        """All that was published so far is removed."""
+        """Remove all messages below next_seq."""
         self.floor, self.overflowed = max(self.floor, next_seq), False
         self.last_taken = max(self.last_taken, next_seq - 1)
         self.recount(next_seq)
@@ -98,7 +98,7 @@ class Topic:
         )
 
     def count(self, block: Block, base_seq: int, start: int = 0, stop: int = COUNT_MAX) -> None:
-        """Count this topic's messages of a block, from a place on and up to another."""
+        """Count the messages of this topic in a block, at places start..stop - 1."""
         latest = self.latest
         if latest is None and block.n_topics == 1 and start == 0 and stop >= block.count:
             self.msgs += block.count
@@ -117,7 +117,7 @@ class Topic:
                 self.size += size
 
     def growth(self, block: Block) -> tuple[int, int]:
-        """How many messages and bytes there would be more with a block."""
+        """By how many messages and bytes the topic would grow with a block."""
         if self.latest is None and block.n_topics == 1:
             return block.count, block.payload_bytes()
         payloads, places = block.payloads(), places_of(block, self.name)
@@ -127,12 +127,12 @@ class Topic:
         return self.latest.growth((keys[at], len(payloads[at])) for at in places)
 
     def uncount(self, block: Block, places: Sequence[int], below: int, *, drop: bool) -> tuple[int, int]:
-        """Messages of a block go that have a place below, and more while there are too many and that is to be done.
+        """Remove messages of a block at places below `below`; with `drop`, more while the topic is over a limit.
 
-        Returns how many went and how many of them were still counted.
+        Returns the number of removed messages, and how many of them were counted.
         """
         latest = self.latest
-        if latest is None and (below >= block.count or not self.settings.max_bytes):  # no need to look at each
+        if latest is None and (below >= block.count or not self.settings.max_bytes):  # no need to read each message
             excess = self.msgs - self.settings.max_msgs if drop and self.settings.max_msgs else 0
             went = min(max(bisect_left(places, below), excess), len(places))
             self.msgs -= went
@@ -157,7 +157,7 @@ def _size_of(block: Block, places: Sequence[int]) -> int:
 
 
 def places_of(block: Block, topic: str, start: int = 0) -> Sequence[int]:
-    """Places of a topic's messages in a block that has it or not, from a place on."""
+    """Places of the messages of a topic in a block, from a place on; none when the block has no such message."""
     if block.n_topics == 1:
         return range(start, block.count) if block.topics[0] == topic else ()
     if topic not in block.topics:
@@ -167,9 +167,9 @@ def places_of(block: Block, topic: str, start: int = 0) -> Sequence[int]:
 
 
 class Superseded:
-    """Whether a later message has the key of a message; for all topics that keep the latest of each key.
+    """Whether a later message has the key of a message, for all topics with `keep: last_per_key`.
 
-    Asked for one place of a block after the other, so the answers for the latest block are remembered.
+    Callers ask for the places of a block one after the other, so the answers for the latest block are remembered.
     """
 
     __slots__ = ("_block", "_flags", "_topics")
@@ -186,15 +186,15 @@ class Superseded:
         return bool(self._flags) and self._flags[place]
 
     def forget(self) -> None:
-        """Something was published, or the settings of a topic have changed."""
+        """Forget the remembered answers: a message was published, or settings have changed."""
         self._block = None
 
     def _look(self, block: Block) -> list[bool]:
-        """For each message of a block; empty when there is none that could have a successor."""
+        """The answer for each message of a block; empty when no message can be superseded."""
         indexes = []
         for name in block.topics:
             topic = self._topics.get(name)
-            if topic is not None and topic.counting is not None:  # soon there will be another answer
+            if topic is not None and topic.counting is not None:  # the answer may be another when the count is complete
                 self._block, topic = None, None
             indexes.append(topic.latest if topic is not None else None)
         if not any(index is not None for index in indexes):

@@ -1,13 +1,13 @@
-"""Idempotency keys: a message whose id is known on its topic is not stored again; its first seq is answered.
+"""Idempotency keys: a message with an id that is known on its topic is not stored again; the first seq is answered.
 
-`check` finds the duplicates among the ids of a block and changes nothing; `remember` takes the others down under
-their seqs; `rows` gives what must be on disk with the turn. So ids and messages are on disk together or not at all.
+`check` finds the duplicates among the ids of a block and changes nothing; `remember` notes the other ids with their
+seqs; `rows` returns the rows for the turn. So ids and messages are on disk together or not at all.
 
-Keys are kept in eras (see `id_era`), in order of time: the last one grows, full ones are written out in small steps
-over the turns that follow, and an era goes when the last of its windows is over. Long windows have eras of their own,
-or a few of them would keep all the others. How long a key counts is decided when its message is stored, by the
-settings of the topic at that time. The latest entry of a key is the one that counts, so renewing a key is adding an
-entry; nothing is ever changed.
+Keys are kept in segments (see `segment`), in order of time: the last segment grows, a full segment is written in small
+steps over the following turns, and a segment is removed when the last of its windows has ended. Long windows have
+segments of their own, because a few long windows would keep a whole segment. The settings of the topic at the time of
+the publish decide how long a key counts. The latest entry of a key counts, so a key is renewed by a new entry, and no
+entry is ever changed.
 """
 
 from array import array
@@ -21,29 +21,37 @@ from typing import Final, NamedTuple, Protocol
 from fabric.records import DropIds, Record, SaveIds, SaveSetting, TopicSettings
 from fabric.router.clock import Clock
 from fabric.router.part import Part
-from fabric.router.publish.dedupe.segment import BUCKET, BUCKETS, ERA_KEYS, FILTER_BYTES, HASH_BYTES, HEAD, Era, Places
-from fabric.router.publish.dedupe.segment_filter import SPAN_BYTES, SPAN_ERAS, Spans
+from fabric.router.publish.dedupe.segment import (
+    BUCKET,
+    BUCKETS,
+    FILTER_BYTES,
+    HASH_BYTES,
+    HEAD,
+    SEGMENT_KEYS,
+    Places,
+    Segment,
+)
+from fabric.router.publish.dedupe.segment_filter import FILTER_SEGMENTS, SHARED_BYTES, SegmentFilters
 from fabric_protocol.block import Block
 from fabric_protocol.block_parts import select
 from fabric_protocol.errors import Code, ProtocolError
 from fabric_protocol.runs import runs_of
 
-# Memory for what is known of keys: the filters of all eras and spans, nine bytes for each key. (The era that grows, and
-# the one before it until it is on disk, have some 17 MiB more each.) 128 eras are 60 million keys: ten minutes of
-# 100,000 a second. Beyond it publishes with ids are refused: a key is not forgotten before its time.
+# Memory for keys: the filters of all segments, alone and combined, nine bytes for each key. (The segment that grows,
+# and the segment before it until it is on disk, have some 17 MiB more each.) 128 segments are 60 million keys: ten
+# minutes of 100,000 a second. Above it publishes with ids are refused: a key is not forgotten before its window ends.
 MEMORY_BYTES_MAX: Final = 512 << 20
-ERAS_MAX: Final = MEMORY_BYTES_MAX // (FILTER_BYTES + SPAN_BYTES // SPAN_ERAS)
-# Rows of a full era written with one turn, some 8 KB each; more when the turn has so many keys that the next era
-# would be full before this one is on disk.
+SEGMENTS_MAX: Final = MEMORY_BYTES_MAX // (FILTER_BYTES + SHARED_BYTES // FILTER_SEGMENTS)
+# Rows of a full segment written with one turn, some 8 KB each; more when the next segment would be full before.
 STEP_ROWS: Final = 128
-KEPT_ROWS: Final = BUCKETS  # as many as one era has: 15 MiB
-STEP_BUCKETS: Final = 32  # absorbed into a span at a time: two milliseconds
-# Keys absorbed for each new one; and when several eras wait, after a restart, as they are asked one by one until then.
+KEPT_ROWS: Final = BUCKETS  # rows in memory, as many as one segment has: 15 MiB
+STEP_BUCKETS: Final = 32  # absorbed into a combined filter at a time: two milliseconds
+# Keys absorbed for each new key; more when several segments wait after a restart, since each is searched alone.
 ABSORBED: Final = 2
 ABSORBED_LATE: Final = 6
 LONG_US: Final = 3600 * 1_000_000  # a longer window is a long one
 RETRY_MS: Final = 1000
-FLOOR: Final = "ids."  # and a topic: the name of the row that tells which of its keys were forgotten
+FLOOR: Final = "ids."  # with a topic: the name of the row that tells which keys of the topic were forgotten
 FOREVER_US: Final = (1 << 63) - 1
 
 
@@ -51,23 +59,23 @@ class IdReader(Protocol):
     """Rows of the index on disk."""
 
     def next_ids(self, number: int) -> tuple[int, bytes] | None:
-        """The first row at or after a number; an empty one when it is damaged."""
+        """The first row at or after a number; an empty row when it is damaged."""
         ...
 
 
 class Checked(NamedTuple):
-    """What is to be done with a block."""
+    """A checked block: its duplicates, and the messages to store."""
 
-    block: Block | None  # what is left to be stored
-    known: list[tuple[int, int]]  # (index in the block, seq) of duplicates,
-    twins: list[tuple[int, int]]  # and (index in the block, place in what is left) of those whose first is there
-    places: Places  # of what is left and has an id,
-    at: Sequence[int]  # its places in what is left,
-    untils: "array[int]"  # and until when it counts
+    block: Block | None  # the messages to store; None: all are duplicates
+    known: list[tuple[int, int]]  # (index in the block, seq) of duplicates of stored messages
+    twins: list[tuple[int, int]]  # (index in the block, place in `block` of the first) of duplicates within the block
+    places: Places  # of messages to store that have an id
+    at: Sequence[int]  # their places in `block`
+    untils: "array[int]"  # until when their keys count
     renewed: dict[bytes, tuple[int, int]]  # hash -> (seq, until_us) of duplicates that start their window anew
 
     def rows(self, first_seq: int) -> tuple[tuple[int, int], ...]:
-        """(index, seq) of all duplicates, when what is left begins at a seq."""
+        """(index, seq) of all duplicates, when the messages to store begin at first_seq."""
         return tuple(sorted(self.known + [(index, first_seq + place) for index, place in self.twins]))
 
 
@@ -77,62 +85,63 @@ class Ids(Part):
         reader: IdReader,
         clock: Clock,
         settings_of: Callable[[str], TopicSettings],
-        is_over: Callable[[str, int], bool],  # whether nobody waits for a message (topic, seq) any more
+        is_over: Callable[[str, int], bool],  # whether all groups have settled a message (topic, seq)
         saved: Iterable[SaveSetting] = (),
     ) -> None:
         self._reader = reader
         self._clock = clock
         self._settings_of = settings_of
         self._is_over = is_over
-        self._eras: list[Era] = []
-        self._open: dict[int, Era] = {}  # those that take new keys: 0 for short windows, 1 for long ones
-        self._last_numbers = [0, 1]  # of the eras of short and long windows: the last bit tells them apart
-        self._spans = Spans(self._row, self._kept_row)
-        self._kept: dict[int, bytes] = {}  # rows of buckets that were searched lately
-        self._writing: deque[tuple[Era, Iterator[tuple[int, bytes]]]] = deque()  # full ones, and their rows to come
-        self._removing: deque[Iterator[int]] = deque()  # numbers of rows
-        self._turns: deque[list[Era]] = deque()  # for each turn that is not on disk: the eras that it completes
+        self._segments: list[Segment] = []
+        self._open: dict[int, Segment] = {}  # segments that accept new keys: 0 for short windows, 1 for long windows
+        self._last_numbers = [0, 1]  # of the segments of short and long windows: the last bit tells them apart
+        self._filters = SegmentFilters(self._row, self._kept_row)
+        self._kept: dict[int, bytes] = {}  # rows of buckets that were searched recently
+        self._writing: deque[tuple[Segment, Iterator[tuple[int, bytes]]]] = deque()  # full segments and their next rows
+        self._removing: deque[Iterator[int]] = deque()  # numbers of rows to remove
+        self._turns: deque[list[Segment]] = deque()  # for each turn that is not on disk: the segments that it completes
         self._added = 0  # keys of this turn
-        # topic -> the seq below which its keys were forgotten, and the numbers of the last eras that may have some
+        # topic -> the seq below which its keys were forgotten, and the numbers of the last segments that may have some
         self._floors: dict[str, list[int]] = {
             row.name.removeprefix(FLOOR): row.value for row in saved if row.name.startswith(FLOOR)
         }
-        self._moved: dict[str, None] = {}  # those of them to be written with this turn
-        self.is_due = False  # something must be written, though no message is
+        self._moved: dict[str, None] = {}  # topics with a floor that is written with this turn
+        self.is_due = False  # rows must be written, even if the turn has no message
         self._restore()
 
     def _restore(self) -> None:
         at = 0
         while (found := self._reader.next_ids(at)) is not None:
-            era = Era.restored(found[0] >> 16, self._row, self._reader.next_ids)
-            self._enter(era)
-            self._last_numbers[era.number & 1] = era.number
-            self._open.pop(era.number & 1, None)
-            if era.buckets is None:
-                self._spans.admit(era)
-                if (found[0] & HEAD) < BUCKET:  # it has pages still
-                    self._removing.append(era.page_numbers())
-            elif era.is_full:
-                self._close(era)
+            segment = Segment.restored(found[0] >> 16, self._row, self._reader.next_ids)
+            self._enter(segment)
+            self._last_numbers[segment.number & 1] = segment.number
+            self._open.pop(segment.number & 1, None)
+            if segment.buckets is None:
+                self._filters.admit(segment)
+                if (found[0] & HEAD) < BUCKET:  # its pages were not removed
+                    self._removing.append(segment.page_numbers())
+            elif segment.is_full:
+                self._close(segment)
             else:
-                self._open[era.number & 1] = era
-            at = (era.number + 1) << 16
+                self._open[segment.number & 1] = segment
+            at = (segment.number + 1) << 16
 
-    def _enter(self, era: Era) -> None:
-        self._eras.append(era)
-        self._spans.add(era)
+    def _enter(self, segment: Segment) -> None:
+        self._segments.append(segment)
+        self._filters.add(segment)
 
-    def _close(self, era: Era) -> None:
-        """A full era is written turn, and absorbed by a span. Its pages hold it until then."""
-        self._writing.append((era, era.rows()))
-        self._spans.admit(era)
+    def _close(self, segment: Segment) -> None:
+        """Write a full segment in steps, and absorb it into a combined filter. Its pages are on disk until then."""
+        self._writing.append((segment, segment.rows()))
+        self._filters.admit(segment)
 
     def _row(self, number: int) -> bytes:
         found = self._reader.next_ids(number)
         return found[1] if found is not None and found[0] == number else b""
 
     def _kept_row(self, number: int) -> bytes:
-        """The same for buckets, which never change: who sends old messages again sends many of the same time."""
+        """The row of a bucket, which never changes. A client that resends old messages resends many of the same
+        time."""
         row = self._kept.get(number)
         if row is None:
             if len(self._kept) >= KEPT_ROWS:
@@ -146,16 +155,18 @@ class Ids(Part):
 
     @property
     def count(self) -> int:
-        """Keys in memory and on disk, also those that do not count any more but are not removed yet."""
-        return sum(era.count for era in self._eras)
+        """Keys in memory and on disk, also keys that do not count any more and are not removed yet."""
+        return sum(segment.count for segment in self._segments)
 
     # A publish.
 
     def check(self, block: Block) -> Checked:
         """Find the duplicates of a block that has ids. Nothing changes."""
-        if len(self._eras) > ERAS_MAX:
+        if len(self._segments) > SEGMENTS_MAX:
             raise ProtocolError(
-                Code.BUSY, f"{self.count:,} idempotency keys are in their windows; shorten dedupe_ms", retry_ms=RETRY_MS
+                Code.BUSY,
+                f"{self.count:,} idempotency keys are the limit of the hub; publish later, or shorten dedupe_ms",
+                retry_ms=RETRY_MS,
             )
         hashes, named = _hashes(block)
         places = Places(hashes)
@@ -166,18 +177,20 @@ class Ids(Part):
         return self._sorted_out(block, hashes, named, untils, found)
 
     def _find(self, places: Places) -> dict[int, tuple[int, int]]:
-        """(seq, until_us) by index, of those that were ever put down and are not removed."""
+        """(seq, until_us) by index, of hashes that are in a segment."""
         found: dict[int, tuple[int, int]] = {}
 
         def note(index: int, entry: tuple[int, int]) -> None:
-            if index not in found or entry > found[index]:  # the latest: by seq, or the window was renewed
+            if (
+                index not in found or entry > found[index]
+            ):  # the latest entry: of a later message, or of a renewed window
                 found[index] = entry
 
-        self._spans.find(places, note)
+        self._filters.find(places, note)
         return found
 
     def _untils(self, block: Block, named: Sequence[int]) -> "array[int]":
-        """Until when each message that has an id will count."""
+        """Until when the key of each message with an id counts."""
         by_topic = [self._until(topic) for topic in block.topics]
         if len(by_topic) == 1:
             return array("Q", by_topic) * len(named)
@@ -196,14 +209,14 @@ class Ids(Part):
         untils: "array[int]",
         found: dict[int, tuple[int, int]],
     ) -> Checked:
-        """The slow way, message by message, for a block with at least one that may be a duplicate."""
+        """Check message by message, for a block in which a message may be a duplicate."""
         topics = block.topic_names()
         known: dict[int, int] = {}  # index in the block -> seq
-        twins: dict[int, int] = {}  # index in the block -> index of the first one
+        twins: dict[int, int] = {}  # index in the block -> index of the first message with the key
         firsts: dict[bytes, int] = {}
         renewed: dict[bytes, tuple[int, int]] = {}
         now_us, rules = self._now_us, {topic: self._settings_of(topic).dedupe for topic in block.topics}
-        plain = not self._floors and set(rules.values()) == {"window"}  # a key counts as long as its window
+        plain = not self._floors and set(rules.values()) == {"window"}  # a key counts until its window ends
         for i, (digest, index) in enumerate(zip(hashes, named, strict=True)):
             entry = found.get(i)
             if (
@@ -232,13 +245,13 @@ class Ids(Part):
         )
 
     def _counts(self, topic: str, seq: int, rule: str) -> bool:
-        """Whether a key whose window is not over makes a message a duplicate."""
+        """Whether a key in its window makes a message a duplicate."""
         if self._floors and seq < self._floors.get(topic, [0])[0]:
             return False
         return rule != "until_ack" or not self._is_over(topic, seq)
 
     def remember(self, checked: Checked, first_seq: int) -> None:
-        """What is left of a checked block is stored, beginning at a seq."""
+        """Note the keys of a checked block; its messages begin at first_seq."""
         if checked.at:
             at = checked.at
             if isinstance(at, range):
@@ -260,16 +273,16 @@ class Ids(Part):
                 numbers = (array("Q", [column[i] for i in chosen]) for column in (seqs, untils))
                 self._add(Places([places.hashes[i] for i in chosen]), *numbers)
             return
-        era = self._open_era(int(last_us > border_us), now_us)
-        era.longest_us = max(era.longest_us, last_us - now_us)
-        era.add(places, seqs, untils, last_us)
+        segment = self._open_segment(int(last_us > border_us), now_us)
+        segment.longest_us = max(segment.longest_us, last_us - now_us)
+        segment.add(places, seqs, untils, last_us)
         self._added += len(seqs)
-        if era.is_full:
-            del self._open[era.number & 1]
-            self._close(era)
+        if segment.is_full:
+            del self._open[segment.number & 1]
+            self._close(segment)
 
     def resent(self, block: Block, first_seq: int) -> tuple[tuple[int, int], ...]:
-        """For a block that was taken before, at a seq: (index, seq) of the messages that were duplicates then."""
+        """(index, seq) of the messages that were duplicates when a resent block was stored at first_seq."""
         hashes, named = _hashes(block)
         found = {named[i]: seq for i, (seq, _) in self._find(Places(hashes)).items()}
         rows = []
@@ -282,72 +295,72 @@ class Ids(Part):
         return tuple(rows)
 
     def forget(self, topic: str, next_seq: int) -> None:
-        """All messages of a topic below a seq were removed on purpose: they may be published again."""
-        if self._eras:
+        """Forget the keys of a topic below a seq: an administrator has removed these messages."""
+        if self._segments:
             self._floors[topic] = [next_seq, *self._last_numbers]
             self._moved[topic] = None
             self.is_due = True
 
     # Eras.
 
-    def _open_era(self, kind: int, now_us: int) -> Era:
-        era = self._open.get(kind)
-        if era is None:
+    def _open_segment(self, kind: int, now_us: int) -> Segment:
+        segment = self._open.get(kind)
+        if segment is None:
             self._last_numbers[kind] += 2
-            era = self._open[kind] = Era(self._last_numbers[kind])
-            self._enter(era)
-        if not era.since_us:
-            era.since_us, era.longest_us = now_us, max(era.until_us - now_us, 0)
-        return era
+            segment = self._open[kind] = Segment(self._last_numbers[kind])
+            self._enter(segment)
+        if not segment.since_us:
+            segment.since_us, segment.longest_us = now_us, max(segment.until_us - now_us, 0)
+        return segment
 
     def sweep(self) -> None:
-        """From time to time: close eras that are old and not full, and let go of those whose time is over."""
+        """Close segments that are old and not full, and remove segments without a key that counts."""
         now_us = self._now_us
         for kind in list(self._open):
-            era = self._open_era(kind, now_us)
-            if now_us - era.since_us >= era.longest_us:
+            segment = self._open_segment(kind, now_us)
+            if now_us - segment.since_us >= segment.longest_us:
                 del self._open[kind]
-        for era in [era for era in self._eras if era.until_us <= now_us]:
-            if self._open.get(era.number & 1) is not era:
-                self._eras.remove(era)
-                self._spans.remove(era)
-                self._removing.append(era.row_numbers())
+        for segment in [segment for segment in self._segments if segment.until_us <= now_us]:
+            if self._open.get(segment.number & 1) is not segment:
+                self._segments.remove(segment)
+                self._filters.remove(segment)
+                self._removing.append(segment.row_numbers())
         for topic, (_, *last) in list(self._floors.items()):
-            if not any(era.number <= last[era.number & 1] for era in self._eras):
+            if not any(segment.number <= last[segment.number & 1] for segment in self._segments):
                 del self._floors[topic]
                 self._moved[topic] = None
         if self._writing or self._removing or self._moved:
             self.is_due = True
-        self._spans.step(STEP_BUCKETS)
+        self._filters.step(STEP_BUCKETS)
 
     # The turn.
 
     def rows(self) -> list[Record]:
-        """What must be on disk with this turn: new keys, and a step of what is to be written turn, then removed."""
+        """The rows to write with this turn: new keys, and one step of writing full segments and of removing rows."""
         records: list[Record] = []
-        completed: list[Era] = []
+        completed: list[Segment] = []
         if self._added or self.is_due:
-            for era in self._eras:
-                if era.is_dirty:
-                    records += [SaveIds(number, page) for number, page in era.new_pages()]
-            step = max(STEP_ROWS, 4 * BUCKETS * self._added // ERA_KEYS)
+            for segment in self._segments:
+                if segment.is_dirty:
+                    records += [SaveIds(number, page) for number, page in segment.new_pages()]
+            step = max(STEP_ROWS, 4 * BUCKETS * self._added // SEGMENT_KEYS)
             while self._writing and step > 0:
-                era, rows = self._writing[0]
+                segment, rows = self._writing[0]
                 part = [SaveIds(number, value) for number, value in islice(rows, step)]
                 records += part
                 step -= len(part)
                 if step > 0:
                     self._writing.popleft()
-                    completed.append(era)
-                    self._removing.append(era.page_numbers())
+                    completed.append(segment)
+                    self._removing.append(segment.page_numbers())
             while self._removing and step > 0:
                 numbers = [DropIds(number) for number in islice(self._removing[0], step)]
                 records += numbers
                 step -= len(numbers)
                 if step > 0:
                     self._removing.popleft()
-            share = ABSORBED_LATE if self._spans.waiting > 2 else ABSORBED
-            self._spans.step(max(STEP_BUCKETS, share * BUCKETS * self._added // ERA_KEYS))
+            share = ABSORBED_LATE if self._filters.waiting > 2 else ABSORBED
+            self._filters.step(max(STEP_BUCKETS, share * BUCKETS * self._added // SEGMENT_KEYS))
             records += [SaveSetting(FLOOR + topic, self._floors.get(topic)) for topic in self._moved]
             self._moved.clear()
             self._added, self.is_due = 0, False
@@ -355,19 +368,20 @@ class Ids(Part):
         return records
 
     def committed(self) -> None:
-        """The oldest turn is on disk: what it completed is looked up there from now on."""
-        for era in self._turns.popleft():
-            era.buckets = None
+        """The oldest sealed turn is on disk: segments that it has completed are read from disk."""
+        for segment in self._turns.popleft():
+            segment.buckets = None
 
 
 def _hashes(block: Block) -> tuple[list[bytes], Sequence[int]]:
-    """Hashes of topic and id, and the indexes of the messages that have an id."""
+    """Hashes of topic and id, and the indexes of the messages with an id."""
     ids = block.ids()
     named: Sequence[int] = range(block.count)
     if b"" in ids:
         named = [index for index, value in enumerate(ids) if value]
         ids = [value for value in ids if value]
-    # A hash that has begun is copied, which takes half the time of a new one. No topic has the byte that ends it here.
+    # The hash of a topic is computed once and copied, which takes half the time of a new hash. No topic has a zero
+    # byte.
     begun = [blake2b(topic.encode() + b"\0", digest_size=HASH_BYTES).copy for topic in block.topics]
     topics = block.topic_idx()
     copies = repeat(begun[0]) if len(begun) == 1 else map(begun.__getitem__, map(topics.__getitem__, named))
@@ -380,7 +394,7 @@ def _hashes(block: Block) -> tuple[list[bytes], Sequence[int]]:
 
 
 def _selected(block: Block, kept: Sequence[int]) -> Block | None:
-    """The block of these messages alone; None when there are none."""
+    """A block of the kept messages; None when there are none."""
     if len(kept) == block.count:
         return block
     return Block(select(block, runs_of(kept))) if kept else None

@@ -1,18 +1,18 @@
-"""An era: idempotency keys that came one after another, and whether a key is among them.
+"""A segment: idempotency keys in order of arrival, and whether a key is among them.
 
-A key is 128 bits of a hash of topic and id; with them go the seq of the first message and the time until which it
-counts. Two hashes that agree by accident are not expected within the life of the universe, so the id itself is not
-kept: the message may be gone from the journal long before its key.
+A key is 128 bits of a hash of topic and id, with the seq of the first message and the time until which the key counts.
+The chance that two ids have one hash is negligible (below 1 in 10^22 for 60 million keys), so the id is not kept: the
+message may be removed from the journal long before its key.
 
-    filter     a Bloom filter in 64-bit words: one word is looked at, and says "not here" at once but for one key in
-               a thousand. It stays in memory: some 4.5 bytes for each key. (A span of eras has another such filter.)
-    buckets    the keys, by some bits of their hash: what the filter lets through is searched for in one of them.
-               In memory while the era grows, then on disk, one row each.
-    pages      the same keys in order of arrival, on disk only, written in the transaction of their messages. They
-               bring an unfinished era back after a restart, and go when its buckets are on disk.
+    filter     a Bloom filter in 64-bit words: one word excludes a key that is not in the segment, but for one key in
+               a thousand. It stays in memory: some 4.5 bytes for each key. (`segment_filter` combines filters.)
+    buckets    the keys, by some bits of their hash: a key that the filter does not exclude is searched in one bucket.
+               In memory while the segment grows, then on disk, one row each.
+    pages      the same keys in order of arrival, on disk only, written in the transaction of their messages. A growing
+               segment is restored from its pages, which are removed when its buckets are on disk.
 
-The rows of an era have numbers that begin with the era's own; see the constants. All batch work is done by C loops
-(`map`, strided slices of arrays), because this is the only per-message work that a publish with ids costs.
+The number of a row begins with the number of its segment; see the constants. Batches are handled by C loops (`map`,
+strided slices of arrays), because this is the only work for each message that a publish with ids costs.
 """
 
 import struct
@@ -22,23 +22,23 @@ from itertools import compress
 from operator import and_, eq
 from typing import Final
 
-# What follows is on disk as it is; to change it is to change the format of the journal.
+# These constants are part of the format of the journal.
 BUCKETS: Final = 2048
 BUCKET_SHIFT: Final = 53  # the bucket is in the top 11 bits of the second half of a hash
-# 230 keys of 32 bytes in a bucket fill two pages of the database; few buckets run over into a third. An unfinished era
+# 230 keys of 32 bytes in a bucket fill two pages of the database; few buckets need a third. An unfinished segment
 # is put together from its pages when a hub starts, which takes a quarter of a second at most; and it takes some 17 MiB.
-ERA_KEYS: Final = 230 * BUCKETS
+SEGMENT_KEYS: Final = 230 * BUCKETS
 KEY_BYTES: Final = 32  # hash 16, seq 8, until_us 8
 HASH_BYTES: Final = 16
 WORDS: Final = 1 << 18
 FILTER_BYTES: Final = 8 * WORDS
-PAGE_BYTES: Final = 250 * KEY_BYTES  # with its checksum two pages of the database; the last one is written every turn
+PAGE_BYTES: Final = 250 * KEY_BYTES  # with its checksum two pages of the database; the last page is written every turn
 
-# Row numbers: era << 16, plus
-PAGE: Final = 0x0000  # and the number of the page,
-BUCKET: Final = 0x4000  # and the number of the bucket,
-FILTER: Final = 0x8000  # and the number of a slice of the filter,
-HEAD: Final = 0xFFFF  # alone. It is written last and removed last: an era that has it is all on disk.
+# Row numbers: segment << 16, plus
+PAGE: Final = 0x0000  # and the number of the page
+BUCKET: Final = 0x4000  # and the number of the bucket
+FILTER: Final = 0x8000  # and the number of a slice of the filter
+HEAD: Final = 0xFFFF  # without a number. Written last and removed last: a segment with a head is complete on disk.
 SLICE_BYTES: Final = 1 << 16
 SLICES: Final = FILTER_BYTES // SLICE_BYTES
 
@@ -50,18 +50,18 @@ _HEAD: Final = struct.Struct("<QQQ")  # keys, until_us, pages
 
 
 def _mask(number: int) -> int:
-    """Four bits of a word. Filters are on disk, so this may not change."""
+    """A word with four bits set. Filters are on disk, so this must not change."""
     a, b = number & 63, number >> 6
     return 1 << a | 1 << b | 1 << ((5 * a + 11 * b + 17) & 63) | 1 << ((13 * a + 3 * b + 37) & 63)
 
 
 MASKS: Final = [_mask(number) for number in range(1 << 12)]
 
-Row = Callable[[int], bytes]  # the row of a number; empty when there is none, or it is damaged
+Row = Callable[[int], bytes]  # the row of a number; empty when it does not exist or is damaged
 
 
 class Places:
-    """Where a batch of hashes would be found: the same in every era, so it is computed once."""
+    """The places of a batch of hashes: they are the same in every segment, so they are computed once."""
 
     __slots__ = ("_slots", "hashes", "high", "low", "masks")
 
@@ -73,7 +73,7 @@ class Places:
         self._slots: dict[int, list[int]] = {}
 
     def slots(self, mask: int) -> list[int]:
-        """In a filter of mask + 1 words."""
+        """The words of the hashes in a filter of mask + 1 words."""
         found = self._slots.get(mask)
         if found is None:
             found = self._slots[mask] = [half & mask for half in self.low]
@@ -83,13 +83,13 @@ class Places:
         return [half >> BUCKET_SHIFT for half in self.high]
 
     def keys(self, seqs: "array[int]", untils: "array[int]") -> bytes:
-        """The keys of these hashes, to be put into an era."""
+        """The keys of these hashes, as a segment keeps them."""
         keys = array("Q", bytes(KEY_BYTES * len(seqs)))
         keys[0::4], keys[1::4], keys[2::4], keys[3::4] = self.low, self.high, seqs, untils
         return keys.tobytes()
 
 
-class Era:
+class Segment:
     __slots__ = (
         "_filter",
         "_new",
@@ -106,18 +106,18 @@ class Era:
     def __init__(self, number: int) -> None:
         self.number = number
         self.count = 0
-        self.until_us = 0  # when the last of its keys does not count any more
-        self.since_us = 0  # since when keys were put into it, and the longest window among them; for the open era
-        self.longest_us = 0
-        self.buckets: list[bytearray] | None = [bytearray() for _ in range(BUCKETS)]  # None: they are on disk
+        self.until_us = 0  # until when the last of its keys counts
+        self.since_us = 0  # when its first key was added; for a segment that grows
+        self.longest_us = 0  # the longest window of its keys
+        self.buckets: list[bytearray] | None = [bytearray() for _ in range(BUCKETS)]  # None: the buckets are on disk
         self._filter = array("Q", [0]) * WORDS
-        self._pages = 0  # full ones that were written
-        self._page = b""  # keys after those
+        self._pages = 0  # full pages that were written
+        self._page = b""  # the keys after the full pages
         self._new = bytearray()  # keys to be written with this turn
 
     @property
     def is_full(self) -> bool:
-        return self.count >= ERA_KEYS
+        return self.count >= SEGMENT_KEYS
 
     @property
     def is_dirty(self) -> bool:
@@ -126,7 +126,7 @@ class Era:
     # Keys.
 
     def add(self, places: Places, seqs: "array[int]", untils: "array[int]", last_us: int) -> None:
-        """Take keys, to be written with this turn. None of them counts longer than until last_us."""
+        """Add keys, which are written with this turn. No key counts after last_us."""
         keys = places.keys(seqs, untils)
         self._index(keys, places.slots(_SLOT), places.masks, places.buckets())
         self.until_us = max(self.until_us, last_us)
@@ -134,7 +134,7 @@ class Era:
 
     def _index(self, keys: bytes, slots: Iterable[int], masks: Iterable[int], buckets: Iterable[int]) -> None:
         words, own = self._filter, self.buckets
-        assert own is not None, "an era on disk takes no more keys"
+        assert own is not None, "a segment on disk accepts no keys"
         for slot, mask in zip(slots, masks, strict=True):
             words[slot] |= mask
         for bucket, (key,) in zip(buckets, _KEY.iter_unpack(keys), strict=True):
@@ -144,8 +144,9 @@ class Era:
     def find(
         self, places: Places, among: list[int] | None, row: Row, note: Callable[[int, tuple[int, int]], None]
     ) -> None:
-        """Note index, seq and until_us of each hash that is here, as it was put down last. `among` are the indexes
-        in question; None: all."""
+        """Call `note` with index and (seq, until_us) of each hash in this segment, from its latest entry. `among` are
+        the
+        indexes to search; None: all."""
         words, slots, masks = self._filter, places.slots(_SLOT), places.masks
         if among is None:
             found = map(words.__getitem__, slots)
@@ -162,7 +163,7 @@ class Era:
                 note(index, entry)
 
     def bucket(self, number: int, row: Row) -> bytes | bytearray:
-        """Its keys."""
+        """The keys of a bucket."""
         return self.buckets[number] if self.buckets is not None else row(self._row(BUCKET + number))
 
     # Rows.
@@ -171,7 +172,7 @@ class Era:
         return self.number << 16 | number
 
     def new_pages(self) -> Iterator[tuple[int, bytes]]:
-        """The rows of what came since the last time: full pages, and the last one as far as it goes."""
+        """The rows of new keys: full pages, and the last page as far as it is filled."""
         data = b"".join((self._page, self._new))
         self._new.clear()
         for at in range(0, len(data), PAGE_BYTES):
@@ -184,7 +185,7 @@ class Era:
                 self._page = page
 
     def rows(self) -> Iterator[tuple[int, bytes]]:
-        """All that a full era leaves on disk, the head last."""
+        """The rows of a full segment, the head last."""
         assert self.buckets is not None
         for number, bucket in enumerate(self.buckets):
             yield self._row(BUCKET + number), bytes(bucket)
@@ -194,11 +195,12 @@ class Era:
         yield self._row(HEAD), _HEAD.pack(self.count, self.until_us, self._pages + 1)
 
     def page_numbers(self) -> Iterator[int]:
-        """The rows of its pages."""
+        """The numbers of the rows of its pages."""
         return iter(range(self._row(PAGE), self._row(PAGE + self._pages + 1)))
 
     def row_numbers(self) -> Iterator[int]:
-        """All rows that it may have, the head last. One whose buckets are on disk has no pages, or they are going."""
+        """The numbers of all rows that it may have, the head last. A segment with its buckets on disk has no pages, or
+        they are removed already."""
         if self.buckets is not None:
             yield from self.page_numbers()
         if self.is_full:
@@ -206,22 +208,22 @@ class Era:
             yield from range(self._row(FILTER), self._row(FILTER + SLICES))
             yield self._row(HEAD)
 
-    # Coming back.
+    # Restoring.
 
     @classmethod
-    def restored(cls, number: int, row: Row, next_row: Callable[[int], tuple[int, bytes] | None]) -> "Era":
-        """An era as its rows tell it."""
-        era = cls(number)
-        head = row(era._row(HEAD))
+    def restored(cls, number: int, row: Row, next_row: Callable[[int], tuple[int, bytes] | None]) -> "Segment":
+        """A segment restored from its rows."""
+        segment = cls(number)
+        head = row(segment._row(HEAD))
         if not head:
-            era._load_pages(next_row)
-            return era
-        era.count, era.until_us, era._pages = _HEAD.unpack(head)
-        era.buckets = None
-        slices = [row(era._row(FILTER + number)) for number in range(SLICES)]
-        # A slice that is lost lets everything through: slower, and still right.
-        era._filter = array("Q", b"".join(data or b"\xff" * SLICE_BYTES for data in slices))
-        return era
+            segment._load_pages(next_row)
+            return segment
+        segment.count, segment.until_us, segment._pages = _HEAD.unpack(head)
+        segment.buckets = None
+        slices = [row(segment._row(FILTER + number)) for number in range(SLICES)]
+        # A damaged slice excludes no key: searches are slower, and still right.
+        segment._filter = array("Q", b"".join(data or b"\xff" * SLICE_BYTES for data in slices))
+        return segment
 
     def _load_pages(self, next_row: Callable[[int], tuple[int, bytes] | None]) -> None:
         at, end = self._row(PAGE), self._row(BUCKET)
@@ -242,7 +244,7 @@ class Era:
 def _search(keys: bytes | bytearray, digest: bytes) -> tuple[int, int] | None:
     """(seq, until_us) of the last key with a hash."""
     at = keys.rfind(digest)
-    while at > 0 and at % KEY_BYTES:  # these bytes are there, but across the border of two keys
+    while at > 0 and at % KEY_BYTES:  # the bytes cross the border of two keys, so they are no hash
         at = keys.rfind(digest, 0, at + HASH_BYTES - 1)
     if at < 0:
         return None

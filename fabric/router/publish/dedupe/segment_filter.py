@@ -1,7 +1,7 @@
-"""A span: one filter over several full eras, so that a key that is in none of them costs one look, not one for each.
+"""A combined filter of several full segments, so that a key that is in none of them costs one lookup for all.
 
-It is derived from the buckets of its eras, in small steps, and is in memory only: after a restart it is made again
-while the hub works, and until then each era is asked by itself.
+It is computed from the buckets of its segments, in small steps, and is in memory only: after a restart it is computed
+again while the hub works, and until then each segment is searched alone.
 """
 
 from array import array
@@ -10,92 +10,92 @@ from itertools import compress, islice
 from operator import and_, eq
 from typing import Final
 
-from fabric.router.publish.dedupe.segment import BUCKETS, KEY_BYTES, MASK_SHIFT, MASKS, WORDS, Era, Places, Row
+from fabric.router.publish.dedupe.segment import BUCKETS, KEY_BYTES, MASK_SHIFT, MASKS, WORDS, Places, Row, Segment
 
-SPAN_ERAS: Final = 16  # with more, finding the one that has a key would take long
-SPAN_WORDS: Final = SPAN_ERAS * WORDS
-SPAN_BYTES: Final = 8 * SPAN_WORDS
+FILTER_SEGMENTS: Final = 16  # with more segments, finding the segment with a key would take long
+SHARED_WORDS: Final = FILTER_SEGMENTS * WORDS
+SHARED_BYTES: Final = 8 * SHARED_WORDS
 
-_SLOT: Final = SPAN_WORDS - 1
+_SLOT: Final = SHARED_WORDS - 1
 
 
-class Span:
-    __slots__ = ("_filter", "absorbed", "eras")
+class SegmentFilter:
+    __slots__ = ("_filter", "absorbed", "segments")
 
     def __init__(self) -> None:
-        self._filter = array("Q", [0]) * SPAN_WORDS
-        self.eras: list[Era] = []  # those that are asked through it
-        self.absorbed = 0  # eras, also those that are gone
+        self._filter = array("Q", [0]) * SHARED_WORDS
+        self.segments: list[Segment] = []  # segments that are searched through this filter
+        self.absorbed = 0  # number of segments, also of removed segments
 
     @property
     def is_full(self) -> bool:
-        return self.absorbed >= SPAN_ERAS
+        return self.absorbed >= FILTER_SEGMENTS
 
     def absorb(self, keys: bytes | bytearray) -> None:
-        """Take in some keys of an era that will be asked through this span."""
+        """Add keys of a segment that will be searched through this filter."""
         words, masks = self._filter, MASKS
         for half in array("Q", bytes(keys))[0 :: KEY_BYTES // 8]:
             words[half & _SLOT] |= masks[half >> MASK_SHIFT]
 
     def find(self, places: Places, row: Row, note: Callable[[int, tuple[int, int]], None]) -> None:
-        """Note (index, entry) for each hash that is in one of the eras."""
+        """Call `note` with index and entry of each hash that is in one of the segments."""
         masks = places.masks
         words = map(self._filter.__getitem__, places.slots(_SLOT))
         hits = list(compress(range(len(masks)), map(eq, map(and_, words, masks), masks)))
         if hits:
-            for era in self.eras:
-                era.find(places, hits, row, note)
+            for segment in self.segments:
+                segment.find(places, hits, row, note)
 
 
-class Spans:
-    """All spans, and the full eras that are on their way into one."""
+class SegmentFilters:
+    """All combined filters, and the full segments that are not in a filter yet."""
 
     def __init__(self, row: Row, kept_row: Row) -> None:
         self._row = row
         self._kept_row = kept_row
-        self._spans: list[Span] = []
-        self.loose: list[Era] = []  # asked by themselves
-        self._coming: dict[Era, int] = {}  # era -> how many of its buckets are absorbed
+        self._filters: list[SegmentFilter] = []
+        self.loose: list[Segment] = []  # segments that are searched alone
+        self._coming: dict[Segment, int] = {}  # segment -> number of its buckets that are absorbed
 
-    def add(self, era: Era) -> None:
-        self.loose.append(era)
+    def add(self, segment: Segment) -> None:
+        self.loose.append(segment)
 
-    def admit(self, era: Era) -> None:
-        """A full era, to be absorbed."""
-        self._coming[era] = 0
+    def admit(self, segment: Segment) -> None:
+        """Begin to absorb a full segment."""
+        self._coming[segment] = 0
 
-    def remove(self, era: Era) -> None:
-        self._coming.pop(era, None)
-        if era in self.loose:
-            self.loose.remove(era)
-        for span in self._spans:
-            if era in span.eras:
-                span.eras.remove(era)
-        self._spans = [span for span in self._spans if span.eras or not span.is_full]
+    def remove(self, segment: Segment) -> None:
+        self._coming.pop(segment, None)
+        if segment in self.loose:
+            self.loose.remove(segment)
+        for combined in self._filters:
+            if segment in combined.segments:
+                combined.segments.remove(segment)
+        self._filters = [combined for combined in self._filters if combined.segments or not combined.is_full]
 
     def find(self, places: Places, note: Callable[[int, tuple[int, int]], None]) -> None:
-        for era in self.loose:
-            era.find(places, None, self._kept_row, note)
-        for span in self._spans:
-            if span.eras:
-                span.find(places, self._kept_row, note)
+        for segment in self.loose:
+            segment.find(places, None, self._kept_row, note)
+        for combined in self._filters:
+            if combined.segments:
+                combined.find(places, self._kept_row, note)
 
     @property
     def waiting(self) -> int:
-        """Eras to be absorbed."""
+        """The number of segments that are not absorbed yet."""
         return len(self._coming)
 
     def step(self, buckets: int) -> None:
-        """Absorb so many buckets."""
-        for era, done in list(islice(self._coming.items(), 1)):
-            if not self._spans or self._spans[-1].is_full:
-                self._spans.append(Span())
-            span, end = self._spans[-1], min(done + buckets, BUCKETS)
+        """Absorb this many buckets."""
+        for segment, done in list(islice(self._coming.items(), 1)):
+            if not self._filters or self._filters[-1].is_full:
+                self._filters.append(SegmentFilter())
+            combined, end = self._filters[-1], min(done + buckets, BUCKETS)
             for number in range(done, end):
-                span.absorb(era.bucket(number, self._row))
-            self._coming[era] = end
+                combined.absorb(segment.bucket(number, self._row))
+            self._coming[segment] = end
             if end == BUCKETS:
-                del self._coming[era]
-                self.loose.remove(era)
-                span.eras.append(era)
-                span.absorbed += 1
+                del self._coming[segment]
+                self.loose.remove(segment)
+                combined.segments.append(segment)
+                combined.absorbed += 1
