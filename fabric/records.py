@@ -80,12 +80,8 @@ class TopicSettings(NamedTuple):
     max_msgs: int = 0
     max_bytes: int = 0
     on_full: str = "refuse"  # refuse or drop_old
-    keep: str = (
-        "limits"  # limits, until_acked (by all groups that match) or last_per_key (the latest message of each key)
-    )
-    dedupe: str = (
-        "window"  # window, slide (a duplicate starts the window anew) or until_ack (until all groups have settled)
-    )
+    keep: str = "limits"  # limits, until_acked (by all groups that match) or last_per_key (the latest of each key)
+    dedupe: str = "window"  # window, slide (a duplicate starts it anew) or until_ack (until all groups have settled)
     dedupe_ms: int = 600_000
     queue: bool = False  # created by queue.create, together with the group of the same name
 

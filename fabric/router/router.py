@@ -91,9 +91,8 @@ class Router:
         now: float = 0.0,
     ) -> None:
         clock = Clock()
-        clock.set(
-            max(wall_us or int(now * 1e6), restored.last_ts_us), now
-        )  # not before the last commit: a clock that was set back delays nothing
+        # Not before the last commit: a clock that was set back delays nothing.
+        clock.set(max(wall_us or int(now * 1e6), restored.last_ts_us), now)
         counters = Counter() if counters is None else counters
         self.shared = shared = Shared(reader, clock, restored.first_seq, restored.last_seq, counters)
         self.place = place or {}

@@ -49,9 +49,7 @@ class Shared:
         self.next_seq = last_seq + 1  # the seq of the next message
         self.removed: dict[str, int] = {}  # topic -> its floor: messages below are removed
         self.keyed: set[str] = set()  # topics with `keep: last_per_key`
-        self.superseded: Callable[[Block, int], bool] | None = (
-            None  # whether a later message has the key of the message at a place
-        )
+        self.superseded: Callable[[Block, int], bool] | None = None  # whether a later message has the key of a place
         self.draining = False  # the hub stops: it delivers nothing new
         self.counters = counters  # by name
         self.change = Change()  # whether the current command has begun to change state

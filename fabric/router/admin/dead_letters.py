@@ -47,11 +47,8 @@ class Letter(NamedTuple):
         """Why a filter does not redrive this dead letter; empty when it does."""
         if blocks.OMITTED in self.headers:
             return "its body was too large for a dead letter"
-        return (
-            f"it was dead {blocks.HOPS_MAX} times"
-            if blocks.number(self.headers, blocks.HOPS) >= blocks.HOPS_MAX
-            else ""
-        )
+        hops = blocks.number(self.headers, blocks.HOPS)
+        return f"it was dead {blocks.HOPS_MAX} times" if hops >= blocks.HOPS_MAX else ""
 
 
 class Choice(NamedTuple):

@@ -74,9 +74,7 @@ class Automaton:
     def follow(self, places: int, word: str) -> int:
         """The places that a word leads to from these places."""
         any_words = self._any_words
-        places |= (
-            places & any_words
-        ) << 1  # a `#` can stand for no word; in a canonical pattern no `#` follows another
+        places |= (places & any_words) << 1  # a `#` can stand for no word; canonical patterns have no `#` after a `#`
         return (places & (self._words.get(word, 0) | self._any_word)) << 1 | (places & any_words)
 
     def end(self, places: int) -> int:

@@ -145,9 +145,8 @@ class Publishing(Part):
         if self.refusal is not None:
             raise ProtocolError(self.refusal.code, self.refusal.text, retry_ms=self.refusal.retry_ms)
         size = len(publish.block)
-        if (
-            session.inflight_blocks >= window[0] or session.inflight_bytes >= 2 * window[1]
-        ):  # twice the bytes, because a FLOW may be on its way
+        # Twice the bytes of the window, because a FLOW may be on its way.
+        if session.inflight_blocks >= window[0] or session.inflight_bytes >= 2 * window[1]:
             raise ProtocolError(
                 Code.OVERRUN,
                 f"more unconfirmed publishes than the window allows ({window[0]} blocks): wait for a PUBOK",

@@ -181,9 +181,7 @@ class Ids(Part):
         found: dict[int, tuple[int, int]] = {}
 
         def note(index: int, entry: tuple[int, int]) -> None:
-            if (
-                index not in found or entry > found[index]
-            ):  # the latest entry: of a later message, or of a renewed window
+            if index not in found or entry > found[index]:  # the entry of a later message or of a renewed window
                 found[index] = entry
 
         self._filters.find(places, note)
