@@ -6,6 +6,8 @@ of it can be read from the journal.
 
 from bisect import bisect_right
 from collections.abc import Callable
+from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from fabric.router.schedules.due_queue import StoredSchedules
@@ -84,13 +86,20 @@ class Found(NamedTuple):
     more: bool
 
 
+class OpenBlock(NamedTuple):
+    """A block of the open turn, and the seq of its first message: the block itself gets them when it is sealed."""
+
+    block: Block
+    base_seq: int
+
+
 class BlockStore:
     def __init__(self, reader: Reader, shared: "Shared") -> None:
         self._reader = reader
         self._shared = shared
-        self._blocks: list[
-            Block
-        ] = []  # contiguous and ascending up to the last appended; blocks before _start are dropped
+        self.open_blocks: list[OpenBlock] = []  # ascending
+        # Contiguous and ascending up to the last appended block; blocks before _start are dropped.
+        self._blocks: list[Block] = []
         self._bases: list[int] = []  # base_seq of each
         self._start = 0
         self._bytes = 0
@@ -158,3 +167,11 @@ class BlockStore:
             if topics >= SCAN_TOPICS_MAX:
                 break
         return Found(None, cursor, more=cursor <= horizon)
+
+    def find_open(self, cursor: int, wanted: Callable[[str], bool]) -> OpenBlock | None:
+        """The first block of the open turn at or after cursor with a wanted topic."""
+        at = bisect_right(self.open_blocks, cursor, key=attrgetter("base_seq")) - 1
+        for found in islice(self.open_blocks, max(at, 0), None):
+            if found.base_seq + found.block.count > cursor and any(map(wanted, found.block.topics)):
+                return found
+        return None

@@ -255,7 +255,7 @@ class Router:
     def begins_at(self, first_seq: int) -> None:
         """The journal has removed blocks whose messages were removed before; no group loses a message."""
         self.dispatcher.begins_at(first_seq)
-        self.topics.trimmed(first_seq)
+        self.topics.begins_at(first_seq)
 
     def trimmed(self, first_seq: int) -> None:
         """Retention has removed all messages below first_seq."""

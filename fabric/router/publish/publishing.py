@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fabric.records import Append, Record, Restored
+from fabric.router.block_store import OpenBlock
 from fabric.router.dead_letters.index import DeadLetters
 from fabric.router.part import Part
 from fabric.router.patterns.trie import CACHE_MAX
@@ -48,11 +49,6 @@ class Refusal(NamedTuple):
     retry_ms: int
 
 
-class _Entry(NamedTuple):
-    block: Block
-    base_seq: int
-
-
 class _Taken(NamedTuple):
     """Publishes that one turn has accepted, until they are on disk."""
 
@@ -78,7 +74,7 @@ class Publishing(Part):
         self.pending_bytes = 0  # accepted and not yet committed
         self.has_received = False  # a publish of level `received` waits for the seal
         self._last_ts_us = restored.last_ts_us
-        self._entries: list[_Entry] = []
+        self._block_store = shared.block_store
         self._confirms: dict[tuple[Session, int], list[Confirm]] = {}
         self._taken: dict[Session, tuple[int, int]] = {}
         self._dirty: dict[Producer, None] = {}
@@ -89,7 +85,8 @@ class Publishing(Part):
         self._known_topics: set[str] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._entries or self._confirms or self._held or self._dirty or self._ids.is_due)
+        waits = self._block_store.open_blocks or self._confirms or self._held or self._dirty or self._ids.is_due
+        return bool(waits)
 
     def accept(
         self,
@@ -212,7 +209,7 @@ class Publishing(Part):
             self._dead_letters.appended(block, shared.next_seq, turn)
         if topics.tracked:
             topics.take(block, shared.next_seq)
-        self._entries.append(_Entry(block, shared.next_seq))
+        self._block_store.open_blocks.append(OpenBlock(block, shared.next_seq))
         shared.next_seq += block.count
         self.pending_bytes += len(block.raw)
 
@@ -231,10 +228,10 @@ class Publishing(Part):
 
     def seal(self, wall_us: int, turn: Turn) -> list[Block]:
         """Close the turn; returns its blocks, stamped and in order. PUBOKs of level `received` leave at once; other
-        PUBOKs
-        are the last answers of the turn."""
+        PUBOKs are the last answers of the turn."""
         ts_us = self._last_ts_us = max(self._last_ts_us, wall_us)
-        blocks = [_sealed(run, ts_us) for run in _joinable(self._entries)]
+        entries = self._block_store.open_blocks
+        blocks = [_sealed(run, ts_us) for run in _joinable(entries)]
         self._rows = [Append(block.raw) for block in blocks]
         self._rows += [producer.record(ts_us) for producer in self._dirty]
         for (session, level), rows in self._confirms.items():
@@ -242,10 +239,11 @@ class Publishing(Part):
             for part in _parts(rows):
                 say(session.peer, PubOk(level, part))
         taken = [(session, *counts) for session, counts in self._taken.items()]
-        size = sum(len(entry.block.raw) for entry in self._entries) + self._held
+        size = sum(len(entry.block.raw) for entry in entries) + self._held
         self._committing.append(_Taken(taken, size))
         self._held = 0
-        self._entries, self._confirms, self._taken, self._dirty = [], {}, {}, {}
+        self._block_store.open_blocks = []
+        self._confirms, self._taken, self._dirty = {}, {}, {}
         self.has_received = False
         return blocks
 
@@ -279,10 +277,10 @@ def _parts(rows: list[Confirm]) -> Iterator[tuple[Confirm, ...]]:
     yield tuple(rows[start:])
 
 
-def _joinable(entries: list[_Entry]) -> list[list[_Entry]]:
+def _joinable(entries: list[OpenBlock]) -> list[list[OpenBlock]]:
     """Runs of entries that become one journal block each. Topics of the hub are not joined with others, so that the
     first topic of a block tells whether its messages are dead letters."""
-    runs: list[list[_Entry]] = []
+    runs: list[list[OpenBlock]] = []
     size = count = 0
     for entry in entries:
         block = entry.block
@@ -303,7 +301,7 @@ def _joinable(entries: list[_Entry]) -> list[list[_Entry]]:
     return runs
 
 
-def _sealed(run: list[_Entry], ts_us: int) -> Block:
+def _sealed(run: list[OpenBlock], ts_us: int) -> Block:
     if len(run) == 1:
         return run[0].block.stamped(run[0].base_seq, ts_us)
     return Block(join([entry.block for entry in run])).stamped(run[0].base_seq, ts_us)

@@ -17,7 +17,7 @@ from fabric.router.groups.lanes import REMOVED, wanted_runs
 from fabric.router.groups.rows import GroupRows
 from fabric.router.shared import Shared
 from fabric.router.timers import NEVER, Timers
-from fabric.router.topics.topic import Topic, places_of
+from fabric.router.topics.topic import Counting, Topic, places_of
 from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.runs import runs_of
@@ -96,22 +96,11 @@ class TopicRetention:
     def _count(self, topic: Topic) -> bool:
         counting = topic.counting
         assert counting is not None
-        horizon = self._shared.committed_seq
-        if counting.at < counting.stop and counting.at > horizon:
-            self.later[topic] = None
-            return False
         if counting.at < counting.stop:
-            block, cursor, more = self._shared.block_store.find(
-                counting.at, min(horizon, counting.stop - 1), topic.wanted
-            )
-            if isinstance(block, Block) and block.base_seq <= horizon:
-                base = block.base_seq
-                topic.count(block, base, max(counting.at - base, 0), counting.stop - base)
-                cursor = block.last_seq + 1
-            elif block is not None:
-                cursor = block.last_seq + 1  # the messages of a damaged block are not counted
-            elif not more:
-                cursor = max(cursor, min(horizon, counting.stop - 1) + 1)
+            if counting.at <= self._shared.appended_seq:
+                cursor = self._count_sealed(topic, counting)
+            else:
+                cursor = self._count_open(topic, counting)
             counting.at = max(counting.at, cursor)
             if topic.latest is not None and topic.latest.is_full:
                 self.overflow(topic)
@@ -119,6 +108,33 @@ class TopicRetention:
             topic.counting = None
             self.moved[topic] = None
         return True
+
+    def _count_sealed(self, topic: Topic, counting: Counting) -> int:
+        """Count one block, on disk or on its way there; returns the seq at which to go on."""
+        horizon = min(self._shared.appended_seq, counting.stop - 1)
+        block, cursor, more = self._shared.block_store.find(counting.at, horizon, topic.wanted)
+        if block is None:
+            return cursor if more else max(cursor, horizon + 1)
+        if isinstance(block, Block):  # the messages of a damaged block are not counted
+            base = block.base_seq
+            topic.count(block, base, max(counting.at - base, 0), counting.stop - base)
+        return block.last_seq + 1
+
+    def _count_open(self, topic: Topic, counting: Counting) -> int:
+        """Count one block of the open turn; returns the seq at which to go on."""
+        found = self._shared.block_store.find_open(counting.at, topic.wanted)
+        if found is None:
+            return counting.stop
+        block, base = found
+        topic.count(block, base, max(counting.at - base, 0), counting.stop - base)
+        return base + block.count
+
+    def count_now(self, topic: Topic, steps: int) -> int:
+        """Go on with the count of a topic, for at most so many steps; returns how many are left."""
+        while steps and topic.counting is not None:
+            self._count(topic)
+            steps -= 1
+        return steps
 
     def overflow(self, topic: Topic) -> None:
         """A topic has too many keys: from now on no message counts as superseded."""

@@ -19,7 +19,7 @@ from fabric.router.paging import page
 from fabric.router.part import Part
 from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
-from fabric.router.topics.retention import TopicRetention
+from fabric.router.topics.retention import STEPS_PER_TICK, TopicRetention
 from fabric.router.topics.settings import (
     SETTINGS,
     any_topic_name,
@@ -106,11 +106,15 @@ class TopicTable(Part):
 
     def require_room(self, block: Block, turn: Turn) -> None:
         """Raise unless the whole block fits into each of its topics."""
+        steps = STEPS_PER_TICK
         for name in self.tracked.intersection(block.topics):
             topic = self._topics[name]
             settings = topic.settings
             if settings.on_full != "refuse" or not (settings.max_msgs or settings.max_bytes):
                 continue
+            if topic.counting is not None:  # the limit needs the count now, not with the next tick
+                self._shared.change.begin()
+                steps = self.retention.count_now(topic, steps)
             msgs, size = topic.growth(block)
             if settings.max_msgs and topic.msgs + msgs > settings.max_msgs and msgs > 0:
                 full = f"{topic.msgs} of max_msgs {settings.max_msgs} messages, and {msgs} more do not fit"
@@ -239,15 +243,20 @@ class TopicTable(Part):
         return topic.floor < topic.trim_target and (topic.msgs > 0 or topic.counting is not None) and not topic.deleted
 
     def trimmed(self, first_seq: int) -> None:
-        """Retention of the journal has removed all messages below first_seq. A topic that had counted some is counted
+        """Retention of the journal has removed all messages below first_seq. A topic whose floor was lower is counted
         anew."""
         for topic in self._topics.values():
-            if topic.floor < first_seq:
+            is_counted = topic.msgs > 0 or topic.counting is not None
+            if is_counted and not topic.deleted and max(topic.floor, topic.trim_target) < first_seq:
                 topic.floor = first_seq
-                if topic.msgs and topic.last_taken and not topic.deleted and topic.trim_target < first_seq:
-                    topic.recount(self._shared.next_seq)
-                    self.retention.due[topic] = None
-            topic.cleared = max(topic.cleared, first_seq)
+                topic.recount(self._shared.next_seq)
+                self.retention.due[topic] = None
+        self.begins_at(first_seq)
+
+    def begins_at(self, first_seq: int) -> None:
+        """The journal begins at first_seq. Messages below it were removed before, so no count changes."""
+        for topic in self._topics.values():
+            topic.floor, topic.cleared = max(topic.floor, first_seq), max(topic.cleared, first_seq)
 
     # ADMIN and INFO.
 
