@@ -50,6 +50,7 @@ from tests.simulation.mutations import (
     confirm_before_the_disk,
     count_nothing,
     count_twice,
+    count_what_is_on_disk,
     credit_off_by_one,
     deliver_before_the_disk,
     drop_of,
@@ -183,6 +184,22 @@ TRIMMED: Final = Bias(
     swarm={**ONE_BY_ONE, "topics": (), "credits": (1000,), "ttl_ms": 10_000},
     settings={**PLAIN, "attempts_max": 1},
 )
+RECOUNTED: Final = Bias(
+    swarm={**ONE_BY_ONE, "topics": tuple((name, KEPT[2]) for name in TOPICS), "commit": 60, "ttl_ms": 10_000},
+    weights={
+        **QUIET,
+        Act.PUBLISH: 30,
+        Act.PUBLISH_LATER: 16,
+        Act.TRIM: 12,
+        Act.SLOW: 8,
+        Act.PASS: 6,
+        Act.CONNECT: 6,
+        Act.VERDICT: 4,
+        Act.SUBSCRIBE: 2,
+    },
+    settings=PLAIN,
+    acts=64,
+)
 VERBOSE: Final = Bias(weights={Act.VERDICT: 60}, settings={"ack": "explicit", "lease_ms": 30_000})
 
 MUTANTS: Final = {
@@ -287,6 +304,12 @@ MUTANTS: Final = {
         Router, "_is_over", always(True), Bias(swarm={"topics": JOBS, "templates": (False, False, True)})
     ),
     "full topics take more": Mutant(TopicTable, "require_room", nothing, Bias(swarm={"topics": FULL})),
+    "messages of the open turn do not count": Mutant(
+        TopicRetention, "_count_open", lambda self, topic, counting: counting.stop, RECOUNTED
+    ),
+    "messages on their way to the disk do not count": Mutant(
+        TopicRetention, "_count_sealed", count_what_is_on_disk(TopicRetention._count_sealed), RECOUNTED
+    ),
     "a topic drops one too many": Mutant(
         Topic, "uncount", one_too_many(Topic.uncount), Bias(swarm={"topics": DROPPING, "credits": (1, 2)})
     ),

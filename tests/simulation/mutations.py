@@ -24,7 +24,8 @@ from fabric.router.requests.requests import OpenRequest, Requests
 from fabric.router.rounds import Rounds
 from fabric.router.router import Router, Transaction
 from fabric.router.schedules.due_queue import Key
-from fabric.router.topics.topic import Topic
+from fabric.router.topics.retention import TopicRetention
+from fabric.router.topics.topic import Counting, Topic
 from fabric.router.turn import Turn
 from fabric_protocol import messages as m
 from tests.router.world import MemoryReader
@@ -373,6 +374,14 @@ def one_too_many(uncount: Callable[..., Any]) -> Callable[..., Any]:
         return gone
 
     return uncounted
+
+
+def count_what_is_on_disk(count: Callable[..., int]) -> Callable[..., int]:
+    def counted(self: TopicRetention, topic: Topic, counting: Counting) -> int:
+        on_disk = counting.at <= self._shared.committed_seq
+        return count(self, topic, counting) if on_disk else counting.stop
+
+    return counted
 
 
 def get_no_more(get: Callable[..., Any]) -> Callable[..., Any]:
