@@ -6,6 +6,7 @@ one peer keep their order. ZeroMQ returns frames of all peers in turn and cannot
 the hub receives some frames in every turn, and refuses publishes of a peer that has too many bytes waiting here.
 """
 
+import math
 from collections import deque
 from typing import Final
 
@@ -14,6 +15,7 @@ from fabric_protocol.messages import PeerId
 Frames = list[bytes]
 Arrival = tuple[PeerId, Frames]
 
+TURN_FRAMES: Final = 64  # frames received in one turn: to receive and to answer each costs time
 FRAMES_MAX: Final = 256  # frames of all peers that wait here; above this number,
 BYTES_MAX: Final = 8 << 20  # or above this number of bytes, the queues are crowded: a turn receives only a few frames
 CROWDED_BYTES: Final = 1 << 20  # received in a turn when crowded: most of it is refused while other peers wait
@@ -36,8 +38,10 @@ class Arrivals:
         self._queues: dict[PeerId, _Queue] = {}
         self._rotation: deque[PeerId] = deque()  # peers with frames, in the order in which they are served
         self._held: list[PeerId] = []  # peers with frames that wait for the next commit
+        self.release_at = math.inf  # when held peers are served again, even if no commit is done
         self._served: PeerId | None = None  # the peer that was served last in this turn
         self._several = False  # more than one peer was served in this turn
+        self._spent_s: dict[PeerId, float] = {}  # seconds of work for each peer since the last commit
         self.count = 0
         self.bytes = 0
 
@@ -55,7 +59,7 @@ class Arrivals:
         """Frames and bytes to receive in this turn. It is never zero, so that the hub hears of new peers."""
         if self.is_crowded:
             return 2 * (len(self._queues) + 1), CROWDED_BYTES
-        return FRAMES_MAX - self.count, BYTES_MAX - self.bytes
+        return min(FRAMES_MAX - self.count, TURN_FRAMES), BYTES_MAX - self.bytes
 
     def has(self, peer: PeerId) -> bool:
         return peer in self._queues
@@ -108,12 +112,33 @@ class Arrivals:
             self._rotation.remove(peer)
             del self._queues[peer]
 
-    def hold(self, peer: PeerId) -> None:
-        """Do not serve a peer until `release`."""
+    def count_cost(self, peer: PeerId, seconds: float, *, is_bounded: bool) -> None:
+        """Count the seconds of a command. A publish is bounded by commits, and counts only if it took long."""
+        if seconds > SHARE_S or not is_bounded:
+            self._spent_s[peer] = self._spent_s.get(peer, 0.0) + seconds
+
+    def excess_s(self, peer: PeerId) -> float:
+        """Seconds of work for a peer since the last commit, if they are more than its share."""
+        spent_s = self._spent_s.get(peer, 0.0)
+        return spent_s if spent_s > SHARE_S else 0.0
+
+    def forget(self, peer: PeerId) -> None:
+        """A peer is gone, and no frame of it waits."""
+        self._spent_s.pop(peer, None)
+
+    def committed(self) -> None:
+        """A commit is done: each peer gets its share again."""
+        self._spent_s.clear()
+        self.release()
+
+    def hold(self, peer: PeerId, until: float = math.inf) -> None:
+        """Do not serve a peer until `release`, which is due at a time."""
         self._rotation.remove(peer)
         self._held.append(peer)
+        self.release_at = min(self.release_at, until)
 
     def release(self) -> None:
         """Serve the held peers again."""
         self._rotation.extend(self._held)
         self._held.clear()
+        self.release_at = math.inf

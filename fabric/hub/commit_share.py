@@ -18,6 +18,7 @@ COMMIT_S: Final = 0.005
 BYTES_MIN: Final = 256 << 10
 RATE_FIRST: Final = 100e6  # bytes per second, until a commit was measured
 RATE_WEIGHT: Final = 0.2  # weight of the latest commit in the average rate
+TOPIC_BYTES: Final = 128  # bytes that a topic counts as: the journal indexes it, and groups are looked up
 HEAVY: Final = 2  # a peer whose share of a commit is more than this many times its bound skips the next commit
 MEMORY_S: Final = 0.25  # after a publish, a peer counts as a publisher for this long
 
@@ -34,6 +35,7 @@ class CommitShare:
         self._waiting = 0  # cost of all peers in the next commit
         self._waiting_bytes = 0  # bytes in the next commit
         self._committing_bytes = 0  # bytes in the commit that is under way
+        self._submitted: set[PeerId] = set()  # peers with a publish in the commit that is under way
         self._heavy: set[PeerId] = set()  # peers that make the commit under way long: they skip the next commit
         self._rate = RATE_FIRST
         self._publishers: set[PeerId] = set()  # peers that have published in this period
@@ -50,17 +52,22 @@ class CommitShare:
         publishers = len(self._publishers | self._previous | {peer})
         return publishers > 1 and (peer in self._heavy or self._taken.get(peer, 0) >= limit / publishers)
 
+    def has_others(self, peer: PeerId) -> bool:
+        """Whether a publish of another peer is on its way to the disk."""
+        return bool(self._taken.keys() - {peer} or self._submitted - {peer})
+
     @property
     def _limit(self) -> float:
         """Bytes of a commit when several peers publish."""
         return max(BYTES_MIN, self._rate * COMMIT_S)
 
-    def published(self, peer: PeerId, taken_bytes: int, now: float, seconds: float) -> None:
-        """Count a publish of a peer: seconds of processing, and bytes that wait for the disk (0: it was refused)."""
+    def published(self, peer: PeerId, taken_bytes: int, topics: int, now: float, seconds: float) -> None:
+        """Count a publish of a peer: seconds of processing, and bytes and topics that wait for the disk (0: it was
+        refused)."""
         if now >= self._period_at:
             self._previous, self._publishers, self._period_at = self._publishers, set(), now + MEMORY_S
         self._publishers.add(peer)
-        cost = max(taken_bytes, int(seconds * self._rate))
+        cost = max(taken_bytes, int(seconds * self._rate)) + topics * TOPIC_BYTES
         self._waiting_bytes += taken_bytes
         self._waiting += cost
         self._taken[peer] = self._taken.get(peer, 0) + cost
@@ -70,6 +77,7 @@ class CommitShare:
         self._committing_bytes, self._waiting_bytes, self._waiting = self._waiting_bytes, 0, 0
         heavy_bytes = HEAVY * self._limit
         self._heavy = {peer for peer, taken in self._taken.items() if taken > heavy_bytes}
+        self._submitted = set(self._taken)
         self._taken.clear()
 
     def committed(self, seconds: float) -> None:
@@ -77,4 +85,4 @@ class CommitShare:
         if self._committing_bytes >= BYTES_MIN and seconds > 0:
             self._rate += RATE_WEIGHT * (self._committing_bytes / seconds - self._rate)
         self._committing_bytes = 0
-        self._heavy = set()
+        self._submitted, self._heavy = set(), set()

@@ -21,10 +21,9 @@ import zmq
 
 import fabric
 from fabric.hub.advisory_log import JOURNAL_TRIMMED, SLOW_COMMIT, AdvisoryLog
-from fabric.hub.arrivals import SHARE_S, Arrival, Arrivals
-from fabric.hub.commit_share import CommitShare, is_publish
 from fabric.hub.faults import Faults
 from fabric.hub.guard import Guard
+from fabric.hub.intake import Intake
 from fabric.hub.journal_thread import (
     Begins,
     Committed,
@@ -40,7 +39,7 @@ from fabric.hub.options import HubOptions as HubOptions
 from fabric.hub.restore import finish, restored_router
 from fabric.hub.router_socket import RouterSocket, check_address
 from fabric.journal.journal import Journal
-from fabric.router.publish.publishing import RETRY_MS, Refusal
+from fabric.router.publish.publishing import Refusal
 from fabric.router.router import Transaction
 from fabric.router.turn import Frames
 from fabric_protocol import messages as m
@@ -49,11 +48,9 @@ from fabric_protocol.errors import Code, FabricError, ProtocolError
 from fabric_protocol.messages import PeerId
 
 CROWDED_S: Final = 0.002  # how often something is received while much waits for the disk
-AT_ONCE_S: Final = 0.005  # of work on what came in while nothing waited; then each peer gets its share
-TURN_S: Final = 0.005  # of work on commands in one turn; then timers, confirmations and deliveries get theirs
 SPACE_EVERY_S: Final = 0.1  # a quota is overrun by what comes in meanwhile; the disk itself is asked less often
 OUTBOX_POLL_S: Final = 0.005  # a ROUTER does not say which peer can take more, so full ones are tried again
-SWITCH_S: Final = 0.0005  # two threads hand over to each other all the time; Python's 5 ms would be a commit's length
+SWITCH_S: Final = 0.0001  # two threads hand over to each other all the time; Python's 5 ms would be a commit's length
 SLOW_COMMIT_S: Final = 0.5  # a commit that takes longer is logged: the disk, or another program that uses it
 STOPPING: Final = Refusal(Code.SHUTTING_DOWN, "the hub is stopping", 500)
 
@@ -98,8 +95,8 @@ class Hub:
         self._inner_poller = zmq.Poller()  # all but the socket, while much waits to be processed
         for fd in (self._journal_thread.wake_fd, self._socket.connections.fd):
             self._inner_poller.register(fd, zmq.POLLIN)
-        self._arrivals = Arrivals()
-        self._share = CommitShare()
+        self._intake = Intake(self._router, self._take, self._journal_thread.has_reports)
+        self._arrivals = self._intake.arrivals
         self._gone: list[PeerId] = []  # peers without a connection, which may have frames among the arrivals
         self._turns: list[Transaction] = []  # sealed, not handed over yet
         self._committing: list[Transaction] = []  # handed over, not on disk yet
@@ -183,15 +180,11 @@ class Hub:
         self.counters["turns"] += 1
         has_news = self._journal_thread.wake_fd in ready
         if has_news and self._arrivals.count:  # confirmations leave before the commands that wait are processed
+            received = self._intake.take_first_publishes(received, now)
             self._journal_news(now)
             self._send()
             has_news = False
-        if not self._arrivals.count:
-            received = self._take_at_once(received, now)
-        if received:
-            self._keep(received)
-        if self._arrivals.is_ready:
-            self._take_arrivals(now)
+        self._intake.take(received, now)
         if self._socket.connections.fd in ready:
             self._socket.connections.read()
         if self._guard.is_crowded:
@@ -212,6 +205,7 @@ class Hub:
         deadline = self._router.next_deadline()
         if not self._committing:  # otherwise the journal thread wakes us, and nothing can be committed before
             deadline = min(deadline, self._router.commit_deadline())
+        deadline = min(deadline, self._arrivals.release_at)
         timeout_s = 0.0 if self._arrivals.is_ready else deadline - time.monotonic()
         poller = self._poller
         if self._socket.has_outboxes or self._socket.is_losing:
@@ -220,54 +214,6 @@ class Hub:
             timeout_s, poller = min(timeout_s, CROWDED_S), self._inner_poller
         return [source for source, _ in poller.poll(max(math.ceil(timeout_s * 1000), 0))]
 
-    def _take_at_once(self, received: list[Arrival], now: float) -> list[Arrival]:
-        """Process what was received, in the order of ZeroMQ: a frame of each peer in turn. Returns what has to wait,
-        because the frames before it have cost enough, or because it is for a later commit."""
-        for i, (peer, frames) in enumerate(received):
-            if not self._take_share(peer, frames, now):
-                return received[i:]
-            if time.monotonic() - now >= AT_ONCE_S:
-                return received[i + 1 :]
-        return []
-
-    def _keep(self, received: list[Arrival]) -> None:
-        """Let frames wait for their share. A publish for which there is no room is refused: the client resends it."""
-        arrivals, window_bytes = self._arrivals, self._router.window[1]
-        for peer, frames in received:
-            if arrivals.has_room(peer, window_bytes) or not is_publish(frames):
-                arrivals.put(peer, frames)
-            else:
-                busy = ProtocolError(Code.BUSY, "more publishes wait than the window allows", retry_ms=RETRY_MS)
-                self._router.refuse(busy, peer, *wire.request_id(frames))
-
-    def _take_arrivals(self, now: float) -> None:
-        """Process what waits, a share of each peer in turn, until this has cost enough or a commit is done."""
-        arrivals, begun = self._arrivals, time.monotonic()
-        arrivals.begin_turn()
-        while arrivals.is_ready and begun - now < TURN_S:
-            peer, frames = arrivals.next()
-            if arrivals.is_deferred(peer) or (self._journal_thread.has_reports and begun > now + SHARE_S):
-                break
-            if self._take_share(peer, frames, now):
-                ended = time.monotonic()
-                arrivals.take(peer, ended - begun)
-                begun = ended
-            else:
-                arrivals.hold(peer)
-
-    def _take_share(self, peer: PeerId, frames: list[bytes], now: float) -> bool:
-        """Process the frames of a command; False: it is a publish that has to wait for another commit."""
-        if not is_publish(frames):
-            self._take(peer, frames, now)
-            return True
-        if self._share.is_full(peer) and (self._committing or self._router.wants_commit(now)):
-            return False
-        router = self._router  # it may be replaced meanwhile
-        pending_bytes, begun = router.pending_bytes, time.monotonic()
-        self._take(peer, frames, now)
-        self._share.published(peer, router.pending_bytes - pending_bytes, now, time.monotonic() - begun)
-        return True
-
     def _say_gone(self) -> None:
         """Tell the router which peers are gone, once all that they have said is processed."""
         gone, self._gone = self._gone, []
@@ -275,6 +221,7 @@ class Hub:
             if self._arrivals.has(peer):
                 self._gone.append(peer)
             else:
+                self._arrivals.forget(peer)
                 self._router.peer_gone(peer)
 
     def _take(self, peer: PeerId, frames: list[bytes], now: float) -> None:
@@ -323,11 +270,10 @@ class Hub:
         done, self._committing = self._committing, []
         self.counters["commits"] += 1
         self.counters["commit_us"] += int(seconds * 1e6)
-        self._share.committed(seconds)
+        self._intake.committed(seconds)
         if seconds > SLOW_COMMIT_S:
             self._log.write(SLOW_COMMIT, {"ms": round(seconds * 1000), "turns": len(done)})
         self._hand_over(now)
-        self._arrivals.release()
         for transaction in done:
             self._router.release(transaction)
         self._send()  # confirmations do not wait for deliveries
@@ -343,8 +289,7 @@ class Hub:
         if self._turns and not busy:
             self._committing, self._turns = self._turns, []
             self._journal_thread.submit([record for turn in self._committing for record in turn.records])
-            self._share.submitted()
-            self._arrivals.release()
+            self._intake.submitted()
 
     def _send(self) -> None:
         if self._socket.has_outboxes:
@@ -375,10 +320,10 @@ class Hub:
         peers = list(self._router.peers())
         self._socket.send(frames)
         self._socket.send(finish(self._journal_thread, self._committing, self._turns))
-        self._committing, self._turns, self._share = [], [], CommitShare()
-        self._arrivals.release()
+        self._committing, self._turns = [], []
         restored = self._journal_thread.ask(self.journal.load)
         self._router = restored_router(self.journal, restored, self.counters, self._log.hear)
+        self._intake.restored(self._router)
         self.counters["restored"] += 1
         self._opened, self._space_at = self.counters["sessions_opened"], 0.0
         if self._draining_until:

@@ -112,7 +112,6 @@ class JournalThread:
                 raise answer
             return answer
 
-    @property
     def has_reports(self) -> bool:
         return bool(self._reports)
 

@@ -17,8 +17,8 @@
     next_deadline(), commit_deadline()  when to call again
 
 and, apart from the loop: `refuse_publishes`, `drain` and `outstanding` (when the hub stops), `peers`, `last_heard`,
-`window`, `pending_bytes`, `trim_limit`, `is_refusing`, `counters` and `gauges` (for the limits of the hub, for its log
-and for the journal).
+`window`, `pending_bytes`, `topics_taken`, `trim_limit`, `is_refusing`, `counters` and `gauges` (for the limits of the
+hub, for its log and for the journal).
 
 A confirmation leaves after the commit, because it is in `Transaction.sends`. A message is delivered after the commit,
 because `committed` wakes the groups (`seal` wakes groups of level `received`). `turn` describes the order of frames and
@@ -323,6 +323,11 @@ class Router:
     def pending_bytes(self) -> int:
         """Bytes of publishes that are not on disk yet."""
         return self.publishing.pending_bytes
+
+    @property
+    def topics_taken(self) -> int:
+        """Topics of all blocks of publishes so far."""
+        return self.publishing.topics_taken
 
     @property
     def trim_limit(self) -> int:

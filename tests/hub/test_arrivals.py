@@ -8,9 +8,11 @@ import pytest
 import zmq
 
 from fabric.hub import hub as hub_module
-from fabric.hub.arrivals import BYTES_MAX, DEBT_MAX_S, FRAMES_MAX, SHARE_S, Arrivals
+from fabric.hub import intake as intake_module
+from fabric.hub.arrivals import BYTES_MAX, DEBT_MAX_S, SHARE_S, TURN_FRAMES, Arrivals
 from fabric.hub.commit_share import BYTES_MIN, COMMIT_S, MEMORY_S, RATE_FIRST, CommitShare, is_publish
-from fabric.hub.hub import TURN_S, Hub, HubOptions
+from fabric.hub.hub import Hub, HubOptions
+from fabric.hub.intake import TURN_S
 from fabric.router.publish.publishing import WINDOW_BYTES
 from fabric_protocol import block as b
 from fabric_protocol import messages as m
@@ -108,7 +110,7 @@ def test_a_held_peer_waits_and_others_do_not() -> None:
 
 def test_a_crowd_leaves_room_for_a_frame_of_each_peer() -> None:
     arrivals = Arrivals()
-    assert arrivals.room == (FRAMES_MAX, BYTES_MAX)
+    assert arrivals.room == (TURN_FRAMES, BYTES_MAX)
     arrivals.put(b"a", [b"meta", bytes(BYTES_MAX)])
     arrivals.put(b"b", [b"meta", bytes(10)])
     assert arrivals.is_crowded
@@ -122,51 +124,51 @@ def test_a_crowd_leaves_room_for_a_frame_of_each_peer() -> None:
 
 def test_one_publisher_fills_commits_and_several_share_them() -> None:
     share, limit = CommitShare(), max(BYTES_MIN, RATE_FIRST * COMMIT_S)
-    share.published(b"flood", int(limit) * 10, now=0.0, seconds=0.0)
+    share.published(b"flood", int(limit) * 10, 0, now=0.0, seconds=0.0)
     assert not share.is_full(b"flood"), "there is no other publisher"
     assert not share.is_full(b"other"), "what it publishes is little yet"
-    share.published(b"other", 100, now=0.0, seconds=0.0)
+    share.published(b"other", 100, 0, now=0.0, seconds=0.0)
     assert share.is_full(b"flood")
     assert not share.is_full(b"other")
     share.submitted()
     share.committed(0.0)
     assert not share.is_full(b"flood"), "the next commit is empty"
-    share.published(b"flood", int(limit), now=MEMORY_S * 1.5, seconds=0.0)
-    share.published(b"flood", int(limit), now=MEMORY_S * 3, seconds=0.0)
+    share.published(b"flood", int(limit), 0, now=MEMORY_S * 1.5, seconds=0.0)
+    share.published(b"flood", int(limit), 0, now=MEMORY_S * 3, seconds=0.0)
     assert not share.is_full(b"flood"), "the other one has published nothing for long"
 
 
 def test_a_slow_disk_makes_smaller_commits() -> None:
     share = CommitShare()
     for _ in range(50):
-        share.published(b"a", MIB, now=0.0, seconds=0.0)
-        share.published(b"b", 0, now=0.0, seconds=0.0)
+        share.published(b"a", MIB, 0, now=0.0, seconds=0.0)
+        share.published(b"b", 0, 0, now=0.0, seconds=0.0)
         share.submitted()
         share.committed(0.001)
-    share.published(b"a", MIB, now=0.0, seconds=0.0)
+    share.published(b"a", MIB, 0, now=0.0, seconds=0.0)
     assert not share.is_full(b"a")
     share.submitted()
     for _ in range(50):
-        share.published(b"a", MIB, now=0.0, seconds=0.0)
+        share.published(b"a", MIB, 0, now=0.0, seconds=0.0)
         share.submitted()
         share.committed(1.0)
-    share.published(b"a", BYTES_MIN, now=0.0, seconds=0.0)
+    share.published(b"a", BYTES_MIN, 0, now=0.0, seconds=0.0)
     assert share.is_full(b"a")
 
 
 def test_a_peer_with_a_block_that_makes_a_commit_long_skips_the_next_one() -> None:
     share = CommitShare()
     large = int(4 * max(BYTES_MIN, RATE_FIRST * COMMIT_S))
-    share.published(b"large", large, 0.0, 0.0)
+    share.published(b"large", large, 0, 0.0, 0.0)
     share.submitted()
     assert not share.is_full(b"large")  # it is alone
-    share.published(b"small", 100, 0.0, 0.0)
+    share.published(b"small", 100, 0, 0.0, 0.0)
     assert share.is_full(b"large")
     assert not share.is_full(b"small")
     share.committed(0.05)
     share.submitted()
     assert not share.is_full(b"large")  # the commit under way is short
-    share.published(b"large", large, 0.0, 0.0)
+    share.published(b"large", large, 0, 0.0, 0.0)
     share.submitted()
     assert share.is_full(b"large")
     share.committed(0.05)
@@ -176,13 +178,13 @@ def test_a_peer_with_a_block_that_makes_a_commit_long_skips_the_next_one() -> No
 def test_the_time_of_a_publish_counts_as_bytes() -> None:
     """Blocks of duplicates have no bytes for the disk, and take long."""
     share = CommitShare()
-    share.published(b"small", 100, 0.0, 0.0)
-    share.published(b"dear", 0, 0.0, COMMIT_S)
+    share.published(b"small", 100, 0, 0.0, 0.0)
+    share.published(b"dear", 0, 0, 0.0, COMMIT_S)
     assert share.is_full(b"dear")
     assert not share.is_full(b"small")
     share.submitted()
     assert not share.is_full(b"dear")
-    share.published(b"dear", 0, 0.0, 3 * COMMIT_S)
+    share.published(b"dear", 0, 0, 0.0, 3 * COMMIT_S)
     share.submitted()
     assert share.is_full(b"dear"), "it skips a commit"
     share.committed(0.001)
@@ -234,11 +236,12 @@ def test_a_turn_ends_when_it_has_cost_enough(tmp_path: Path, monkeypatch: pytest
     def tick(*_: object) -> None:
         ticks.append(len(taken))
 
-    monkeypatch.setattr(hub_module, "time", clock)
-    monkeypatch.setattr(hub, "_take", take)
+    for module in (hub_module, intake_module):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(hub._intake, "_process", take)
     monkeypatch.setattr(hub._router, "tick", tick)
     for n in range(7):
-        hub._arrivals.put(b"a", [b"%d" % n])
+        hub._intake.arrivals.put(b"a", [b"%d" % n])
     for _ in range(3):
         hub.turn()
     assert ticks == [3, 6, 7]

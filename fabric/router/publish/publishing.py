@@ -72,6 +72,7 @@ class Publishing(Part):
         self.producers = {p.name: Producer.restore(p) for p in restored.producers}
         self.refusal: Refusal | None = None
         self.pending_bytes = 0  # accepted and not yet committed
+        self.topics_taken = 0  # topics of all blocks so far: each is indexed and looked up later
         self.has_received = False  # a publish of level `received` waits for the seal
         self._last_ts_us = restored.last_ts_us
         self._block_store = shared.block_store
@@ -212,6 +213,7 @@ class Publishing(Part):
         self._block_store.open_blocks.append(OpenBlock(block, shared.next_seq))
         shared.next_seq += block.count
         self.pending_bytes += len(block.raw)
+        self.topics_taken += block.n_topics
 
     def _learn(self, topics: tuple[str, ...]) -> None:
         for topic in topics:
