@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fabric.journal.journal import Journal
 
 # Bounds for one call of next_block, so that it takes the router thread a millisecond or two.
-_TOPICS_PER_CALL: Final = 4096
+_TOPICS_PER_CALL: Final = 1024
 _CHUNKS_PER_CALL: Final = 64
 _OPEN_BLOCKS_PER_CALL: Final = 64
 # Bounds for what a reader caches between calls.

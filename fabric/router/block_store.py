@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MEMORY_BYTES_MAX: Final = 24 << 20
 # Blocks and topics that one search looks at, so that a group with few matches does not delay a turn.
 SCAN_BLOCKS_MAX: Final = 256
-SCAN_TOPICS_MAX: Final = 4_096
+SCAN_TOPICS_MAX: Final = 1_024
 # Blocks that were read from disk and wait for credit: a block is read once, however often its group stops at it.
 KEPT_BLOCKS_MAX: Final = 8
 KEPT_BYTES_MAX: Final = 1 << 20  # of one block; a larger block is read again

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from fabric.router.groups.group import Group
 
 # Work is measured in delivered bytes. Other work counts as the bytes that are delivered in the same time.
-TURN_WORK: Final = 4 << 20  # some five milliseconds
+TURN_WORK: Final = 2 << 20  # some two milliseconds
 AGAIN_WORK: Final = TURN_WORK // 4  # reserved for groups that are served again
 GO_WORK_MIN: Final = 256 << 10  # for one group, however many groups there are
-LEASE_WORK: Final = 16 << 10  # for each DELIVER, besides its bytes
+LEASE_WORK: Final = 32 << 10  # for each DELIVER, besides its bytes
 TOPIC_WORK: Final = 1 << 10  # for each topic of a block but the first: the groups that match are looked up
 GROUP_WORK: Final = 4 << 10
 LETTER_WORK: Final = 8 << 10  # for each dead letter
-SEARCH_WORK: Final = 1 << 20  # for a search through the journal that has not ended
+SEARCH_WORK: Final = TURN_WORK  # for a search through the journal that has not ended
 
 
 class Rounds:

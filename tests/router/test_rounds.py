@@ -1,11 +1,12 @@
 """The deliveries of one turn are bounded; new messages do not wait behind an old backlog."""
 
 from collections import Counter
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from fabric.router import commands
+from fabric.router import block_store, commands
+from fabric.router.groups import dispatcher, lanes
 from fabric.router.groups import subscription as members
 from fabric.router.groups.group import Group
 from fabric.router.rounds import AGAIN_WORK, GROUP_WORK, SEARCH_WORK, TURN_WORK, Rounds
@@ -119,6 +120,37 @@ def test_a_search_is_work() -> None:
         served += 1
         rounds.spent += SEARCH_WORK
     assert served <= TURN_WORK // (SEARCH_WORK + GROUP_WORK) + 1
+
+
+def test_what_happens_to_groups_without_consumers_makes_them_search_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go on in sweeps, a few at a time, however often they are paused and resumed."""
+    w = World()
+    w.hello(A)
+    monkeypatch.setattr(block_store, "SCAN_BLOCKS_MAX", 1)
+    for _ in range(60):
+        w.say(A, m.Publish(1, 0, 0, encode("old", [b"x"] * 10)))
+    names = [f"g{n}" for n in range(10)]
+    for name in names:
+        w.router.step(m.Admin(2, {"op": "group.create", "group": name, "patterns": ["none"]}), A, w.now)
+    searched = Counter[str]()
+
+    def counted(group: Group, *args: Any) -> bool:
+        searched[group.name] += 1
+        return lanes.advance(group, *args)
+
+    monkeypatch.setattr(dispatcher, "advance", counted)
+    turns = 0
+    while len(searched) < len(names):
+        before = searched.total()
+        turn(w)
+        turns += 1
+        assert searched.total() - before <= TURN_WORK // SEARCH_WORK + 1
+        assert turns <= len(names)
+    for op in ("group.pause", "group.resume") * 5:
+        for name in names:
+            w.router.step(m.Admin(3, {"op": op, "group": name}), A, w.now)
+        turn(w)
+    assert searched.total() <= len(names) + dispatcher.IDLE_PER_SWEEP
 
 
 def test_a_consumer_holds_so_many_deliveries_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
