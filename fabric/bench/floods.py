@@ -26,6 +26,7 @@ TOPICS: Final = 4_000
 FAN_OUT: Final = 1_000
 KEYS: Final = 900
 MESSAGES: Final = 65_536  # of the block that is read: as many as a block can have
+CREDITS: Final = 15  # before each PING: they have no answer
 GETS: Final = 1_000  # messages asked for by one GET
 CREDIT: Final = [1 << 40, 1 << 50]
 
@@ -47,6 +48,10 @@ class Talker:
     def send(self, message: m.ToHub) -> None:
         self._socket.send_multipart(wire.encode(message))
         self.sent += 1
+
+    def tell(self, message: m.ToHub) -> None:
+        """Send a command that has no answer."""
+        self._socket.send_multipart(wire.encode(message))
 
     def ask(self, message: m.ToHub) -> None:
         """Send a command and wait for its answer, which must be no error."""
@@ -178,6 +183,30 @@ def admin_topics(talker: Talker, name: str) -> Commands:
         yield m.Admin(rid, {"op": "topic.update", "topic": name, "max_msgs": 1_000 + rid % 100})
 
 
+def hello(talker: Talker, name: str) -> Commands:
+    for rid in _rids():
+        yield m.Hello(rid, {"proto": m.PROTOCOL_VERSION, "client": name})
+
+
+def cancel(talker: Talker, name: str) -> Commands:
+    for rid in _rids():
+        yield m.Cancel(rid, {"name": name})
+
+
+def transact(talker: Talker, name: str) -> Commands:
+    block = b.encode(name, [bytes(100)])
+    for rid in _rids():
+        yield m.Transact(rid, 0, (), block)
+
+
+def credit(talker: Talker, name: str) -> Commands:
+    talker.ask(m.Subscribe(1, 2, {"patterns": [name], "credit": CREDIT}))
+    for rid in _rids():
+        for _ in range(CREDITS):
+            talker.tell(m.Credit(1, *CREDIT))
+        yield m.Ping(rid)
+
+
 FLOODS: Final = {
     flood.commands.__name__: flood
     for flood in (
@@ -195,6 +224,10 @@ FLOODS: Final = {
         Flood("ADMIN group.pause and resume", admin, UNANSWERED),
         Flood("ADMIN group.create and delete", admin_groups, UNANSWERED),
         Flood("ADMIN topic.update", admin_topics, UNANSWERED),
+        Flood("HELLO", hello, UNANSWERED),
+        Flood("CANCEL", cancel, UNANSWERED),
+        Flood("TXN", transact, PUBLISHES),
+        Flood("CREDIT", credit, UNANSWERED // (CREDITS + 1)),
     )
 }
 
