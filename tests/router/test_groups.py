@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from fabric.records import Append, SaveGroup, SaveSetting
 from fabric_protocol import messages as m
 from fabric_protocol.block import Block, encode
@@ -50,6 +52,18 @@ def test_two_equal_members_share_a_stream_of_blocks() -> None:
     for i in range(20):
         w.pub(P, "job.x", *[f"{i}.{k}" for k in range(10)])
     assert len(w.bodies(A)) == len(w.bodies(B)) == 100
+
+
+@pytest.mark.parametrize("order", ["none", "key"])
+@pytest.mark.parametrize("looks", [0, 1, 2, 3])
+def test_the_next_member_does_not_depend_on_looks_that_find_no_message(looks: int, order: str) -> None:
+    w = world(A, B, credit=8, order=order)
+    for _ in range(looks):
+        w.say(A, m.Credit(1, 8, 1 << 20))
+    w.pub(P, "job.x", "1")
+    assert (w.bodies(A), w.bodies(B)) == (["1"], [])
+    w.pub(P, "job.x", "2")
+    assert w.bodies(B) == ["2"]
 
 
 def test_a_member_without_credit_stalls_no_other() -> None:

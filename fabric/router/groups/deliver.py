@@ -61,6 +61,7 @@ def deliver(group: Group, now: float, turn: Turn) -> tuple[list[Lease], bool]:
         take = min(share, member.room(), member.fitting(bytes_each), count)
         if len(group.lanes) > 1:
             take = _limit_streak(group, work, take)
+        rotate(group, member)
         lease = _send(group, member, work, take, now, turn)
         if lease is not None:
             leased.append(lease)
@@ -90,8 +91,12 @@ def choose(group: Group, bytes_each: int = 0) -> tuple[Subscription | None, int]
                 best = i % n
     if best < 0:
         return None, 0
-    group.next_member = (best + 1) % n
     return members[best], eligible
+
+
+def rotate(group: Group, member: Subscription) -> None:
+    """A member gets a delivery: the member after it is the next among equals."""
+    group.next_member = group.members.index(member) + 1
 
 
 def _is_held_up(group: Group) -> bool:

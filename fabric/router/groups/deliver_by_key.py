@@ -2,7 +2,7 @@
 
 from itertools import pairwise, takewhile
 
-from fabric.router.groups.deliver import LEASES_PER_GO, choose, deliver_suspect, send_delivery, work_ahead
+from fabric.router.groups.deliver import LEASES_PER_GO, choose, deliver_suspect, rotate, send_delivery, work_ahead
 from fabric.router.groups.group import Group
 from fabric.router.groups.key_locks import PARKED_MAX, Keys, Lock, ParkedMessage
 from fabric.router.groups.lanes import REMOVED, Work, deliverable_runs, next_work
@@ -40,6 +40,7 @@ def deliver_by_key(group: Group, keys: Keys, now: float, turn: Turn) -> tuple[li
         if work is None:
             return leased, searching
         count, ahead = work_ahead(group, work, horizon)
+        rotate(group, chosen)
         deal = _KeyDelivery(group, keys, chosen, work)
         leased += deal.deliver(-(-(count + ahead) // eligible), now, turn)
         if deal.is_blocked:
