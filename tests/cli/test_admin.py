@@ -87,7 +87,7 @@ def test_a_group_is_changed(talk: Fabric) -> None:
     assert (shown["attempts_max"], shown["patterns"]) == (2, ["b", "c.#"])
     refused = talk("group", "update", "g", "--order", "strict")
     assert refused.exit_code == 2
-    assert "order cannot be changed" in refused.stderr
+    assert "order of a group cannot be changed" in refused.stderr
 
 
 def test_groups_are_listed(talk: Fabric) -> None:
