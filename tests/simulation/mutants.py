@@ -218,7 +218,7 @@ MUTANTS: Final = {
     "any block is a resend": Mutant(Producer, "_is_stored", always(True), CLAIMING),
     "a claim keeps the numbers": Mutant(Producer, "claim", claim_and_keep, CLAIMING),
     "producers are not fenced": Mutant(Session, "fenced", False, Bias(swarm={"shared_producer": True})),
-    "dead letters are dropped": Mutant(dead_letter_writer, "letters", empty),
+    "dead letters are dropped": Mutant(dead_letter_writer, "dead_letters", empty),
     "dead letters of what is left of a block are dropped": Mutant(
         dispatcher.Dispatcher,
         "_write_dead_letters",
