@@ -2,7 +2,7 @@
 
 What arrives while nothing waits is processed at once. When that costs too much the rest waits in `arrivals`, and each
 peer is served in shares. A publish is confirmed by a commit, so commits are shared as well (`commit_share`); and while
-the publish of one peer is on its way to the disk, another peer that had its share gives way: the journal thread needs
+the publish of one peer is on its way to the disk, another peer that had its share waits: the journal thread needs
 the interpreter to commit, and a long command would delay the confirmation.
 """
 
@@ -20,7 +20,7 @@ from fabric_protocol.messages import PeerId
 
 AT_ONCE_S: Final = 0.002  # of work on what came in while nothing waited; then each peer gets its share
 TURN_S: Final = 0.002  # of work on commands in one turn; then timers, confirmations and deliveries get theirs
-YIELD: Final = 2  # times as long as a peer was served it gives way: to receive and to answer costs as much again
+YIELD: Final = 2  # a peer that was served waits this many times as long: to receive and to answer costs as much again
 YIELD_MAX_S: Final = 0.02  # since the commit began
 
 Process = Callable[[PeerId, list[bytes], float], None]
@@ -129,7 +129,7 @@ class Intake:
                 arrivals.hold(peer)
 
     def _yields_until(self, peer: PeerId) -> float:
-        """Until when a peer that had its share gives way to publishes of others; 0: there is no need."""
+        """Until when a peer that had its share waits for publishes of others; 0: it does not wait."""
         excess_s = self.arrivals.excess_s(peer)
         if not excess_s or not self._share.has_others(peer):
             return 0.0
