@@ -25,7 +25,7 @@ SOURCES: Final = (
     (ROOT, "fabric/router/**/*.py"),
     (ROOT / "clients/python", "fabric_protocol/*.py"),
     (ROOT, "tests/simulation/[!t]*.py"),
-    (ROOT, "tests/router/brute.py"),
+    (ROOT, "tests/router/plain_patterns.py"),
 )
 # What is translated: all else takes little time, or is replaced in a life.
 TRANSLATED: Final = (
