@@ -53,7 +53,7 @@ class CommitShare:
         return publishers > 1 and (peer in self._heavy or self._taken.get(peer, 0) >= limit / publishers)
 
     def has_others(self, peer: PeerId) -> bool:
-        """Whether a publish of another peer is on its way to the disk."""
+        """True if a publish of another peer is on its way to the disk."""
         return bool(self._taken.keys() - {peer} or self._submitted - {peer})
 
     @property

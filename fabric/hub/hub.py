@@ -1,9 +1,9 @@
-"""Hub: the loop. Receive, decide, hand over to the journal, send what is on disk.
+"""Hub is the loop: it receives, lets the router decide, submits turns to the journal, and sends frames.
 
     router thread   receive -> step/tick -> seal --queue--> … next turn at once …
     journal thread  one synced LMDB transaction for the turns so far --wake--> router thread releases their sends
 
-A stranger should read `turn` first; everything else here starts, feeds or ends it.
+To read this file, begin with `turn`.
 """
 
 import contextlib
@@ -47,11 +47,11 @@ from fabric_protocol import wire
 from fabric_protocol.errors import Code, FabricError, ProtocolError
 from fabric_protocol.messages import PeerId
 
-CROWDED_S: Final = 0.002  # how often something is received while much waits for the disk
-SPACE_EVERY_S: Final = 0.1  # a quota is overrun by what comes in meanwhile; the disk itself is asked less often
-OUTBOX_POLL_S: Final = 0.005  # a ROUTER does not say which peer can take more, so full ones are tried again
-SWITCH_S: Final = 0.0001  # two threads hand over to each other all the time; Python's 5 ms would be a commit's length
-SLOW_COMMIT_S: Final = 0.5  # a commit that takes longer is logged: the disk, or another program that uses it
+CROWDED_S: Final = 0.002  # how often frames are received while many frames wait
+SPACE_EVERY_S: Final = 0.1  # a quota may be exceeded by the publishes of this time; the disk itself is asked less often
+OUTBOX_POLL_S: Final = 0.005  # a ROUTER socket does not report which peer can take more, so full peers are tried again
+SWITCH_S: Final = 0.0001  # the two threads switch often; Python's default of 5 ms is as long as a commit
+SLOW_COMMIT_S: Final = 0.5  # a longer commit is logged: the disk is slow, or another program uses it
 STOPPING: Final = Refusal(Code.SHUTTING_DOWN, "the hub is stopping", 500)
 
 
@@ -69,11 +69,13 @@ class Hub:
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
     ) -> None:
         for url in options.binds:
-            check_address(url)  # before a journal is made for nothing
+            check_address(url)  # before a journal is created
         self._options = options
         self.context = context or zmq.Context(io_threads=options.io_threads)
         self._owns_context = context is None
-        with contextlib.ExitStack() as undo:  # a hub that cannot start leaves nothing open: a context would wait for it
+        with (
+            contextlib.ExitStack() as undo
+        ):  # a hub that cannot start closes all: a context would wait for an open socket
             if self._owns_context:
                 undo.callback(self.context.term)
             self.journal = Journal.open(path, options.limits, allow_network_fs=options.allow_network_fs)
@@ -82,7 +84,7 @@ class Hub:
             self.counters = Counter[str]()
             self._router = restored_router(self.journal, self.journal.load(), self.counters, self._log.hear)
             self._faults = Faults(self._log)
-            self._opened = 0  # sessions, when the router was restored last
+            self._opened = 0  # sessions that were opened before the router was restored last
             self._socket = RouterSocket(self.context, self.counters, self._faults.of_answer)
             undo.callback(self._socket.close)
             self.binds = [self._socket.bind(url) for url in options.binds]
@@ -92,14 +94,14 @@ class Hub:
         self._poller = zmq.Poller()
         self._socket.register(self._poller)
         self._poller.register(self._journal_thread.wake_fd, zmq.POLLIN)
-        self._inner_poller = zmq.Poller()  # all but the socket, while much waits to be processed
+        self._inner_poller = zmq.Poller()  # without the socket, for times when many frames wait
         for fd in (self._journal_thread.wake_fd, self._socket.connections.fd):
             self._inner_poller.register(fd, zmq.POLLIN)
         self._intake = Intake(self._router, self._take, self._journal_thread.has_reports)
         self._arrivals = self._intake.arrivals
-        self._gone: list[PeerId] = []  # peers without a connection, which may have frames among the arrivals
-        self._turns: list[Transaction] = []  # sealed, not handed over yet
-        self._committing: list[Transaction] = []  # handed over, not on disk yet
+        self._gone: list[PeerId] = []  # peers without a connection; frames from them may wait in the arrivals
+        self._turns: list[Transaction] = []  # sealed, not submitted to the journal thread yet
+        self._committing: list[Transaction] = []  # submitted to the journal thread, not on disk yet
         self._space_at = 0.0
         self._draining_until = 0.0
         self._stop_requests = 0
@@ -109,7 +111,7 @@ class Hub:
     # Starting and stopping.
 
     def run(self) -> None:
-        """Serve until `stop` is asked for. Raises when the journal fails; then nothing more was confirmed."""
+        """Serve until `stop` is called. Raises if the journal fails; nothing is confirmed after that."""
         sys.setswitchinterval(SWITCH_S)
         self._journal_thread.start()
         event(logging.INFO, "hub ready", version=fabric.__version__, binds=",".join(self.binds))
@@ -123,7 +125,7 @@ class Hub:
             self._close()
 
     def _serve(self) -> bool:
-        """One round; False when it was the last."""
+        """One round of the loop; False if it was the last."""
         try:
             if self._finished():
                 return False
@@ -138,15 +140,18 @@ class Hub:
         return True
 
     def stop(self) -> None:
-        """Drain: take no more publishes, finish what was taken, tell clients, end. A second call does not wait."""
+        """Drain the hub and end it: no more publishes, all accepted ones on disk, a NOTICE to each client.
+
+        A second call does not wait for outstanding acks.
+        """
         self._stop_requests += 1
-        with contextlib.suppress(OSError):  # it has ended already
+        with contextlib.suppress(OSError):  # the hub has ended already
             self._journal_thread.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def request_stop(self) -> None:
-        """As `stop`, without waiting: for signal handlers."""
+        """As `stop`, without waiting. For signal handlers."""
         self._stop_requests += 1
         self._journal_thread.wake()
 
@@ -172,18 +177,18 @@ class Hub:
     # The loop.
 
     def turn(self) -> None:
-        """One round: what arrived, what time brought, what the disk finished."""
+        """One round of the loop: received frames, reports of the journal, timers, deliveries, and a commit."""
         ready = self._wait()
         received = self._socket.receive(*self._arrivals.room)
         now = time.monotonic()
         self._router.begin(time.time_ns() // 1000, now)
         self.counters["turns"] += 1
-        has_news = self._journal_thread.wake_fd in ready
-        if has_news and self._arrivals.count:  # confirmations leave before the commands that wait are processed
+        has_reports = self._journal_thread.wake_fd in ready
+        if has_reports and self._arrivals.count:  # confirmations leave before waiting commands are processed
             received = self._intake.take_first_publishes(received, now)
-            self._journal_news(now)
+            self._take_reports(now)
             self._send()
-            has_news = False
+            has_reports = False
         self._intake.take(received, now)
         if self._socket.connections.fd in ready:
             self._socket.connections.read()
@@ -191,31 +196,31 @@ class Hub:
             self._guard.cut_excess(now)
         self._gone += self._socket.lost()
         if self._gone:
-            self._say_gone()
-        if has_news:
-            self._journal_news(now)
-        self._hand_over(now)  # the disk works while time passes and deliveries are made
+            self._report_gone()
+        if has_reports:
+            self._take_reports(now)
+        self._submit(now)  # the disk works while timers run and groups deliver
         self._router.tick(now)
-        self._hand_over(now)
+        self._submit(now)
         self._send()
         self._housekeeping(now)
 
     def _wait(self) -> list[object]:
-        """Sleep until something arrives, the journal has news, or a deadline; returns what is ready."""
+        """Sleep until a frame arrives, the journal thread has reports, or a deadline; returns the ready descriptors."""
         deadline = self._router.next_deadline()
-        if not self._committing:  # otherwise the journal thread wakes us, and nothing can be committed before
+        if not self._committing:  # otherwise the journal thread wakes the hub, and no commit can begin before
             deadline = min(deadline, self._router.commit_deadline())
         deadline = min(deadline, self._arrivals.release_at)
         timeout_s = 0.0 if self._arrivals.is_ready else deadline - time.monotonic()
         poller = self._poller
         if self._socket.has_outboxes or self._socket.is_losing:
             timeout_s = min(timeout_s, OUTBOX_POLL_S)
-        if self._arrivals.is_crowded:  # the socket has more for sure, and little of it is taken in at a time
+        if self._arrivals.is_crowded:  # the socket surely has more frames, and few are received at a time
             timeout_s, poller = min(timeout_s, CROWDED_S), self._inner_poller
         return [source for source, _ in poller.poll(max(math.ceil(timeout_s * 1000), 0))]
 
-    def _say_gone(self) -> None:
-        """Tell the router which peers are gone, once all that they have said is processed."""
+    def _report_gone(self) -> None:
+        """Tell the router which peers are gone, after all frames from them are processed."""
         gone, self._gone = self._gone, []
         for peer in gone:
             if self._arrivals.has(peer):
@@ -242,12 +247,13 @@ class Hub:
             self._fault(error, peer, frames)
 
     def _fault(self, error: Exception, peer: PeerId, frames: list[bytes], *, is_decoded: bool = True) -> None:
-        """A command has failed by a fault of the hub. Its session hears of it; the others do not, or go on anew."""
+        """Answer a command that has raised an exception; restore the router if state may be half changed."""
         self._faults.of_command(error, frames)
         if not self._router.fail(peer, *wire.request_id(frames), is_decoded=is_decoded):
             self._restore(self._router.take_frames())
 
-    def _journal_news(self, now: float) -> None:
+    def _take_reports(self, now: float) -> None:
+        """Act on the reports of the journal thread."""
         for report in self._journal_thread.reports():
             match report:
                 case Committed(seconds):
@@ -266,22 +272,22 @@ class Hub:
                     raise journal_failed(error)
 
     def _committed(self, seconds: float, now: float) -> None:
-        """Release what waited for this commit, but first give the disk its next work."""
+        """Submit the next commit, then release the answers and messages that waited for this one."""
         done, self._committing = self._committing, []
         self.counters["commits"] += 1
         self.counters["commit_us"] += int(seconds * 1e6)
         self._intake.committed(seconds)
         if seconds > SLOW_COMMIT_S:
             self._log.write(SLOW_COMMIT, {"ms": round(seconds * 1000), "turns": len(done)})
-        self._hand_over(now)
+        self._submit(now)
         for transaction in done:
             self._router.release(transaction)
         self._send()  # confirmations do not wait for deliveries
         for _ in done:
             self._router.committed(now)
 
-    def _hand_over(self, now: float) -> None:
-        """Seal the turn and give it to the journal thread, unless that one is still busy."""
+    def _submit(self, now: float) -> None:
+        """Seal the turn and submit it to the journal thread, if no commit is under way."""
         router = self._router
         busy = bool(self._committing)
         if (not busy and router.wants_commit(now)) or router.wants_seal():
@@ -315,8 +321,11 @@ class Hub:
     # After a fault.
 
     def _restore(self, frames: Frames) -> None:
-        """Go on with a new router and what is in the journal, exactly as after a crash: what is not on disk has not
-        happened, and clients say HELLO again. What was sealed before the fault is written first, and `frames` leave."""
+        """Go on with a new router that is restored from the journal, as after a crash.
+
+        Turns that were sealed before the fault are written first, and `frames` are sent. What is not on disk then has
+        not happened, and clients say HELLO again.
+        """
         peers = list(self._router.peers())
         self._socket.send(frames)
         self._socket.send(finish(self._journal_thread, self._committing, self._turns))
@@ -327,7 +336,7 @@ class Hub:
         self.counters["restored"] += 1
         self._opened, self._space_at = self.counters["sessions_opened"], 0.0
         if self._draining_until:
-            self._router.drain(STOPPING)  # it has no sessions yet to tell
+            self._router.drain(STOPPING)  # it has no sessions yet
         error = m.Err(0, 0, Code.NO_SESSION, "the hub has restored itself from its journal; say HELLO again", {})
         self._socket.send((peer, error) for peer in peers)
         event(logging.WARNING, "restored after a fault", sessions=len(peers))
@@ -342,9 +351,9 @@ class Hub:
             self._begin_drain(now)
         idle = not (self._committing or self._turns or self._router.wants_commit(now))
         patient = now < self._draining_until and self._stop_requests == 1
-        # A peer that never reads must not keep the hub from ending, so outboxes are waited for as acks are.
+        # Outboxes are waited for only as long as acks: a peer that never reads must not keep the hub from ending.
         owed = self._router.outstanding() > 0 or self._socket.has_outboxes or self._arrivals.count > 0
-        return idle and not (patient and owed) and self._last_words(now)
+        return idle and not (patient and owed) and self._is_all_written(now)
 
     def _begin_drain(self, now: float) -> None:
         event(logging.INFO, "draining", outstanding=self._router.outstanding())
@@ -352,12 +361,12 @@ class Hub:
         self._router.drain(STOPPING)
         self._send()
 
-    def _last_words(self, now: float) -> bool:
-        """Write down where every group is; True when that is done."""
+    def _is_all_written(self, now: float) -> bool:
+        """True if all rows are on disk; otherwise submit them."""
         turn = self._router.seal(time.time_ns() // 1000, now)
         if turn.records or turn.sends:
             self._turns.append(turn)
-            self._hand_over(now)
+            self._submit(now)
             self._send()
             return False
         return True

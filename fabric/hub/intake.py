@@ -1,9 +1,9 @@
-"""Intake: which of the frames that have arrived are processed now, and which wait.
+"""Intake decides which of the received frames are processed now, and which wait.
 
-What arrives while nothing waits is processed at once. When that costs too much the rest waits in `arrivals`, and each
-peer is served in shares. A publish is confirmed by a commit, so commits are shared as well (`commit_share`); and while
-the publish of one peer is on its way to the disk, another peer that had its share waits: the journal thread needs
-the interpreter to commit, and a long command would delay the confirmation.
+Frames that arrive while no frame waits are processed at once. If that costs too much, the rest waits in `arrivals`, and
+each peer is served in shares. A publish is confirmed by a commit, so commits are shared as well (`commit_share`). While
+a publish of one peer is on its way to the disk, a peer that has used its share is not served for a moment: the journal
+thread needs the interpreter to commit, and a long command would delay the confirmation.
 """
 
 import time
@@ -18,10 +18,10 @@ from fabric_protocol import wire
 from fabric_protocol.errors import Code, ProtocolError
 from fabric_protocol.messages import PeerId
 
-AT_ONCE_S: Final = 0.002  # of work on what came in while nothing waited; then each peer gets its share
-TURN_S: Final = 0.002  # of work on commands in one turn; then timers, confirmations and deliveries get theirs
-YIELD: Final = 2  # a peer that was served waits this many times as long: to receive and to answer costs as much again
-YIELD_MAX_S: Final = 0.02  # since the commit began
+AT_ONCE_S: Final = 0.002  # seconds of work on frames that arrive while no frame waits; the rest is served in shares
+TURN_S: Final = 0.002  # seconds of work on commands in one turn; timers, confirmations and deliveries follow
+PAUSE: Final = 2  # a peer pauses this many times as long as it was served: receiving and answering cost as much again
+PAUSE_MAX_S: Final = 0.02  # the longest pause, from the begin of the commit
 
 Process = Callable[[PeerId, list[bytes], float], None]
 
@@ -32,14 +32,14 @@ class Intake:
         self.arrivals = Arrivals()
         self._share = CommitShare()
         self._process = process
-        self._has_reports = has_reports  # of the journal thread
+        self._has_reports = has_reports  # whether the journal thread has reports
         self._is_committing = False
         self._submitted_at = 0.0
 
-    # What the disk does.
+    # Commits.
 
     def submitted(self) -> None:
-        """A commit begins, with all that was taken so far."""
+        """A commit begins; it contains all publishes so far."""
         self._share.submitted()
         self._is_committing, self._submitted_at = True, time.monotonic()
         self.arrivals.release()
@@ -51,14 +51,14 @@ class Intake:
         self.arrivals.committed()
 
     def restored(self, router: Router) -> None:
-        """There is a new router, and nothing is on its way to the disk."""
+        """A new router is used, and no commit is under way."""
         self.router, self._share, self._is_committing = router, CommitShare(), False
         self.arrivals.release()
 
-    # What arrives.
+    # Frames.
 
     def take(self, received: list[Arrival], now: float) -> None:
-        """Process what was received and what waits, as far as one turn goes."""
+        """Process received and waiting frames, within the bounds of one turn."""
         arrivals = self.arrivals
         if not arrivals.count:
             received = self._take_at_once(received, now)
@@ -70,8 +70,10 @@ class Intake:
             self._take_arrivals(now)
 
     def take_first_publishes(self, received: list[Arrival], now: float) -> list[Arrival]:
-        """Process the publishes of peers of which nothing waits, so that they are in the commit that begins now and not
-        in the one after it. Returns the rest."""
+        """Process publishes of peers without waiting frames, so that the commit that begins now contains them.
+
+        Returns the other frames.
+        """
         rest: list[Arrival] = []
         waiting: set[PeerId] = set()
         for peer, frames in received:
@@ -87,11 +89,11 @@ class Intake:
         return rest
 
     def _take_at_once(self, received: list[Arrival], now: float) -> list[Arrival]:
-        """Process what was received, in the order of ZeroMQ: a frame of each peer in turn. Returns what has to wait,
-        because the frames before it have cost enough, or because it is for a later commit."""
+        """Process received frames in the order of ZeroMQ: a frame of each peer in turn. Returns the frames that have to
+        wait: the time is used up, the peer pauses, or the publish is for a later commit."""
         begun = now
         for i, (peer, frames) in enumerate(received):
-            if now < self._yields_until(peer) or not self._take_share(peer, frames, now):
+            if now < self._pauses_until(peer) or not self._take_share(peer, frames, now):
                 return received[i:]
             ended = time.monotonic()
             self.arrivals.count_cost(peer, ended - begun, is_bounded=is_publish(frames))
@@ -101,7 +103,7 @@ class Intake:
         return []
 
     def _keep(self, received: list[Arrival]) -> None:
-        """Let frames wait for their share. A publish for which there is no room is refused: the client resends it."""
+        """Queue frames. A publish without room is refused, and the client resends it."""
         arrivals, window_bytes = self.arrivals, self.router.window[1]
         for peer, frames in received:
             if arrivals.has_room(peer, window_bytes) or not is_publish(frames):
@@ -111,14 +113,14 @@ class Intake:
                 self.router.refuse(busy, peer, *wire.request_id(frames))
 
     def _take_arrivals(self, now: float) -> None:
-        """Process what waits, a share of each peer in turn, until this has cost enough or a commit is done."""
+        """Process waiting frames, a share of each peer in turn, until the time is used up or a commit is done."""
         arrivals, begun = self.arrivals, time.monotonic()
         arrivals.begin_turn()
         while arrivals.is_ready and begun - now < TURN_S:
             peer, frames = arrivals.next()
             if arrivals.is_deferred(peer) or (begun > now + SHARE_S and self._has_reports()):
                 break
-            if now < (until := self._yields_until(peer)):
+            if now < (until := self._pauses_until(peer)):
                 arrivals.hold(peer, until)
             elif self._take_share(peer, frames, now):
                 ended = time.monotonic()
@@ -128,19 +130,19 @@ class Intake:
             else:
                 arrivals.hold(peer)
 
-    def _yields_until(self, peer: PeerId) -> float:
-        """Until when a peer that had its share waits for publishes of others; 0: it does not wait."""
+    def _pauses_until(self, peer: PeerId) -> float:
+        """The end of the pause of a peer that has used its share while another peer waits for a commit; 0: no pause."""
         excess_s = self.arrivals.excess_s(peer)
         if not excess_s or not self._share.has_others(peer):
             return 0.0
-        return self._submitted_at + min(YIELD * excess_s, YIELD_MAX_S)
+        return self._submitted_at + min(PAUSE * excess_s, PAUSE_MAX_S)
 
     def _take_share(self, peer: PeerId, frames: list[bytes], now: float) -> bool:
-        """Process the frames of a command; False: it is a publish that has to wait for another commit."""
+        """Process the frames of a command; False if they are a publish that has to wait for a later commit."""
         if not is_publish(frames):
             self._process(peer, frames, now)
             return True
-        router = self.router  # it may be replaced meanwhile
+        router = self.router  # a fault in the command replaces it
         if self._share.is_full(peer) and (self._is_committing or router.wants_commit(now)):
             return False
         pending_bytes, topics, begun = router.pending_bytes, router.topics_taken, time.monotonic()
