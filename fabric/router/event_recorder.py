@@ -35,13 +35,13 @@ class Events(Part):
         self._clock = clock
         self._reader = reader
         self._next = 0  # the number of the next event; 0: not read from the journal yet
-        self._open = OpenEventBlock()
+        self._open: OpenEventBlock | None = None  # None: no event was noted
         self._full: list[OpenEventBlock] = []
-        self._since = 0.0  # when the wait for a commit began; 0: it has not begun
+        self.commit_at = NEVER  # when events have waited long enough for a commit; NEVER: the wait has not begun
 
     def __len__(self) -> int:
         """Events that are not written yet."""
-        return len(self._open) + sum(map(len, self._full))
+        return len(self._open or ()) + sum(map(len, self._full))
 
     def switch(self, on: bool) -> None:
         """Turn events on or off."""
@@ -52,32 +52,26 @@ class Events(Part):
     def note(self, kind: int, group: str, client: str, attempt: int, first_seq: int, last_seq: int) -> None:
         """Note an event of messages first_seq..last_seq."""
         block = self._open
+        if block is None:
+            block = self._open = OpenEventBlock()
         block.add(self._clock.told_us, kind, group, client, attempt, first_seq, last_seq)
         if len(block) == EVENTS_MAX:
             self._full.append(block)
-            self._open = OpenEventBlock()
+            self._open, self.commit_at = None, 0.0
 
     def rows(self) -> list[Record]:
         """The rows to write with this turn."""
-        if not self._open and not self._full:
-            return []
-        self._since = 0.0
-        taken, self._full = [*self._full, self._open] if self._open else self._full, []
         records: list[Record] = []
-        for block in taken:
+        if self._open is not None:
+            self._full.append(self._open)
+        for block in self._full:
             records.append(SaveEvents(self._next, len(block), block.encode(self._next)))
             self._next += len(block)
-        if taken:
-            self._open = OpenEventBlock()
+        if records:
+            self._open, self._full, self.commit_at = None, [], NEVER
         return records
 
     def tick(self, now: float, turn: "Turn") -> None:
         """Begin the wait for a commit when there are events."""
-        if not self._since and self._open:
-            self._since = now
-
-    def commit_deadline(self) -> float:
-        """When events have waited long enough for a commit; NEVER when there are none."""
-        if self._full:
-            return 0.0
-        return self._since + WAIT_S if self._since else NEVER
+        if self._open is not None and self.commit_at == NEVER:
+            self.commit_at = now + WAIT_S

@@ -188,26 +188,29 @@ class Router:
         self.dispatcher.serve(now, turn)
         for part in self._orders.ticking_later:
             part.tick(now, turn)
-        is_waiting = turn.has_answers_or_rows or self.topics.has_rows or self.dead_letters.has_rows
-        self.group_rows.start_commit_timer(now, answers=is_waiting)
+        if self.group_rows.commit_at == NEVER:
+            is_waiting = turn.has_answers_or_rows or self.topics.has_rows or self.dead_letters.has_rows
+            self.group_rows.start_commit_timer(now, answers=is_waiting)
 
     def next_deadline(self) -> float:
         """When `tick` has work to do, if no command arrives."""
         deadline = self._sweep_at
         for part in self._orders.waiting:
-            deadline = min(deadline, part.next_deadline())
+            due = part.next_deadline()
+            if due < deadline:
+                deadline = due
         return deadline
 
     def commit_deadline(self) -> float:
         """When settled deliveries and events have waited long enough for a commit; NEVER when there are none."""
-        return min(self.group_rows.commit_deadline(), self.events.commit_deadline())
+        return min(self.group_rows.commit_at, self.events.commit_at)
 
     def wants_commit(self, now: float) -> bool:
         return bool(self.publishing) or now >= self.commit_deadline()
 
     def wants_seal(self) -> bool:
         """True when a publish waits that level `received` confirms or delivers without a commit."""
-        return self.publishing.has_received or (bool(self.publishing) and self.dispatcher.received_groups > 0)
+        return self.publishing.has_received or (self.dispatcher.received_groups > 0 and bool(self.publishing))
 
     def seal(self, wall_us: int, now: float) -> Transaction:
         """Close the turn: its rows and answers become one transaction."""

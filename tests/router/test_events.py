@@ -131,15 +131,15 @@ def test_numbers_go_on_after_a_restart() -> None:
 def test_what_was_noted_waits_a_second_for_company() -> None:
     noted = Events(Clock(), MemoryReader())
     noted.switch(True)
-    assert noted.commit_deadline() == NEVER
+    assert noted.commit_at == NEVER
     noted.note(Happening.ACK, "g", "c", 1, 1, 1)
     noted.tick(10.0, World().router.turn)
     noted.tick(10.5, World().router.turn)
-    assert noted.commit_deadline() == 10.0 + WAIT_S
+    assert noted.commit_at == 10.0 + WAIT_S
     (record,) = noted.rows()
     assert isinstance(record, SaveEvents)
     assert (record.first, record.count) == (1, 1)
-    assert noted.commit_deadline() == NEVER
+    assert noted.commit_at == NEVER
     assert noted.rows() == []
 
 
@@ -149,7 +149,7 @@ def test_a_full_block_asks_for_a_commit_and_the_next_is_begun() -> None:
     for seq in range(1, 2 * EVENTS_MAX + 2, 2):
         noted.note(Happening.ACK, "g", "c", 1, seq, seq)
     assert len(noted) == EVENTS_MAX + 1
-    assert noted.commit_deadline() == 0.0
+    assert noted.commit_at == 0.0
     records = noted.rows()
     assert [(record.first, record.count) for record in records if isinstance(record, SaveEvents)] == [
         (1, EVENTS_MAX),

@@ -20,7 +20,7 @@ class GroupRows(Part):
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._dirty: dict[Group, None] = {}
-        self._dirty_since = 0.0  # 0: no row is out of date, or `start_commit_timer` was not called since
+        self.commit_at = NEVER  # when the commit is due; NEVER: no row waits, or `start_commit_timer` was not called
         self._marks: deque[list[tuple[Group, HandedOut, int]]] = deque()  # of each sealed turn; see `Group.record`
         self.written: list[Group] = []  # groups with a row in the latest turn
 
@@ -45,7 +45,7 @@ class GroupRows(Part):
             rows.append(group.record(self._shared.next_seq, marks, active=not self._shared.draining))
             rows += group.failures.rows()
         self._marks.append(marks)
-        self._dirty, self._dirty_since = {}, 0.0
+        self._dirty, self.commit_at = {}, NEVER
         return rows
 
     def written_marks(self) -> Iterator[Group]:
@@ -56,12 +56,8 @@ class GroupRows(Part):
 
     def start_commit_timer(self, now: float, *, answers: bool) -> None:
         """Start the wait for a commit if a row or an answer needs it."""
-        if (self._dirty or answers) and not self._dirty_since:
-            self._dirty_since = now
-
-    def commit_deadline(self) -> float:
-        """When the commit is due; NEVER if no row waits."""
-        return self._dirty_since + COMMIT_DELAY_S if self._dirty_since else NEVER
+        if self._dirty or answers:
+            self.commit_at = min(self.commit_at, now + COMMIT_DELAY_S)
 
 
 def all_handed_out(saved: SaveGroup) -> SaveGroup:
