@@ -23,7 +23,7 @@ class Advisories(Part):
 
     def tick(self, now: float, turn: Turn) -> None:
         """Deliver the queued advisories. Ordinals are given here, so that they leave in order."""
-        for topic, payload in turn.take_advised():
+        for topic, payload in turn.take_advised() if turn.advised else ():
             raw = stamp(encode(topic, [payload]), 0, self._clock.wall_us(now))
             for group in self._trie.match(topic):
                 if not group.durable:

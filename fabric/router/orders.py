@@ -50,8 +50,7 @@ class Orders(NamedTuple):
                 router.refreshes,  # first: a group has reached its target when it has delivered, and that is advised
                 router.events,  # behind all parts that note events: the wait for a commit begins
                 router.advisories,  # behind all parts that advise, and behind deliveries: ordinals are given here
-                router.reading,  # free: the bytes that GET may read are counted anew
             ),
-            # The earliest deadline counts, so this order is free. Events, advisories and reading wait for no time.
+            # The earliest deadline counts, so this order is free. Events and advisories wait for no time.
             waiting=(router.turn, *ticking, router.refreshes),
         )

@@ -23,13 +23,14 @@ SEARCH_WORK: Final = TURN_WORK  # for a search through the journal that has not 
 
 
 class Rounds:
-    __slots__ = ("_again", "_soon", "_spent_again", "spent", "until")
+    __slots__ = ("_again", "_soon", "_spent_again", "read_bytes", "spent", "until")
 
     def __init__(self) -> None:
         self._soon: dict[Group, None] = {}
         self._again: dict[Group, None] = {}
         self.spent = 0  # work of this turn
         self._spent_again = 0  # the part of `spent` for groups that are served again
+        self.read_bytes = 0  # bytes of the answers to GETs in this turn
         self.until = 0  # the current group stops when `spent` reaches this
 
     def __bool__(self) -> bool:
@@ -39,7 +40,7 @@ class Rounds:
         return group in self._soon or group in self._again
 
     def begin_turn(self) -> None:
-        self.spent = self._spent_again = 0
+        self.spent = self._spent_again = self.read_bytes = 0
 
     def mark_runnable(self, group: "Group") -> None:
         """Something has happened to a group, so it may have work to do."""

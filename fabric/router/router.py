@@ -138,7 +138,7 @@ class Router:
         """
         turn, change = self.turn, self.shared.change
         change.begun = False
-        self._mark = turn.mark
+        self._mark = len(turn.sends)
         self.shared.clock.now = now
         chan, rid = getattr(message, "chan", 0), getattr(message, "rid", 0)
         try:
@@ -235,8 +235,7 @@ class Router:
 
     def release(self, transaction: Transaction) -> None:
         """Send the answers of a transaction that is on disk."""
-        for peer, message in transaction.sends:
-            self.turn.send(peer, message)
+        self.turn.send_all(transaction.sends)
 
     def committed(self, now: float) -> None:
         """The oldest sealed transaction is on disk: groups may deliver its messages."""

@@ -10,7 +10,7 @@
 Frames have one order, which holds for each peer and for all peers together:
 
     1. Frames leave in the order of `send`, so frames of a command leave before frames of the next command. If a
-       command fails, none of its frames leaves (`mark`, `cut_back`).
+       command fails, none of its frames leaves (`cut_back`).
     2. Notices (`notify`: of lost leases, of requests that have ended) leave in the order of `notify`, before groups
        deliver: in the tick that follows the command, or earlier.
     3. Advisories leave at the end of a tick, in the order of `advise`, because their ordinals are given there.
@@ -44,24 +44,25 @@ LogAdvisory = Callable[[str, Mapping[str, Any]], None]  # topic and fields of an
 
 class Turn(Part):
     __slots__ = (
-        "_advised",
         "_answers",
         "_counters",
         "_is_advising",
         "_log",
-        "_notices",
         "_records",
-        "_sends",
         "_trie",
+        "advised",
+        "notices",
         "recorder",
+        "sends",
     )
 
     def __init__(self, trie: Trie[Any], recorder: Events, counters: Counter[str], log: LogAdvisory | None) -> None:
-        self._sends: Frames = []
-        self._notices: list[tuple[Session, ToClient]] = []
+        # Other parts may look how many sends, notices and advisories there are; only the turn changes them.
+        self.sends: Frames = []
+        self.notices: list[tuple[Session, ToClient]] = []
         self._answers: Frames = []
         self._records: list[Record] = []
-        self._advised: list[tuple[str, bytes]] = []
+        self.advised: list[tuple[str, bytes]] = []  # topics and payloads
         self._trie = trie  # patterns of all groups
         self._counters = counters
         self._log = log  # gets all advisories, sent or not
@@ -70,11 +71,15 @@ class Turn(Part):
 
     def send(self, peer: PeerId, message: ToClient) -> None:
         """Send a frame that leaves at once."""
-        self._sends.append((peer, message))
+        self.sends.append((peer, message))
+
+    def send_all(self, frames: Frames) -> None:
+        """Send frames that leave at once, in this order."""
+        self.sends += frames
 
     def notify(self, session: "Session", message: ToClient) -> None:
         """Send a frame that leaves before the next deliveries, to the connection that the session has then."""
-        self._notices.append((session, message))
+        self.notices.append((session, message))
 
     def answer(self, peer: PeerId, message: ToClient) -> None:
         """Send a frame that leaves when this turn is on disk."""
@@ -90,10 +95,10 @@ class Turn(Part):
             self._log(topic, fields)
         if not self._is_advising or not self._trie.match(topic):
             return
-        if len(self._advised) >= ADVISED_MAX:
+        if len(self.advised) >= ADVISED_MAX:
             self._counters["advisories_dropped"] += 1
             return
-        self._advised.append((topic, json.dumps(fields, ensure_ascii=False, default=str).encode()))
+        self.advised.append((topic, json.dumps(fields, ensure_ascii=False, default=str).encode()))
 
     def event(self, kind: int, group: str, client: str, attempt: int, first: int, last: int) -> None:
         """Note an event of deliveries of messages first..last, if events are on."""
@@ -110,26 +115,20 @@ class Turn(Part):
         """Whether a row or an answer waits for a commit."""
         return bool(self._records or self._answers)
 
-    @property
-    def mark(self) -> int:
-        """The number of frames that wait to leave."""
-        return len(self._sends)
-
-    def cut_back(self, mark: int) -> None:
-        """Remove the frames that were sent after a mark."""
-        del self._sends[mark:]
+    def cut_back(self, count: int) -> None:
+        """Remove the frames that were sent after the first `count` ones."""
+        del self.sends[count:]
 
     def send_notices(self) -> None:
         """Send the notices; groups deliver after this."""
-        if self._notices:
-            self._sends += [(session.peer, message) for session, message in self._notices]
-            self._notices = []
+        self.sends += [(session.peer, message) for session, message in self.notices]
+        self.notices = []
 
     def next_deadline(self) -> float:
-        return 0.0 if self._notices else NEVER
+        return 0.0 if self.notices else NEVER
 
     def take_sends(self) -> Frames:
-        taken, self._sends = self._sends, []
+        taken, self.sends = self.sends, []
         return taken
 
     def take_answers(self) -> Frames:
@@ -138,9 +137,7 @@ class Turn(Part):
 
     def take_advised(self) -> list[tuple[str, bytes]]:
         """Topics and payloads of the queued advisories."""
-        if not self._advised:
-            return self._advised
-        taken, self._advised = self._advised, []
+        taken, self.advised = self.advised, []
         return taken
 
     def rows(self) -> list[Record]:

@@ -184,13 +184,16 @@ class Dispatcher(Part):
 
     def serve(self, now: float, turn: Turn) -> None:
         """Deliver for every runnable group, within the work of one turn."""
-        turn.send_notices()
+        if turn.notices:
+            turn.send_notices()
         if self.shared.draining:
             self._rounds.clear()
+        if not self._rounds:
+            return
         for group in self._rounds:
             if group.untold:
                 group.tell_gaps(turn)
-            sent, leased, more = turn.mark, list[Lease](), False
+            sent, leased, more = len(turn.sends), list[Lease](), False
             if not group.paused and group.members:
                 if group.keys is not None:
                     leased, more = deliver_by_key(group, group.keys, now, turn)
@@ -208,7 +211,7 @@ class Dispatcher(Part):
                 self.group_rows.note(group)
             for lease in leased:
                 self.timers.set(lease.deadline, lease)
-            delivered = turn.mark - sent
+            delivered = len(turn.sends) - sent
             if more:
                 self._rounds.again(group)
                 if not delivered and not advanced:

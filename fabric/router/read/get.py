@@ -9,10 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from fabric.router.dead_letters.index import DeadLetters
 from fabric.router.fields import bounded
-from fabric.router.part import Part
 from fabric.router.patterns.view import View
 from fabric.router.shared import Shared
-from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.block_parts import pick
 from fabric_protocol.bounds import GET_N, NUMBER_MAX
@@ -82,12 +80,11 @@ class _Page:
         return Answer(self.frames, fields)
 
 
-class Reading(Part):
+class Reading:
     def __init__(self, shared: Shared, letters: DeadLetters) -> None:
         self._shared = shared
         self._letters = letters
         self._views: dict[tuple[str, ...], View] = {}
-        self.spent = 0  # bytes answered in this turn
 
     def get(self, rid: int, fields: Mapping[str, Any], wall_us: int) -> Answer:
         """Answer a GET."""
@@ -95,17 +92,14 @@ class Reading(Part):
         order = self._order(fields, first_seq)
         if fields.get("last"):
             answer = self._last(rid, order, first_seq, horizon, wall_us)
-        elif self.spent >= TURN_BYTES_MAX:
+        elif self._shared.rounds.read_bytes >= TURN_BYTES_MAX:
             return Answer([], {"count": 0, "next": order.start, "more": order.start <= horizon})
         elif order.by_key:
             answer = self._by_key(rid, order, horizon, wall_us)
         else:
             answer = self._forward(rid, order, horizon, wall_us)
-        self.spent += sum(len(frame.block) for frame in answer.frames)
+        self._shared.rounds.read_bytes += sum(len(frame.block) for frame in answer.frames)
         return answer
-
-    def tick(self, now: float, turn: Turn) -> None:
-        self.spent = 0
 
     # The fields of GET.
 
@@ -255,7 +249,7 @@ class Reading(Part):
 
     def _last(self, rid: int, order: _Order, first_seq: int, horizon: int, wall_us: int) -> Answer:
         """The last n messages that match, oldest first. A long search finds fewer; older messages are below `next`."""
-        if self.spent >= TURN_BYTES_MAX:
+        if self._shared.rounds.read_bytes >= TURN_BYTES_MAX:
             raise ProtocolError(
                 Code.BUSY, "other clients have read as much as one turn allows; send the command again", retry_ms=5
             )
