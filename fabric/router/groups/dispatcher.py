@@ -207,7 +207,8 @@ class Dispatcher(Part):
             if group.expires_us():
                 self._set_timer(group)
             if group.dead or group.dirty:
-                more |= self._write_dead_letters(group, turn)
+                if group.dead or group.answers:
+                    more |= self._write_dead_letters(group, turn)
                 self.group_rows.note(group)
             for lease in leased:
                 self.timers.set(lease.deadline, lease)
@@ -288,8 +289,9 @@ class Dispatcher(Part):
 
     def follow_up(self, group: Group, turn: Turn) -> None:
         """After messages were settled or taken back: write dead letters, note the row, mark the group as runnable."""
-        letters = DEAD_LETTERS_PER_GO if self._rounds.spent < TURN_WORK else 0
-        self._write_dead_letters(group, turn, DEAD_LETTERS_ALL if self.shared.draining else letters)
+        if group.dead or group.answers:
+            letters = DEAD_LETTERS_PER_GO if self._rounds.spent < TURN_WORK else 0
+            self._write_dead_letters(group, turn, DEAD_LETTERS_ALL if self.shared.draining else letters)
         self.group_rows.note(group)
         self.mark_runnable(group)
         self._set_timer(group)

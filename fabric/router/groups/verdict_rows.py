@@ -29,9 +29,10 @@ def checked(sub: "Subscription", rows: Sequence[Row]) -> Sequence[Row]:
     highest = rows[0][2] if len(rows) == 1 else max(last for _, _, last, _ in rows)
     if highest > sub.sent:
         raise ProtocolError(Code.BAD_ORDINAL, f"ordinal {highest} was never sent; the last ordinal is {sub.sent}")
-    if len(rows) > 1:
-        rows = merged(rows)
-        require_few(len(rows))
+    if len(rows) == 1 and rows[0][0] not in _FAILURES:  # most ACKs
+        return rows
+    rows = merged(rows)
+    require_few(len(rows))
     require_light([(sub, rows)])
     return rows
 
