@@ -10,7 +10,7 @@ from fabric.hub import intake as intake_module
 from fabric.hub.arrivals import SHARE_S
 from fabric.hub.commit_share import BYTES_MIN, CommitShare
 from fabric.hub.hub import Hub, HubOptions
-from fabric.hub.intake import YIELD, YIELD_MAX_S, Intake
+from fabric.hub.intake import PAUSE, PAUSE_MAX_S, Intake
 from fabric_protocol import block as b
 from fabric_protocol import messages as m
 from fabric_protocol import wire
@@ -74,7 +74,7 @@ def test_a_flood_waits_for_a_bounded_time(desk: Desk) -> None:
     desk.intake.submitted()
     begun = desk.now
     assert desk.turn((FLOOD, PING)) == []
-    assert desk.intake.arrivals.release_at == pytest.approx(begun + YIELD * 3 * PING_S)
+    assert desk.intake.arrivals.release_at == pytest.approx(begun + PAUSE * 3 * PING_S)
     desk.now = desk.intake.arrivals.release_at
     assert desk.turn() == [FLOOD]
     desk.intake.committed(0.001)
@@ -83,7 +83,7 @@ def test_a_flood_waits_for_a_bounded_time(desk: Desk) -> None:
     desk.turn((OTHER, PUBLISH))
     desk.intake.submitted()
     desk.turn((FLOOD, PING))
-    assert desk.intake.arrivals.release_at == pytest.approx(desk.now + YIELD_MAX_S)
+    assert desk.intake.arrivals.release_at == pytest.approx(desk.now + PAUSE_MAX_S)
 
 
 def test_a_commit_without_publishes_of_others_makes_no_peer_wait(desk: Desk) -> None:
