@@ -84,7 +84,10 @@ def test_cancelled_and_listed(peer: Talker) -> None:
 def test_again_and_again_until_it_is_cancelled(peer: Talker) -> None:
     peer.subscribe("t")
     schedule(peer, b"tick", every_ms=100, name="clock")
-    assert [body for _, body in peer.take(3)] == [b"tick"] * 3
+    bodies: list[bytes] = []
+    while len(bodies) < 3:  # a busy hub may deliver two of them at once
+        bodies += Block(peer.until(m.Deliver).block).payloads()
+    assert set(bodies) == {b"tick"}
     assert ask(peer, m.Cancel, name="clock")["cancelled"] is True
     assert ask(peer, m.Info, what="schedules")["count"] == 0
 
