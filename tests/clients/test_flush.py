@@ -74,7 +74,9 @@ def test_a_flush_that_is_not_through_leaves_refusals_for_the_next(hub_process: H
     with connect(hub_process) as fab:
         fab.admin.topics.create("full", max_msgs=1)
         fab.publish("full", b"1")
+        hub_process.process.send_signal(signal.SIGSTOP)  # otherwise this very call may hear of the refusal
         fab.publish_nowait("full", b"refused")
+        hub_process.process.send_signal(signal.SIGCONT)
         eventually(lambda: fab._publisher.settled)
         hub_process.process.send_signal(signal.SIGSTOP)
         with pytest.raises(PublishRefused):
