@@ -24,6 +24,8 @@ SCAN_TOPICS_MAX: Final = 1_024
 # Blocks that were read from disk and wait for credit: a block is read once, however often its group stops at it.
 KEPT_BLOCKS_MAX: Final = 8
 KEPT_BYTES_MAX: Final = 1 << 20  # of one block; a larger block is read again
+# Blocks that were discarded last. The turns that are not on disk yet have fewer: a turn discards some 300 at most.
+DISCARDED_MAX: Final = 4_096
 GONE_MAX: Final = 32  # dropped blocks that are removed together, since removing the front of a list is slow
 
 
@@ -104,6 +106,7 @@ class BlockStore:
         self._start = 0
         self._bytes = 0
         self._kept: dict[int, Block] = {}  # by the seq at which a group has stopped, the oldest entry first
+        self._discarded: dict[int, None] = {}  # base_seq of blocks that may still be on disk, the oldest entry first
 
     def add(self, block: Block) -> None:
         """Keep a block in memory. A block that is not on disk yet is not dropped."""
@@ -129,9 +132,12 @@ class BlockStore:
                 del self._kept[next(iter(self._kept))]
 
     def discard(self, block: Block) -> None:
-        """Drop a block that is removed from disk."""
+        """Drop a block that this turn removes from disk. No search finds it from now on."""
         for seq in [seq for seq in self._kept if block.base_seq <= seq <= block.last_seq]:
             del self._kept[seq]
+        self._discarded[block.base_seq] = None
+        if len(self._discarded) > DISCARDED_MAX:
+            del self._discarded[next(iter(self._discarded))]
 
     def at(self, seq: int) -> Block | Damaged | None:
         """The block with seq."""
@@ -154,6 +160,8 @@ class BlockStore:
             if kept is not None and cursor >= self._reader.begins_at and any(map(wanted, kept.topics)):
                 return Found(kept, cursor, more=False)
             block, reached = self._reader.next_block(cursor, wanted)
+            if isinstance(block, Block) and block.base_seq in self._discarded:
+                return Found(None, block.last_seq + 1, more=block.last_seq < horizon)
             return Found(block, cursor, more=False) if block else Found(None, reached, more=reached <= horizon)
         blocks, at, topics = self._blocks, bisect_right(self._bases, cursor) - 1, 0
         for i in range(at, min(at + SCAN_BLOCKS_MAX, len(blocks))):

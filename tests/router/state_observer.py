@@ -124,6 +124,7 @@ class Observer:
             wrap(dispatcher, name, always(None))
         wrap(Group, "due", unless_settled(Event.DUE))
         wrap(Group, "trimmed", always(Event.GAP))
+        wrap(Group, "leave", always(None))
         wrap(Dispatcher, "seek", always(Event.SEEK), at=1)
         wrap(Dispatcher, "update", unless_settled(Event.UPDATE), at=1)
         wrap(verdicts, "settle", on_verdict)

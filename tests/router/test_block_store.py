@@ -95,3 +95,12 @@ def test_a_kept_block_that_retention_removes_is_not_found() -> None:
     block_store.discard(reader.blocks.pop(0))
     assert block_store.find(2, 3, lambda topic: True).block is reader.blocks[0]
     assert reader.searches == 2
+
+
+def test_a_discarded_block_that_is_still_on_disk_is_not_found() -> None:
+    """Its groups were told that its messages are gone."""
+    block_store, reader = kept(3)
+    block_store.discard(reader.blocks[0])
+    assert block_store.find(1, 3, lambda topic: True) == (None, 2, True)
+    block_store.discard(reader.blocks[2])
+    assert block_store.find(3, 3, lambda topic: True) == (None, 4, False)

@@ -163,3 +163,47 @@ def test_what_is_lost_while_it_is_held_is_told_after_a_restart() -> None:
     w.arrive()
     w.sub(A, 1, group="g")
     assert w.gaps(A) == [(1, 2)]
+
+
+def test_a_gap_inside_a_block_is_told_once_when_the_group_comes_to_it() -> None:
+    """The message before the gap waits for credit, and the group comes to its block again."""
+    w = Losing()
+    w.admin("group.update", group="g", patterns=["a", "b"])
+    w.pub(P, ["b", "a", "b", "a", "b"], *"12345")
+    w.admin("topic.create", topic="a", max_msgs=1, on_full="drop_old")
+    w.pass_time(1)
+    w.restart()
+    w.arrive()
+    w.sub(A, 1, group="g", credit=0)
+    assert w.gaps(A) == []
+    w.say(A, m.Credit(1, 1, 1 << 40))
+    assert w.bodies(A) == ["1"]
+    w.say(A, m.Credit(1, 9, 1 << 40))
+    assert w.bodies(A) == ["1", "3", "4", "5"]
+    assert w.gaps(A) == [(2, 2)]
+
+
+def test_a_gap_that_no_consumer_can_hear_is_not_sent_twice() -> None:
+    w = Losing(stays=True)
+    for body in "123":
+        w.pub(P, "a", body)
+    w.router.peer_blocked(A, True)
+    w.trim(3)
+    assert w.gaps(A) == []
+    w.router.peer_blocked(A, False)
+    w.pass_time(1)
+    assert w.gaps(A) == [(1, 2)]
+
+
+def test_a_gap_that_a_moved_group_comes_to_again_is_told_once() -> None:
+    w = Losing()
+    for body in "12345":
+        w.pub(P, "a", body)
+    w.trim(4)
+    w.admin("topic.create", topic="a", max_msgs=1, on_full="drop_old")
+    w.pass_time(1)
+    w.admin("group.seek", group="g", to="first")
+    w.pass_time(1)
+    w.sub(A, 1, group="g")
+    assert w.bodies(A) == ["5"]
+    assert w.gaps(A) == [(1, 3), (4, 4)]

@@ -134,3 +134,27 @@ def test_order_of_a_key_holds_for_what_is_left_of_a_failure() -> None:
     w.say(A, m.Ping(0))
     w.settle(A, 1, Verdict.ACK, 1, 1)
     assert w.bodies(A) == ["2", "3"]
+
+
+def test_a_consumer_kept_free_for_a_suspect_that_is_removed_gets_what_comes_before_the_next_suspect() -> None:
+    w = Losing()
+    w.admin("group.create", group="h", patterns=["a", "b"], order="key", attempts_max=3, backoff="fixed", backoff_ms=0)
+    for topic, body in zip("abaa", "1234", strict=True):
+        w.say(P, m.Publish(9, 0, m.Level.JOURNALED, encode(topic, [body.encode()], keys=[body.encode()])))
+    w.sub(A, 1, group="h")
+    for _ in range(2):
+        for ordinal, seq, _, _ in w.delivered(A)[-4:]:
+            if seq in (2, 4):
+                w.settle(A, 1, Verdict.RETRY, ordinal, ordinal, 0)
+    w.restart()
+    w.arrive()
+    w.sub(A, 1, group="h", credit=1)
+    assert w.bodies(A) == ["1"]
+    w.say(A, m.Credit(1, 9, 1 << 40))
+    w.admin("topic.create", topic="b", max_msgs=1, on_full="drop_old")
+    w.pub(P, "b", "5")
+    w.pass_time(1)
+    w.settle(A, 1, Verdict.ACK, 1, 1)
+    assert w.gaps(A) == [(2, 2)]
+    w.settle(A, 1, Verdict.ACK, 2, 2)
+    assert w.bodies(A)[:3] == ["1", "3", "4"]

@@ -128,7 +128,8 @@ def _run(folder: Path, program: str, *arguments: str) -> str:
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, cwd=folder, env=_environment(folder), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ValueError(done.stderr[-2_000:] or f"exit code {done.returncode}")
+        errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+        raise ValueError(done.stderr[-2_000:] or "\n".join(errors) or f"exit code {done.returncode}")
     return done.stdout
 
 

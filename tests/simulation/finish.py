@@ -8,6 +8,7 @@ from tests.simulation.people import Client, Taken
 from tests.simulation.plan import BIG, TICKS_S
 from tests.simulation.world import World
 
+CALM_ROUNDS: Final = 3  # what has expired may become a dead letter a moment later, which is a new message
 ROUNDS_MAX: Final = 100  # a second each: a lost session, a lapsed lease and a wait may follow each other
 
 
@@ -39,10 +40,12 @@ def finish(world: World) -> None:
     for name in world.observer.named_schedules():  # what repeats would never be finished
         world.send(worker.wire, m.Cancel(worker.next_rid(), {"name": name}))
     join_all(world, worker)
+    calm = 0
     for turn in range(ROUNDS_MAX):
         world.until(world.time + TICKS_S)
         world.quiesce()
-        if world.observer.is_finished():
+        calm = calm + 1 if world.observer.is_finished() else 0
+        if calm == CALM_ROUNDS:
             break
         if turn % 60 == 59:
             world.send(worker.wire, m.Ping(0))

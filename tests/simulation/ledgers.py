@@ -188,6 +188,9 @@ class Session:
     def is_reachable(self, now: float) -> bool:
         return not self.blocked and not self.suspect and now - self.last_seen <= SILENT_BEATS * self.hb_s + 1.0
 
+    def is_surely_reachable(self, now: float) -> bool:
+        return not self.blocked and not self.suspect and now - self.last_seen <= self.hb_s
+
 
 class Service:
     """Responders that share the requests of some topics."""
@@ -268,7 +271,7 @@ class Sub:
             "open",
             "ordinal_max",
         ),
-        *("seen", "sent", "session", "stuck", "unsure"),
+        *("seen", "sent", "session", "stuck", "told", "unsure"),
     )
 
     def __init__(self, session: Session, chan: int, group: "GroupBook", fields: Any) -> None:
@@ -287,11 +290,13 @@ class Sub:
         self.alone: Held | None = None  # a suspect, which must be the only one
         self.fetch: tuple[int, int, float] | None = None  # rid, sent before, deadline
         self.again: dict[int, Held] = {}  # what a resume must send again
+        self.told: set[int] = set()  # gaps that were sent on it
 
     def resume(self, seen: int) -> None:
         """The client is back, and has seen so much."""
         self.seen = seen
         self.again = {held.first: held for held in self.open.values() if held.first > seen}
+        self.told = set()
 
     def sent_again(self, message: m.Deliver, seqs: list[int]) -> None:
         held = self.again.pop(message.first_ordinal, None)
@@ -410,4 +415,6 @@ class GroupBook:
         self.start, self.floor, self.last = start, start - 1, start - 1
         self.settled, self.failures, self.due, self.attempts = set(), {}, {}, {}
         self.handed, self.untold, self.told = set(), set(), set()
+        for sub in self.subs:
+            sub.told = set()
         self.lined, self.lines, self.streak, self.starved = 0, {}, 0, 0

@@ -69,6 +69,7 @@ from tests.simulation.mutations import (
     leave_and_keep,
     leave_and_take_along,
     letters_a_turn_later,
+    lost_and_kept,
     lost_without_a_word,
     lowest_first,
     merged_with_the_first,
@@ -87,6 +88,7 @@ from tests.simulation.mutations import (
     restore_without_pause,
     room_whatever_the_bytes,
     room_whatever_the_peer,
+    search_past_gaps,
     take_early,
     take_too_much,
     the_last_is_not_final,
@@ -287,6 +289,16 @@ MUTANTS: Final = {
     ),
     "what is removed is passed over before the news": Mutant(
         BlockStore, "awaits_news", always(False), Bias(weights={Act.TRIM: 12, Act.CRASH: 6})
+    ),
+    "gaps are told at each search": Mutant(
+        lanes,
+        "deliverable_runs",
+        search_past_gaps(lanes.deliverable_runs),
+        Bias(swarm={"topics": DROPPING, "credits": (1, 2)}),
+    ),
+    "gaps are told and kept": Mutant(Group, "lost", lost_and_kept(Group.lost), Bias(weights={Act.TRIM: 12})),
+    "discarded blocks are found": Mutant(
+        BlockStore, "discard", nothing, Bias(swarm={"topics": DROPPING, "credits": (1, 2)})
     ),
     "gaps are told by halves": Mutant(Group, "tell_gaps", forget_gaps, Bias(weights={Act.TRIM: 10, Act.GOODBYE: 6})),
     "messages are removed before they are settled": Mutant(

@@ -28,6 +28,7 @@ from fabric.router.topics.retention import TopicRetention
 from fabric.router.topics.topic import Counting, Topic
 from fabric.router.turn import Turn
 from fabric_protocol import messages as m
+from fabric_protocol.block import Block
 from tests.router.world import MemoryReader
 
 Seal = Callable[..., Transaction]
@@ -350,6 +351,28 @@ def lost_without_a_word(self: Group, first: int, last: int, why: str, turn: Turn
     self.close(first, last)
 
 
+def lost_and_kept(lost: Callable[..., None]) -> Callable[..., None]:
+    def told(self: Group, first: int, last: int, why: str, turn: Turn) -> None:
+        lost(self, first, last, why, turn)
+        if self.members and not any(member.session.reachable for member in self.members):
+            for member in self.members:
+                turn.send(member.session.peer, m.Gap(member.chan, first, last, why))
+
+    return told
+
+
+def search_past_gaps(deliverable_runs: Callable[..., Any]) -> Callable[..., Any]:
+    """All gaps of a block are told, and the group has passed the first of them."""
+
+    def found(group: Group, block: Block, first: int, last: int, wall_us: int, turn: Turn) -> Any:
+        runs, rest = deliverable_runs(group, block, first, last, wall_us, turn)
+        if rest is not None:
+            deliverable_runs(group, block, block.base_seq + rest, last, wall_us, turn)
+        return runs, rest
+
+    return found
+
+
 def forget_gaps(self: Group, turn: Turn) -> None:
     self.untold = []
 
@@ -359,7 +382,7 @@ def take_too_much(remove: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fit_what_expired(group: Group, block: Any, first: int, last: int, wall_us: int, turn: Turn) -> Any:
-    return lanes.wanted_runs(group, block, first, last)
+    return lanes.wanted_runs(group, block, first, last), None
 
 
 def below_the_position(self: Group, seq: int) -> bool:

@@ -21,6 +21,7 @@ from math import inf
 from typing import Any, Final
 
 from fabric.records import TopicSettings
+from fabric.router.groups.lanes import REMOVED
 from fabric.router.sessions.session import GRACE_S, SILENT_BEATS
 from fabric_protocol import messages as m
 from fabric_protocol.block import verify_stamp
@@ -311,19 +312,24 @@ class Observer(Administration):
         self.counts["gaps"] += 1
         if message.chan not in session.subs:
             return  # gone meanwhile
-        group = session.subs[message.chan].group
+        sub = session.subs[message.chan]
+        group, told = sub.group, range(message.first_seq, message.last_seq + 1)
+        if message.reason == REMOVED and group.moved_in < self.turn:  # otherwise the group may have been told before
+            twice = sub.told.intersection(told)
+            assert not twice, f"J6: {group.name} is told twice that {twice} is gone"
+            sub.told.update(told)
         for seq in range(max(message.first_seq, self.first_seq, group.start), min(message.last_seq, len(self.log)) + 1):
             assert self.is_done(group, seq), f"J6: {seq} is removed, and {group.name} has not settled it"
         if self.settings and self.first_seq == 1 and group.durable:
-            for seq in range(message.first_seq, message.last_seq + 1):
-                is_over = seq in group.settled and seq not in group.given_up
+            for seq in told:
+                is_over = seq in group.settled and seq not in group.given_up and not self.may_be_dropped(seq)
                 assert not is_over, f"J6: {group.name} is told that {seq} is gone, and it has settled it"
         if group.untold and session.is_reachable(now):
-            group.untold.difference_update(range(message.first_seq, message.last_seq + 1))
-        group.told.update(range(message.first_seq, message.last_seq + 1))
+            group.untold.difference_update(told)
+        group.told.update(told)
         missing = group.gap_owed.get((session.peer, message.chan))
         if missing:
-            missing.difference_update(range(message.first_seq, message.last_seq + 1))
+            missing.difference_update(told)
 
     # Deliveries.
 

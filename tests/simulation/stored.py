@@ -173,7 +173,7 @@ class Stored(Publishing):
         if self.settings:
             self.cut_limits(length)
 
-    def trimmed(self, first_seq: int) -> None:
+    def trimmed(self, first_seq: int, now: float) -> None:
         """Retention removes what is below: those who still needed it must be told."""
         for group in self.groups.values():
             floor = group.floor if group.durable else group.last
@@ -183,7 +183,8 @@ class Stored(Publishing):
                 if seq not in group.settled and self.topics[seq - 1] in group.wanted
             ]
             owed = {seq for seq in gone if not self.is_optional(group, seq)}
-            group.gap_owed = {(sub.session.peer, sub.chan): set(owed) for sub in group.subs}
+            is_heard = any(sub.session.is_surely_reachable(now) for sub in group.subs)
+            group.gap_owed = {(sub.session.peer, sub.chan): set(owed) for sub in group.subs} if is_heard else {}
             if group.durable:
                 group.untold |= owed  # until a consumer that can be reached hears of it
             group.settled.update(gone)

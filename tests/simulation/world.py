@@ -401,7 +401,7 @@ class World:
 
     def trimmed(self, first_seq: int) -> None:
         self._look_at_the_clock()
-        self.observer.trimmed(first_seq)
+        self.observer.trimmed(first_seq, self.now)
         self.router.trimmed(first_seq)
         self.out += self.router.take_frames()
         self.flush()

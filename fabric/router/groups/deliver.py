@@ -10,7 +10,7 @@ from typing import Final
 
 from fabric.router.dead_letters.blocks import original
 from fabric.router.groups.group import Group
-from fabric.router.groups.lanes import REMOVED, STREAK_MAX, Runs, Work, next_work, redelivery_work
+from fabric.router.groups.lanes import REMOVED, STREAK_MAX, Lane, Runs, Work, next_work, redelivery_work
 from fabric.router.groups.lease import Lease
 from fabric.router.groups.subscription import Subscription
 from fabric.router.rounds import LEASE_WORK, TOPIC_WORK
@@ -108,8 +108,9 @@ def deliver_suspect(group: Group, now: float, wall_us: int, turn: Turn) -> Lease
     """Deliver a suspect alone, to a member that holds nothing else."""
     pending = group.pending
     while pending.suspects:
-        if (group.strict or group.keys) and ready_comes_first(group):
-            return None  # the order of the group
+        if (group.strict or group.keys) and ready_comes_first(group):  # the order of the group
+            group.reserved = None  # the member that was reserved for an earlier suspect may be the only one
+            return None
         member = _idle_member(group)
         if member is None:
             return None
@@ -168,21 +169,29 @@ def _limit_streak(group: Group, work: Work, take: int) -> int:
 
 
 def _send(group: Group, member: Subscription, work: Work, take: int, now: float, turn: Turn) -> Lease | None:
-    block, base = work.block, work.block.base_seq
+    base = work.block.base_seq
     runs, rest = split(work.runs, take)
-    rest += work.later
     if work.lane is not None:
-        work.lane.move(base + rest[0][0] if rest else block.last_seq + 1, block if rest else None)
-        if rest:
-            group.shared.block_store.keep(work.lane.cursor, block)
-        if work.lane.handed.is_low(work.lane.cursor):
-            group.dirty = group.durable
+        move_on(group, work, work.lane, rest[0][0] if rest else None)
         if group.leases:
             group.open.add(base + runs[0][0], base + runs[-1][1] - 1)
     elif rest and work.redelivery is not None:
         group.pending.put(work.redelivery._replace(first=base + rest[0][0]))
         group.close(base + runs[-1][1], base + rest[0][0] - 1)  # seqs between the runs do not match
     return send_delivery(group, member, work, runs, now, turn)
+
+
+def move_on(group: Group, work: Work, lane: Lane, place: int | None) -> None:
+    """Move a lane to the first message of its work that was not delivered; None: all were delivered."""
+    block = work.block
+    if place is not None:
+        lane.move(block.base_seq + place, block)
+    else:
+        lane.move(block.base_seq + work.rest if work.rest is not None else block.last_seq + 1)
+    if lane.cursor <= block.last_seq:
+        group.shared.block_store.keep(lane.cursor, block)
+    if lane.handed.is_low(lane.cursor):
+        group.dirty = group.durable
 
 
 def send_delivery(

@@ -2,7 +2,15 @@
 
 from itertools import pairwise, takewhile
 
-from fabric.router.groups.deliver import LEASES_PER_GO, choose, deliver_suspect, rotate, send_delivery, work_ahead
+from fabric.router.groups.deliver import (
+    LEASES_PER_GO,
+    choose,
+    deliver_suspect,
+    move_on,
+    rotate,
+    send_delivery,
+    work_ahead,
+)
 from fabric.router.groups.group import Group
 from fabric.router.groups.key_locks import PARKED_MAX, Keys, Lock, ParkedMessage
 from fabric.router.groups.lanes import REMOVED, Work, deliverable_runs, next_work
@@ -128,10 +136,7 @@ class _KeyDelivery:
         if work.lane is not None:
             for a, b in dealt:
                 group.open.add(base + a, base + b - 1)
-            rest = [(stop, stop)] if stop < work.runs[-1][1] else work.later
-            work.lane.move(base + rest[0][0] if rest else work.block.last_seq + 1, work.block if rest else None)
-            if work.lane.handed.is_low(work.lane.cursor):
-                group.dirty = True
+            move_on(group, work, work.lane, stop if stop < work.runs[-1][1] else None)
         elif work.redelivery is not None:
             if stop < work.runs[-1][1]:
                 group.pending.put(work.redelivery._replace(first=base + stop))
@@ -191,7 +196,7 @@ def _send_parked(
             here, taken = here[:fits], []
         places = []
         for held, lock in here:
-            if deliverable_runs(group, block, held.seq, held.seq, wall_us, turn):
+            if deliverable_runs(group, block, held.seq, held.seq, wall_us, turn)[0]:
                 places.append(held.seq - block.base_seq)
             else:
                 group.close(held.seq, held.seq)

@@ -15,7 +15,7 @@ from fabric.router.groups.expiring import Expiring
 from fabric.router.groups.failures import Failures
 from fabric.router.groups.handed_out import ANYTHING, HandedOut
 from fabric.router.groups.key_locks import Keys
-from fabric.router.groups.lanes import REMOVED, Lane, expire
+from fabric.router.groups.lanes import REMOVED, Lane, Runs, expire
 from fabric.router.groups.lease import DeadLetter, Redelivery
 from fabric.router.groups.positions import Position
 from fabric.router.groups.redelivery import Pending
@@ -260,18 +260,28 @@ class Group:
 
     def lost(self, first: int, last: int, why: str, turn: Turn) -> None:
         """Settle messages that cannot be delivered and send GAP to the consumers. Without a reachable consumer, the gap
-        is kept for the next."""
+        is kept for the next, and is sent once."""
         self.close(first, last)
         if self.durable:
             turn.advise("$sys.gap", group=self.name, first_seq=first, last_seq=last, why=why)
-        for member in self.members:
-            turn.send(member.session.peer, Gap(member.chan, first, last, why))
-        if not any(member.session.reachable for member in self.members):
+        if any(member.session.reachable for member in self.members):
+            for member in self.members:
+                turn.send(member.session.peer, Gap(member.chan, first, last, why))
+        else:
             if len(self.untold) >= UNTOLD_MAX:
                 first, last = min(first, *(gap[0] for gap in self.untold)), max(last, *(gap[1] for gap in self.untold))
                 self.untold, why = [], f"{why} (not every message between was)"
             self.untold.append((first, last, why))
             self.dirty = self.durable
+
+    def leave(self, block: Block, removed: Runs, turn: Turn) -> None:
+        """Settle the messages of a block that is discarded: report those at the places in `removed`, and move past
+        the block."""
+        for a, b in removed:
+            self.lost(block.base_seq + a, block.base_seq + b - 1, REMOVED, turn)
+        lane = self.lane_of(block.priority)
+        if block.base_seq <= lane.cursor <= block.last_seq:
+            lane.move(block.last_seq + 1)
 
     def tell_gaps(self, turn: Turn) -> None:
         """Send the kept gaps to a consumer. The row has them until the next commit, so a crash can send them twice."""
@@ -302,6 +312,8 @@ class Group:
         self.failures.clear()
         self.expiring = Expiring()
         self.reserved = None  # its suspect is forgotten
+        # The group comes to gaps after the position once more, and reports them then.
+        self.untold = [(first, min(last, to.cursor - 1), why) for first, last, why in self.untold if first < to.cursor]
         if self.keys is not None:
             self.keys = Keys(self.pending)
         for lane in self.lanes:

@@ -67,7 +67,7 @@ class Work(NamedTuple):
     failures: int
     lane: Lane | None  # the lane of new messages, or
     redelivery: Redelivery | None  # the redelivery of earlier messages
-    later: Runs = []  # noqa: RUF012 - never changed; runs of the same block above the mark of the lane
+    rest: int | None = None  # the lane searches on from this place of the block; None: the block has no more messages
 
 
 def next_work(group: "Group", horizon: int, wall_us: int, turn: Turn) -> tuple[Work | None, bool]:
@@ -107,8 +107,8 @@ def _new_work(group: "Group", lane: Lane, horizon: int, wall_us: int, turn: Turn
     if block.base_seq + runs[-1][1] - 1 <= last_seq:
         return work, False
     end = last_seq - block.base_seq + 1
-    now = [(a, min(b, end)) for a, b in runs if a < end]
-    return work._replace(runs=now, later=[(max(a, end), b) for a, b in runs if b > end]), False
+    later = next(max(a, end) for a, b in runs if b > end)
+    return work._replace(runs=[(a, min(b, end)) for a, b in runs if a < end], rest=later), False
 
 
 def advance(group: "Group", wall_us: int, turn: Turn) -> bool:
@@ -146,10 +146,13 @@ def search(group: "Group", lane: Lane, horizon: int, wall_us: int, turn: Turn) -
         if block.base_seq > horizon:
             break
         if len(group.lanes) == 1 or group.takes(lane, block.priority):
-            runs = deliverable_runs(group, block, lane.cursor, block.last_seq, wall_us, turn)
+            runs, rest = deliverable_runs(group, block, lane.cursor, block.last_seq, wall_us, turn)
             if runs:
                 lane.cursor, lane.waits, lane.expires_us = block.base_seq + runs[0][0], True, block.expires_us
-                return Work(block, runs, 1 if lane.cursor > lane.handed.before else 2, 0, lane, None), False
+                return Work(block, runs, 1 if lane.cursor > lane.handed.before else 2, 0, lane, None, rest), False
+            if rest is not None:
+                lane.cursor = block.base_seq + rest
+                continue
         lane.cursor = block.last_seq + 1
     else:
         return None, True
@@ -175,7 +178,10 @@ def redelivery_work(group: "Group", redelivery: Redelivery, wall_us: int, turn: 
     if len(group.lanes) > 1 and rank != -block.priority:  # a restored redelivery has the rank of the default priority
         group.pending.put(Redelivery(-block.priority, first, last, attempt, failures))
         return None
-    runs = deliverable_runs(group, block, first, last, wall_us, turn)
+    runs, rest = deliverable_runs(group, block, first, last, wall_us, turn)
+    if rest is not None:
+        group.pending.put(redelivery._replace(first=block.base_seq + rest, last=last))
+        last = block.base_seq + rest - 1
     if not runs:  # a restored range may have messages that do not match
         group.close(first, last)
         return None
@@ -185,23 +191,27 @@ def redelivery_work(group: "Group", redelivery: Redelivery, wall_us: int, turn: 
     return Work(block, runs, attempt, failures, None, redelivery._replace(first=start, last=end))
 
 
-def deliverable_runs(group: "Group", block: Block, first: int, last: int, wall_us: int, turn: Turn) -> Runs:
-    """Places in the block, within seqs first..last, of messages that match and can be delivered."""
+def deliverable_runs(
+    group: "Group", block: Block, first: int, last: int, wall_us: int, turn: Turn
+) -> tuple[Runs, int | None]:
+    """Places in the block, within seqs first..last, of messages that match and can be delivered. They end before a gap
+    that follows them; the second value is its place. The group reports this gap when it comes to it, so only once."""
     runs = wanted_runs(group, block, first, last)
     if not runs:
-        return runs
+        return runs, None
     if block.expires_us and block.expires_us <= wall_us:
         expire(group, [(block.base_seq + a, block.base_seq + b - 1) for a, b in runs], turn)
-        return []
+        return [], None
     shared = group.shared
     if not shared.removed and shared.superseded is None:
-        return runs
+        return runs, None
+    rest: int | None = None
     if shared.removed and not shared.removed.keys().isdisjoint(block.topics):
-        runs = _without_removed(group, block, runs, turn)
+        runs, rest = _without_removed(group, block, runs, turn)
     if shared.superseded is not None and not shared.keyed.isdisjoint(block.topics):
         superseded = shared.superseded
         runs = _kept(runs, [not superseded(block, place) for a, b in runs for place in range(a, b)])
-    return runs
+    return runs, rest
 
 
 def wanted_runs(group: "Group", block: Block, first: int, last: int) -> Runs:
@@ -225,17 +235,24 @@ def _kept(runs: Runs, keep: list[bool]) -> Runs:
     return runs_of(compress(places, keep))
 
 
-def _without_removed(group: "Group", block: Block, runs: Runs, turn: Turn) -> Runs:
-    """The runs without messages that retention of their topic has removed, which are reported as gaps."""
+def _without_removed(group: "Group", block: Block, runs: Runs, turn: Turn) -> tuple[Runs, int | None]:
+    """The runs without messages that retention of their topic has removed, up to the first removed message after a kept
+    message, and the place of this removed message. Removed messages before the kept messages are reported as gaps."""
     removed, base = group.shared.removed, block.base_seq
     floors = [removed.get(topic, 0) for topic in block.topics]
     if max(floors) <= base + runs[0][0]:
-        return runs
-    places = block.topic_idx()
-    keep = [base + place >= floors[places[place]] for a, b in runs for place in range(a, b)]
-    for a, b in _kept(runs, [not kept for kept in keep]) if not all(keep) else ():
+        return runs, None
+    topics = block.topic_idx()
+    keep = [base + place >= floors[topics[place]] for a, b in runs for place in range(a, b)]
+    if all(keep):
+        return runs, None
+    kept = _kept(runs, keep)
+    first = kept[0][0] if kept else block.count
+    for a, b in _kept(runs, [not wanted for wanted in keep]):
+        if a > first:
+            return [(start, min(stop, a)) for start, stop in kept if start < a], a
         group.lost(base + a, base + b - 1, REMOVED, turn)
-    return _kept(runs, keep)
+    return kept, None
 
 
 def expire(group: "Group", seqs: Runs, turn: Turn) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from fabric.records import Discard, DropTopic
 from fabric.router.dead_letters.index import DeadLetters
-from fabric.router.groups.lanes import REMOVED, wanted_runs
+from fabric.router.groups.lanes import wanted_runs
 from fabric.router.groups.rows import GroupRows
 from fabric.router.shared import Shared
 from fabric.router.timers import NEVER, Timers
@@ -278,8 +278,7 @@ class TopicRetention:
             self._waiting.append(block)  # these groups pass it in memory
             return
         for group in dict.fromkeys(behind):
-            for a, b in self._removed_runs(group, block):
-                group.lost(block.base_seq + a, block.base_seq + b - 1, REMOVED, turn)
+            group.leave(block, self._removed_runs(group, block), turn)
         for group in dict.fromkeys(takers):
             group.record_beyond(block.last_seq)
             self._group_rows.note(group)  # in the transaction of the Discard, because the block is not found afterwards
