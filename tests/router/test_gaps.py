@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from fabric.records import Discard, SaveGroup
+from fabric.router.block_store import BlockStore
 from fabric.router.groups.group import UNTOLD_MAX
 from fabric_protocol import messages as m
 from fabric_protocol.messages import Verdict
@@ -207,3 +209,21 @@ def test_a_gap_that_a_moved_group_comes_to_again_is_told_once() -> None:
     w.sub(A, 1, group="g")
     assert w.bodies(A) == ["5"]
     assert w.gaps(A) == [(1, 3), (4, 4)]
+
+
+def test_the_gap_of_a_discarded_block_and_the_discard_are_in_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a hub that ends between the two finds the block again, and reports the gap twice."""
+    w = Losing()
+    for topic, body in [("a", "1"), ("a", "2"), ("other", "3")]:
+        w.pub(P, topic, body)
+    w.admin("topic.create", topic="a", max_msgs=1, on_full="drop_old")
+    for _ in range(4):
+        w.pass_time(0.01)
+    assert len(w.reader.blocks) == 3, "the group passes the removed block in memory"
+    written: list[list[Any]] = []
+    monkeypatch.setattr(w, "write", lambda records: written.append(list(records)))
+    monkeypatch.setattr(BlockStore, "holds", lambda self, seq: False)
+    for _ in range(4):
+        w.pass_time(1)
+    told = [records for records in written if any(isinstance(row, SaveGroup) and row.untold for row in records)]
+    assert any(isinstance(row, Discard) for row in told[0])

@@ -45,7 +45,7 @@ class TopicRetention:
         self._group_rows = group_rows
         self._counters = shared.counters
         self._timers: Timers[Topic] = Timers(_has_check)
-        self._bases: list[int] = []  # blocks to discard with this tick
+        self._bases: list[int] = []  # blocks to discard with this turn
         self._waiting: deque[Block] = deque()  # empty blocks in memory that a group has not passed yet
 
     def next_deadline(self) -> float:
@@ -63,10 +63,7 @@ class TopicRetention:
             del self.due[topic]
             if self._step(topic, now, turn):
                 self.due[topic] = None  # behind the others, so that a large topic does not delay them
-        if self._bases:
-            self._counters["blocks_discarded"] += len(self._bases)
-            turn.write(Discard(tuple(self._bases)))
-            self._bases = []
+        self._write_discards(turn)
         for topic in self.gone:
             turn.write(DropTopic(topic.name))
 
@@ -296,6 +293,14 @@ class TopicRetention:
         """Discard empty blocks that have left the memory."""
         for _ in range(min(len(self._waiting), BLOCKS_PER_SWEEP)):
             self._discard(self._waiting.popleft(), turn)
+        self._write_discards(turn)
+
+    def _write_discards(self, turn: Turn) -> None:
+        """Write which blocks are discarded, with the rows of the groups that have lost their messages."""
+        if self._bases:
+            self._counters["blocks_discarded"] += len(self._bases)
+            turn.write(Discard(tuple(self._bases)))
+            self._bases = []
 
 
 def _has_check(topic: Topic) -> bool:
