@@ -139,6 +139,10 @@ class BlockStore:
         if len(self._discarded) > DISCARDED_MAX:
             del self._discarded[next(iter(self._discarded))]
 
+    def is_discarded(self, block: Block) -> bool:
+        """Whether `discard` was called with a block."""
+        return block.base_seq in self._discarded
+
     def at(self, seq: int) -> Block | Damaged | None:
         """The block with seq."""
         if seq < self._shared.removed_below:
@@ -160,7 +164,7 @@ class BlockStore:
             if kept is not None and cursor >= self._reader.begins_at and any(map(wanted, kept.topics)):
                 return Found(kept, cursor, more=False)
             block, reached = self._reader.next_block(cursor, wanted)
-            if isinstance(block, Block) and block.base_seq in self._discarded:
+            if isinstance(block, Block) and self.is_discarded(block):
                 return Found(None, block.last_seq + 1, more=block.last_seq < horizon)
             return Found(block, cursor, more=False) if block else Found(None, reached, more=reached <= horizon)
         blocks, at, topics = self._blocks, bisect_right(self._bases, cursor) - 1, 0

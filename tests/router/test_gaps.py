@@ -227,3 +227,20 @@ def test_the_gap_of_a_discarded_block_and_the_discard_are_in_one_transaction(mon
         w.pass_time(1)
     told = [records for records in written if any(isinstance(row, SaveGroup) and row.untold for row in records)]
     assert any(isinstance(row, Discard) for row in told[0])
+
+
+def test_a_block_that_two_topics_find_empty_is_a_gap_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = Losing()
+    w.admin("group.update", group="g", patterns=["a", "b"])
+    w.pub(P, "a", "0")
+    w.pub(P, ["a", "b"], "1", "2")
+    w.pub(P, "other", "3")
+    for topic in "ab":
+        w.admin("topic.create", topic=topic, max_age_ms=1000)
+    w.pass_time(2)
+    monkeypatch.setattr(BlockStore, "holds", lambda self, seq: False)
+    for _ in range(4):
+        w.pass_time(1)
+    assert len(w.reader.blocks) == 1
+    w.sub(A, 1, group="g")
+    assert sorted(w.gaps(A)) == [(1, 1), (2, 3)]

@@ -8,7 +8,7 @@ Floors rise over committed blocks only, which are read from the floor on, so ret
 block with messages of several topics stays until the last of them is removed.
 """
 
-from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from fabric.records import Discard, DropTopic
@@ -46,7 +46,8 @@ class TopicRetention:
         self._counters = shared.counters
         self._timers: Timers[Topic] = Timers(_has_check)
         self._bases: list[int] = []  # blocks to discard with this turn
-        self._waiting: deque[Block] = deque()  # empty blocks in memory that a group has not passed yet
+        # Empty blocks in memory that a group has not passed yet, by base_seq. Each topic of a block finds it empty.
+        self._waiting: dict[int, Block] = {}
 
     def next_deadline(self) -> float:
         return 0.0 if self.due else self._timers.next()
@@ -70,7 +71,7 @@ class TopicRetention:
     @property
     def waiting_from(self) -> int:
         """Blocks from this seq on are not discarded yet, though they were checked."""
-        return min((block.base_seq for block in self._waiting), default=_FAR)
+        return min(self._waiting, default=_FAR)
 
     def committed(self) -> None:
         """A turn is on disk: topics that waited for it have work to do."""
@@ -269,10 +270,12 @@ class TopicRetention:
     def _discard(self, block: Block, turn: Turn) -> None:
         """Discard an empty block. Groups that have not passed it lose its messages now, because they cannot find it
         later."""
+        if self._shared.block_store.is_discarded(block):  # another topic of the block has found it empty
+            return
         takers = [group for owners in self._shared.trie.match_all(block.topics) for group in owners if group.durable]
         behind = [group for group in takers if group.reached(block.priority) <= block.last_seq]
         if behind and self._shared.block_store.holds(block.base_seq):
-            self._waiting.append(block)  # these groups pass it in memory
+            self._waiting[block.base_seq] = block  # these groups pass it in memory
             return
         for group in dict.fromkeys(behind):
             group.leave(block, self._removed_runs(group, block), turn)
@@ -291,8 +294,8 @@ class TopicRetention:
 
     def sweep(self, turn: Turn) -> None:
         """Discard empty blocks that have left the memory."""
-        for _ in range(min(len(self._waiting), BLOCKS_PER_SWEEP)):
-            self._discard(self._waiting.popleft(), turn)
+        for base_seq in list(islice(self._waiting, BLOCKS_PER_SWEEP)):
+            self._discard(self._waiting.pop(base_seq), turn)
         self._write_discards(turn)
 
     def _write_discards(self, turn: Turn) -> None:
