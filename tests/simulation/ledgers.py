@@ -189,7 +189,7 @@ class Session:
         return not self.blocked and not self.suspect and now - self.last_seen <= SILENT_BEATS * self.hb_s + 1.0
 
     def is_surely_reachable(self, now: float) -> bool:
-        return not self.blocked and not self.suspect and now - self.last_seen <= self.hb_s
+        return not (self.blocked or self.suspect or self.grace_until) and now - self.last_seen <= self.hb_s
 
 
 class Service:
