@@ -2,15 +2,18 @@
 
 A share is measured in seconds of work, not in frames: the hub serves one peer for SHARE_S, then the next peer. If a
 frame costs more than the share, the peer is passed over in the following rounds, as long as other peers wait. Frames of
-one peer keep their order. ZeroMQ returns frames of all peers in turn and cannot be asked for the frames of one peer. So
+one peer keep their order. A peer also has a time at which it has rested for the work that it was served; `intake` makes
+it wait until then while a publish of another peer is on its way to the disk. ZeroMQ returns frames of all peers in turn and cannot be asked for the frames of one peer. So
 the hub receives some frames in every turn, and refuses publishes of a peer that has too many bytes waiting here.
 """
 
 import math
 from collections import deque
+from collections.abc import Set
 from typing import Final
 
 from fabric_protocol.messages import PeerId
+from fabric_protocol.wire import Verb
 
 Frames = list[bytes]
 Arrival = tuple[PeerId, Frames]
@@ -22,15 +25,19 @@ CROWDED_BYTES: Final = 1 << 20  # received in a turn when crowded: most of it is
 PEER_BYTES_MIN: Final = 1 << 20  # bytes of one peer that may wait here, even if its window is smaller
 SHARE_S: Final = 0.001  # seconds of work for one peer before the next peer is served
 DEBT_MAX_S: Final = 0.05  # bounds how long a peer waits for its next frame after an expensive frame
+PAUSE: Final = 2  # a peer pauses this many times as long as it was served: receiving and answering cost as much again
+PAUSE_MAX_S: Final = 0.02  # the longest pause
+
+_QUESTIONS: Final = (Verb.PING, Verb.GET, Verb.INFO)  # commands that change nothing: only their answer matters
 
 
 class _Queue:
     __slots__ = ("bytes", "debt_s", "frames")
 
-    def __init__(self) -> None:
+    def __init__(self, debt_s: float) -> None:
         self.frames: deque[tuple[Frames, int]] = deque()  # frames with their size
         self.bytes = 0
-        self.debt_s = -SHARE_S  # seconds of work beyond the share; below zero: the rest of the share
+        self.debt_s = debt_s  # seconds of work beyond the share; below zero: the rest of the share
 
 
 class Arrivals:
@@ -41,7 +48,7 @@ class Arrivals:
         self.release_at = math.inf  # when held peers are served again, even if no commit is done
         self._served: PeerId | None = None  # the peer that was served last in this turn
         self._several = False  # more than one peer was served in this turn
-        self._spent_s: dict[PeerId, float] = {}  # seconds of work for each peer since the last commit
+        self._rested_at: dict[PeerId, float] = {}  # when each peer has paused enough for the work that it was served
         self.count = 0
         self.bytes = 0
 
@@ -69,10 +76,11 @@ class Arrivals:
         queue = self._queues.get(peer)
         return queue is None or queue.bytes < max(window_bytes, PEER_BYTES_MIN)
 
-    def put(self, peer: PeerId, frames: Frames) -> None:
+    def put(self, peer: PeerId, frames: Frames, now: float) -> None:
         queue = self._queues.get(peer)
         if queue is None:
-            queue = self._queues[peer] = _Queue()
+            rested_at = self.rested_at(peer, now)  # work that was done while no frame of the peer waited is a debt, too
+            queue = self._queues[peer] = _Queue((rested_at - now) / PAUSE if rested_at else -SHARE_S)
             self._rotation.append(peer)
         size = sum(map(len, frames))
         queue.frames.append((frames, size))
@@ -112,24 +120,34 @@ class Arrivals:
             self._rotation.remove(peer)
             del self._queues[peer]
 
-    def count_cost(self, peer: PeerId, seconds: float, *, is_bounded: bool) -> None:
+    def count_cost(self, peer: PeerId, seconds: float, ended: float, *, is_bounded: bool) -> None:
         """Count the seconds of a command. A publish is bounded by commits, and counts only if it took long."""
         if seconds > SHARE_S or not is_bounded:
-            self._spent_s[peer] = self._spent_s.get(peer, 0.0) + seconds
+            rested_at = max(self._rested_at.get(peer, 0.0), ended) + PAUSE * seconds
+            self._rested_at[peer] = min(rested_at, ended + PAUSE_MAX_S)
 
-    def excess_s(self, peer: PeerId) -> float:
-        """Seconds of work for a peer since the last commit, if they are more than its share."""
-        spent_s = self._spent_s.get(peer, 0.0)
-        return spent_s if spent_s > SHARE_S else 0.0
+    def rested_at(self, peer: PeerId, now: float) -> float:
+        """When a peer that was served more than its share has paused enough for it; 0: it has."""
+        rested_at = self._rested_at.get(peer, 0.0)
+        return rested_at if rested_at - now > PAUSE * SHARE_S else 0.0
+
+    def drop_questions(self, peer: PeerId) -> None:
+        """A peer is gone: its waiting commands that change nothing have no reader of their answers."""
+        queue = self._queues.get(peer)
+        if queue is None:
+            return
+        kept = deque((frames, size) for frames, size in queue.frames if not _is_question(frames))
+        size = sum(size for _, size in kept)
+        self.count -= len(queue.frames) - len(kept)
+        self.bytes -= queue.bytes - size
+        queue.frames, queue.bytes = kept, size
+        if not kept:
+            (self._held if peer in self._held else self._rotation).remove(peer)
+            del self._queues[peer]
 
     def forget(self, peer: PeerId) -> None:
         """A peer is gone, and no frame of it waits."""
-        self._spent_s.pop(peer, None)
-
-    def committed(self) -> None:
-        """A commit is done: each peer gets its share again."""
-        self._spent_s.clear()
-        self.release()
+        self._rested_at.pop(peer, None)
 
     def hold(self, peer: PeerId, until: float = math.inf) -> None:
         """Do not serve a peer until `release`, which is due at a time."""
@@ -137,8 +155,14 @@ class Arrivals:
         self._held.append(peer)
         self.release_at = min(self.release_at, until)
 
-    def release(self) -> None:
-        """Serve the held peers again."""
+    def release(self, behind: Set[PeerId] = frozenset()) -> None:
+        """Serve the held peers again; the peers in `behind` come after all others."""
         self._rotation.extend(self._held)
+        if behind and len(self._rotation) > 1:
+            self._rotation = deque(sorted(self._rotation, key=behind.__contains__))
         self._held.clear()
         self.release_at = math.inf
+
+
+def _is_question(frames: Frames) -> bool:
+    return bool(frames) and len(frames[0]) > 1 and frames[0][1] in _QUESTIONS

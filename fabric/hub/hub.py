@@ -194,7 +194,9 @@ class Hub:
             self._socket.connections.read()
         if self._guard.is_crowded:
             self._guard.cut_excess(now)
-        self._gone += self._socket.lost()
+        for peer in self._socket.lost():
+            self._arrivals.drop_questions(peer)
+            self._gone.append(peer)
         if self._gone:
             self._report_gone()
         if has_reports:

@@ -3,7 +3,8 @@
 Frames that arrive while no frame waits are processed at once. If that costs too much, the rest waits in `arrivals`, and
 each peer is served in shares. A publish is confirmed by a commit, so commits are shared as well (`commit_share`). While
 a publish of one peer is on its way to the disk, a peer that has used its share is not served for a moment: the journal
-thread needs the interpreter to commit, and a long command would delay the confirmation.
+thread needs the interpreter to commit, and a long command would delay the confirmation. A share that was used before
+the commit counts as well: a publish waits for the commit under way and for its own.
 """
 
 import time
@@ -20,8 +21,6 @@ from fabric_protocol.messages import PeerId
 
 AT_ONCE_S: Final = 0.002  # seconds of work on frames that arrive while no frame waits; the rest is served in shares
 TURN_S: Final = 0.002  # seconds of work on commands in one turn; timers, confirmations and deliveries follow
-PAUSE: Final = 2  # a peer pauses this many times as long as it was served: receiving and answering cost as much again
-PAUSE_MAX_S: Final = 0.02  # the longest pause, from the begin of the commit
 
 Process = Callable[[PeerId, list[bytes], float], None]
 
@@ -34,21 +33,20 @@ class Intake:
         self._process = process
         self._has_reports = has_reports  # whether the journal thread has reports
         self._is_committing = False
-        self._submitted_at = 0.0
 
     # Commits.
 
     def submitted(self) -> None:
         """A commit begins; it contains all publishes so far."""
         self._share.submitted()
-        self._is_committing, self._submitted_at = True, time.monotonic()
-        self.arrivals.release()
+        self._is_committing = True
+        self.arrivals.release(behind=self._share.submitted_peers)  # the next commit is for the peers that waited
 
     def committed(self, seconds: float) -> None:
         """The commit is done; the next one has not begun."""
         self._share.committed(seconds)
         self._is_committing = False
-        self.arrivals.committed()
+        self.arrivals.release()
 
     def restored(self, router: Router) -> None:
         """A new router is used, and no commit is under way."""
@@ -63,7 +61,7 @@ class Intake:
         if not arrivals.count:
             received = self._take_at_once(received, now)
         if received:
-            self._keep(received)
+            self._keep(received, now)
         if now >= arrivals.release_at:
             arrivals.release()
         if arrivals.is_ready:
@@ -93,21 +91,21 @@ class Intake:
         wait: the time is used up, the peer pauses, or the publish is for a later commit."""
         begun = now
         for i, (peer, frames) in enumerate(received):
-            if now < self._pauses_until(peer) or not self._take_share(peer, frames, now):
+            if self._pauses_until(peer, now) or not self._take_share(peer, frames, now):
                 return received[i:]
             ended = time.monotonic()
-            self.arrivals.count_cost(peer, ended - begun, is_bounded=is_publish(frames))
+            self.arrivals.count_cost(peer, ended - begun, ended, is_bounded=is_publish(frames))
             begun = ended
             if ended - now >= AT_ONCE_S or (ended - now > SHARE_S and self._has_reports()):
                 return received[i + 1 :]
         return []
 
-    def _keep(self, received: list[Arrival]) -> None:
+    def _keep(self, received: list[Arrival], now: float) -> None:
         """Queue frames. A publish without room is refused, and the client resends it."""
         arrivals, window_bytes = self.arrivals, self.router.window[1]
         for peer, frames in received:
             if arrivals.has_room(peer, window_bytes) or not is_publish(frames):
-                arrivals.put(peer, frames)
+                arrivals.put(peer, frames, now)
             else:
                 busy = ProtocolError(Code.BUSY, "more publishes wait than the window allows", retry_ms=RETRY_MS)
                 self.router.refuse(busy, peer, *wire.request_id(frames))
@@ -120,22 +118,20 @@ class Intake:
             peer, frames = arrivals.next()
             if arrivals.is_deferred(peer) or (begun > now + SHARE_S and self._has_reports()):
                 break
-            if now < (until := self._pauses_until(peer)):
+            if until := self._pauses_until(peer, now):
                 arrivals.hold(peer, until)
             elif self._take_share(peer, frames, now):
                 ended = time.monotonic()
                 arrivals.take(peer, ended - begun)
-                arrivals.count_cost(peer, ended - begun, is_bounded=is_publish(frames))
+                arrivals.count_cost(peer, ended - begun, ended, is_bounded=is_publish(frames))
                 begun = ended
             else:
                 arrivals.hold(peer)
 
-    def _pauses_until(self, peer: PeerId) -> float:
+    def _pauses_until(self, peer: PeerId, now: float) -> float:
         """The end of the pause of a peer that has used its share while another peer waits for a commit; 0: no pause."""
-        excess_s = self.arrivals.excess_s(peer)
-        if not excess_s or not self._share.has_others(peer):
-            return 0.0
-        return self._submitted_at + min(PAUSE * excess_s, PAUSE_MAX_S)
+        rested_at = self.arrivals.rested_at(peer, now)
+        return rested_at if rested_at and self._share.has_others(peer) else 0.0
 
     def _take_share(self, peer: PeerId, frames: list[bytes], now: float) -> bool:
         """Process the frames of a command; False if they are a publish that has to wait for a later commit."""

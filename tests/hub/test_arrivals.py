@@ -30,7 +30,7 @@ def served(arrivals: Arrivals, costs: dict[PeerId, float], seconds: float) -> di
     while sum(got.values()) < seconds:
         peer, frames = arrivals.next()
         arrivals.take(peer, costs[peer])
-        arrivals.put(peer, frames)
+        arrivals.put(peer, frames, 0.0)
         got[peer] += costs[peer]
     return got
 
@@ -38,8 +38,8 @@ def served(arrivals: Arrivals, costs: dict[PeerId, float], seconds: float) -> di
 def test_frames_of_a_peer_keep_their_order() -> None:
     arrivals = Arrivals()
     for n in range(10):
-        arrivals.put(b"a", [b"%d" % n])
-        arrivals.put(b"b", [b"%d" % n])
+        arrivals.put(b"a", [b"%d" % n], 0.0)
+        arrivals.put(b"b", [b"%d" % n], 0.0)
     said: dict[PeerId, list[bytes]] = {b"a": [], b"b": []}
     while arrivals.is_ready:
         peer, (frame,) = arrivals.next()
@@ -53,8 +53,8 @@ def test_shares_are_of_cost_and_not_of_frames() -> None:
     """One peer's frames cost a thousand times as much as the other's, and both get the same time."""
     arrivals = Arrivals()
     for _ in range(3):
-        arrivals.put(b"dear", [b"x"])
-        arrivals.put(b"cheap", [b"x"])
+        arrivals.put(b"dear", [b"x"], 0.0)
+        arrivals.put(b"cheap", [b"x"], 0.0)
     got = served(arrivals, {b"dear": 0.01, b"cheap": 0.00001}, 1.0)
     assert got[b"cheap"] == pytest.approx(0.5, abs=0.05)
 
@@ -62,14 +62,14 @@ def test_shares_are_of_cost_and_not_of_frames() -> None:
 def test_a_peer_that_was_alone_does_not_pay_for_that_for_long() -> None:
     arrivals = Arrivals()
     for _ in range(3):
-        arrivals.put(b"first", [b"x"])
+        arrivals.put(b"first", [b"x"], 0.0)
     served(arrivals, {b"first": 0.01}, 5.0)
-    arrivals.put(b"second", [b"x"])
+    arrivals.put(b"second", [b"x"], 0.0)
     got, after_s = 0.0, 0.0
     while not got:
         peer, frames = arrivals.next()
         arrivals.take(peer, SHARE_S)
-        arrivals.put(peer, frames)
+        arrivals.put(peer, frames, 0.0)
         after_s += SHARE_S
         got = SHARE_S if peer == b"first" else 0.0
     assert after_s <= DEBT_MAX_S + 2 * SHARE_S
@@ -78,14 +78,14 @@ def test_a_peer_that_was_alone_does_not_pay_for_that_for_long() -> None:
 def test_a_peer_in_debt_waits_for_the_next_turn_when_another_one_was_served() -> None:
     arrivals = Arrivals()
     for _ in range(3):
-        arrivals.put(b"flood", [b"x"])
+        arrivals.put(b"flood", [b"x"], 0.0)
     arrivals.begin_turn()
     for _ in range(2):
         peer, _ = arrivals.next()
         assert not arrivals.is_deferred(peer), "it is alone"
         arrivals.take(peer, 10 * SHARE_S)
     arrivals.begin_turn()
-    arrivals.put(b"other", [b"x"])
+    arrivals.put(b"other", [b"x"], 0.0)
     peer, _ = arrivals.next()
     assert (peer, arrivals.is_deferred(peer)) == (b"other", False)
     arrivals.take(peer, SHARE_S / 10)
@@ -96,11 +96,11 @@ def test_a_peer_in_debt_waits_for_the_next_turn_when_another_one_was_served() ->
 
 def test_a_held_peer_waits_and_others_do_not() -> None:
     arrivals = Arrivals()
-    arrivals.put(b"held", [b"1"])
+    arrivals.put(b"held", [b"1"], 0.0)
     arrivals.hold(b"held")
     assert not arrivals.is_ready
-    arrivals.put(b"held", [b"2"])
-    arrivals.put(b"other", [b"3"])
+    arrivals.put(b"held", [b"2"], 0.0)
+    arrivals.put(b"other", [b"3"], 0.0)
     assert arrivals.next() == (b"other", [b"3"])
     arrivals.take(b"other", 0.0)
     assert not arrivals.is_ready
@@ -111,8 +111,8 @@ def test_a_held_peer_waits_and_others_do_not() -> None:
 def test_a_crowd_leaves_room_for_a_frame_of_each_peer() -> None:
     arrivals = Arrivals()
     assert arrivals.room == (TURN_FRAMES, BYTES_MAX)
-    arrivals.put(b"a", [b"meta", bytes(BYTES_MAX)])
-    arrivals.put(b"b", [b"meta", bytes(10)])
+    arrivals.put(b"a", [b"meta", bytes(BYTES_MAX)], 0.0)
+    arrivals.put(b"b", [b"meta", bytes(10)], 0.0)
     assert arrivals.is_crowded
     frames, size = arrivals.room
     assert frames > 2
@@ -136,6 +136,25 @@ def test_one_publisher_fills_commits_and_several_share_them() -> None:
     share.published(b"flood", int(limit), 0, now=MEMORY_S * 1.5, seconds=0.0)
     share.published(b"flood", int(limit), 0, now=MEMORY_S * 3, seconds=0.0)
     assert not share.is_full(b"flood"), "the other one has published nothing for long"
+
+
+def test_a_commit_has_no_block_of_each_of_many_peers_with_large_blocks() -> None:
+    """The next block of a peer is taken to be as large as its last one."""
+    share, large = CommitShare(), int(0.7 * max(BYTES_MIN, RATE_FIRST * COMMIT_S))
+    peers = [b"1", b"2", b"3", b"4"]
+    for peer in peers:
+        share.published(peer, large, 0, 0.0, 0.0)
+    share.published(b"small", 100, 0, 0.0, 0.0)
+    share.submitted()
+    taken = []
+    for peer in [*peers, b"small"]:
+        if not share.is_full(peer):
+            taken.append(peer)
+            share.published(peer, large if peer in peers else 100, 0, 0.0, 0.0)
+    assert taken == [b"1", b"small"]
+    share.committed(0.005)
+    share.submitted()
+    assert not share.is_full(b"2"), "the next commit is empty"
 
 
 def test_a_slow_disk_makes_smaller_commits() -> None:
@@ -194,7 +213,7 @@ def test_the_time_of_a_publish_counts_as_bytes() -> None:
 def test_little_is_received_while_much_waits() -> None:
     arrivals = Arrivals()
     for _ in range(BYTES_MAX // MIB):
-        arrivals.put(b"a", [bytes(MIB)])
+        arrivals.put(b"a", [bytes(MIB)], 0.0)
     frames, size = arrivals.room
     assert arrivals.is_crowded
     assert frames >= 2
@@ -241,7 +260,7 @@ def test_a_turn_ends_when_it_has_cost_enough(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(hub._intake, "_process", take)
     monkeypatch.setattr(hub._router, "tick", tick)
     for n in range(7):
-        hub._intake.arrivals.put(b"a", [b"%d" % n])
+        hub._intake.arrivals.put(b"a", [b"%d" % n], 0.0)
     for _ in range(3):
         hub.turn()
     assert ticks == [3, 6, 7]

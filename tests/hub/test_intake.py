@@ -7,10 +7,10 @@ from typing import Final
 import pytest
 
 from fabric.hub import intake as intake_module
-from fabric.hub.arrivals import SHARE_S
+from fabric.hub.arrivals import PAUSE, PAUSE_MAX_S, SHARE_S
 from fabric.hub.commit_share import BYTES_MIN, CommitShare
 from fabric.hub.hub import Hub, HubOptions
-from fabric.hub.intake import PAUSE, PAUSE_MAX_S, Intake
+from fabric.hub.intake import Intake
 from fabric_protocol import block as b
 from fabric_protocol import messages as m
 from fabric_protocol import wire
@@ -72,9 +72,9 @@ def test_a_flood_waits_for_a_bounded_time(desk: Desk) -> None:
     desk.turn(*[(FLOOD, PING)] * 3)
     desk.turn((OTHER, PUBLISH))
     desk.intake.submitted()
-    begun = desk.now
     assert desk.turn((FLOOD, PING)) == []
-    assert desk.intake.arrivals.release_at == pytest.approx(begun + PAUSE * 3 * PING_S)
+    paused_s = 2 * PING_S  # by the first command, while the other two were processed
+    assert desk.intake.arrivals.release_at == pytest.approx(desk.now + PAUSE * 3 * PING_S - paused_s)
     desk.now = desk.intake.arrivals.release_at
     assert desk.turn() == [FLOOD]
     desk.intake.committed(0.001)
@@ -84,6 +84,20 @@ def test_a_flood_waits_for_a_bounded_time(desk: Desk) -> None:
     desk.intake.submitted()
     desk.turn((FLOOD, PING))
     assert desk.intake.arrivals.release_at == pytest.approx(desk.now + PAUSE_MAX_S)
+
+
+def test_a_flood_that_was_served_during_the_commit_before_waits_for_the_next_one(desk: Desk) -> None:
+    """A publish waits for the commit under way and for its own: a long command may precede it, and not two."""
+    desk.costs[bytes(PUBLISH[0])] = LONG_S
+    assert desk.turn(*[(FLOOD, PUBLISH)] * 3) == [FLOOD]
+    desk.intake.submitted()
+    desk.costs[bytes(PUBLISH[0])] = 0.0
+    assert desk.turn((OTHER, PUBLISH)) == [OTHER]
+    desk.intake.committed(0.001)
+    desk.intake.submitted()
+    assert desk.turn() == [], "the commit of the other peer is under way"
+    desk.intake.committed(0.001)
+    assert desk.turn() == [FLOOD, FLOOD]
 
 
 def test_a_commit_without_publishes_of_others_makes_no_peer_wait(desk: Desk) -> None:
@@ -120,13 +134,53 @@ def test_short_publishes_are_bounded_by_commits_and_long_ones_give_way(desk: Des
 
 def test_a_publish_of_a_peer_of_which_nothing_waits_is_in_the_next_commit(desk: Desk) -> None:
     """Frames of a peer keep their order, so nothing overtakes what waits of it."""
-    desk.intake.arrivals.put(FLOOD, PING)
+    desk.intake.arrivals.put(FLOOD, PING, 0.0)
     received = [(FLOOD, PUBLISH), (b"mixed", PING), (OTHER, PUBLISH), (b"mixed", PUBLISH)]
     rest = desk.intake.take_first_publishes(received, desk.now)
     assert desk.processed == [OTHER]
     assert rest == [(FLOOD, PUBLISH), (b"mixed", PING), (b"mixed", PUBLISH)]
     desk.costs[bytes(PUBLISH[0])] = LONG_S
     assert len(desk.intake.take_first_publishes([(b"a", PUBLISH), (b"b", PUBLISH)], desk.now)) == 1, "a share of time"
+
+
+def test_peers_with_large_publishes_get_commits_in_turn(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit has room for one of them: the peer that was in the last commit waits behind the others."""
+    monkeypatch.setattr(CommitShare, "is_full", lambda share, peer: bool(share._taken))
+    monkeypatch.setattr(type(desk.intake.router), "wants_commit", lambda *_: True)
+    for _ in range(4):
+        for peer in (b"a", b"b", b"c"):
+            desk.intake.arrivals.put(peer, PUBLISH, 0.0)
+    order: list[PeerId] = []
+    for _ in range(12):
+        order += desk.turn()
+        desk.intake.submitted()
+        desk.intake.committed(0.001)
+    assert order == [b"a", b"b", b"c"] * 4
+
+
+def test_commands_of_a_gone_peer_that_change_nothing_are_dropped(desk: Desk) -> None:
+    arrivals = desk.intake.arrivals
+    info, get = wire.encode(m.Info(1, {})), wire.encode(m.Get(1, {}))
+    desk.costs |= {bytes(info[0]): 0.0, bytes(get[0]): 0.0}
+    for frames in (PING, PUBLISH, info, get, PUBLISH):
+        arrivals.put(FLOOD, frames, 0.0)
+        arrivals.put(OTHER, frames, 0.0)
+    before = arrivals.bytes
+    arrivals.hold(FLOOD)
+    arrivals.drop_questions(FLOOD)
+    assert arrivals.count == 7
+    assert arrivals.bytes == before - sum(len(frame) for frames in (PING, info, get) for frame in frames)
+    arrivals.release()
+    assert desk.turn().count(FLOOD) == 2
+    for kept in (OTHER, FLOOD):
+        arrivals.drop_questions(kept)
+    arrivals.put(FLOOD, PING, 0.0)
+    arrivals.hold(FLOOD)
+    arrivals.drop_questions(FLOOD)
+    assert not arrivals.has(FLOOD)
+    arrivals.release()
+    assert arrivals.count == 0
+    assert not arrivals.is_ready
 
 
 def test_topics_of_a_block_count_as_bytes() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from fabric.router.block_store import Found
 from fabric.router.patterns.trie import Trie
 from fabric.router.patterns.view import View
 from fabric.router.read import get as reading
@@ -256,7 +257,8 @@ def test_all_answers_of_one_turn_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_last_ones_are_searched_in_several_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "FINDS_MAX", 3)
+    monkeypatch.setattr(reading, "BLOCKS_MAX", 2)
+    monkeypatch.setattr(reading, "STEPS_BACK_MAX", 1)
     w = world()
     for i in range(1, 9):
         put(w, "a", str(i))
@@ -264,6 +266,41 @@ def test_the_last_ones_are_searched_in_several_answers(monkeypatch: pytest.Monke
     assert get(w, last=True, before=6, n=2) == ([(4, "4"), (5, "5")], {"count": 2, "next": 4, "more": True})
     assert get(w, last=True, before=3, n=5) == ([(1, "1"), (2, "2")], {"count": 2, "next": 9, "more": False})
     assert get(w, last=True, before=0) == ([], {"count": 0, "next": 9, "more": False})
+
+
+def test_searches_that_find_no_block_are_few_in_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may read a summary of thousands of topics, also when the journal remembers which blocks match."""
+    w = world()
+    for i in range(1, 100):
+        put(w, "a", str(i))
+    searches: list[int] = []
+
+    def find(cursor: int, *_: object) -> Found:
+        searches.append(cursor)
+        return Found(None, cursor + 1, more=True)
+
+    def previous_block(before: int, *_: object) -> tuple[None, int]:
+        searches.append(before)
+        return None, before - 1
+
+    monkeypatch.setattr(w.router.shared.block_store, "find", find)
+    monkeypatch.setattr(w.router.shared.reader, "previous_block", previous_block, raising=False)
+    assert get(w, topic="b", n=10) == ([], {"count": 0, "next": 1 + reading.FINDS_MAX, "more": True})
+    assert len(searches) == reading.FINDS_MAX
+    answer = {"count": 0, "next": 100 - reading.STEPS_BACK_MAX, "more": True}
+    assert get(w, topic="b", last=True, n=10) == ([], answer)
+    assert len(searches) == reading.FINDS_MAX + reading.STEPS_BACK_MAX
+
+
+def test_blocks_of_one_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a read of its own, however few bytes it has."""
+    monkeypatch.setattr(reading, "BLOCKS_MAX", 10)
+    monkeypatch.setattr(reading, "FINDS_MAX", 2)
+    w = world()
+    for i in range(1, 31):
+        put(w, "a", str(i))
+    rows, answer = get(w, n=100)
+    assert (len(rows), answer) == (12, {"count": 12, "next": 13, "more": True})
 
 
 def test_a_large_answer_to_last_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,11 +19,14 @@ from fabric_protocol.messages import Got
 from fabric_protocol.names import DEAD, canonical, check_topic, unaliased
 from fabric_protocol.runs import Runs, runs_of, split
 
-BYTES_MAX: Final = 4 << 20  # of blocks in one answer; a larger message is alone in its answer
-READ_BYTES_MAX: Final = 16 << 20  # read for one answer
-FINDS_MAX: Final = 64  # searches through the index for one answer
-TOPICS_MAX: Final = 8_192  # matched for one answer, and the rest of a block
-MESSAGES_MAX: Final = 8_192  # checked one by one for one answer, and the rest of a block
+# Work for one answer, at most: some milliseconds, since other clients wait meanwhile. The client asks for the rest.
+BYTES_MAX: Final = 2 << 20  # of blocks in one answer; a larger message is alone in its answer
+READ_BYTES_MAX: Final = 4 << 20  # read for one answer
+FINDS_MAX: Final = 4  # searches through the index that find no block: each takes a millisecond, if topics are many
+STEPS_BACK_MAX: Final = 8  # as FINDS_MAX, for searches backwards, which are shorter
+BLOCKS_MAX: Final = 128  # found for one answer
+TOPICS_MAX: Final = 4_096  # matched for one answer, and the rest of a block
+MESSAGES_MAX: Final = 4_096  # checked one by one for one answer, and the rest of a block
 TURN_BYTES_MAX: Final = 32 << 20  # of all answers in one turn
 PATTERNS_MAX: Final = 64
 VIEWS_MAX: Final = 256  # remembered
@@ -152,7 +155,7 @@ class Reading:
         no block, and the seq up to which this answer has searched."""
         cursor, read, messages = order.start, 0, 0
         looked_max = order.view.looked + TOPICS_MAX
-        for _ in range(GET_N[2] + FINDS_MAX):
+        for _ in range(BLOCKS_MAX + FINDS_MAX):
             if cursor > horizon or read >= READ_BYTES_MAX or order.view.looked >= looked_max:
                 break
             if messages >= MESSAGES_MAX:
@@ -256,7 +259,7 @@ class Reading:
         found: list[tuple[Block, Runs]] = []
         wanted, before, read, messages = order.n, min(order.before, horizon + 1), 0, 0
         looked_max = order.view.looked + TOPICS_MAX
-        for _ in range(FINDS_MAX):
+        for _ in range(BLOCKS_MAX + STEPS_BACK_MAX):
             if wanted <= 0 or before <= first_seq or read >= BYTES_MAX or order.view.looked >= looked_max:
                 break
             if messages >= MESSAGES_MAX:
@@ -274,6 +277,8 @@ class Reading:
                 wanted -= min(size, wanted)
                 read += len(block.raw)
                 messages += block.count
+            else:
+                read += BYTES_MAX // STEPS_BACK_MAX  # a search without a result counts as bytes read
             before = reached
         page = _Page(rid, order.n)
         page.frames = [got(rid, block, runs) for block, runs in reversed(found)]
