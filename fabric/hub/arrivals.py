@@ -3,8 +3,10 @@
 A share is measured in seconds of work, not in frames: the hub serves one peer for SHARE_S, then the next peer. If a
 frame costs more than the share, the peer is passed over in the following rounds, as long as other peers wait. Frames of
 one peer keep their order. A peer also has a time at which it has rested for the work that it was served; `intake` makes
-it wait until then while a publish of another peer is on its way to the disk. ZeroMQ returns frames of all peers in turn and cannot be asked for the frames of one peer. So
-the hub receives some frames in every turn, and refuses publishes of a peer that has too many bytes waiting here.
+it wait until then while a publish of another peer is on its way to the disk.
+
+ZeroMQ returns frames of all peers in turn and cannot be asked for the frames of one peer. So the hub receives some
+frames in every turn, and refuses publishes of a peer that has too many bytes waiting here.
 """
 
 import math
