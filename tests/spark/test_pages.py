@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'fabricmq[spark]'")
 
+from pyspark.errors import PySparkException
+
 import fabric_client
 from fabric.cli import main
 from fabric.cli.support.hub_process import HubProcess
@@ -65,4 +67,15 @@ def test_a_page_can_be_followed(name: str, place: pages.Place) -> None:
         elif not CLUSTER.search(text):
             for folder in ("fabric-data", "snapshots", "lake", "lake.checkpoint"):
                 text = text.replace(f'"{folder}"', f'"{place.folder}/{folder}"')  # Spark's workers are elsewhere
+            run_block(text, name)
+
+
+def run_block(text: str, name: str) -> None:
+    """Run a block of Python. Spark gives its Python worker ten seconds to start, which a busy machine may need."""
+    for attempts_left in (2, 1, 0):
+        try:
             exec(compile(text, name, "exec"), {"__name__": "__main__"})
+            return
+        except PySparkException as error:
+            if "failed to connect back" not in str(error) or not attempts_left:
+                raise
