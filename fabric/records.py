@@ -30,6 +30,10 @@ class GroupSettings(NamedTuple):
     order: str = "none"  # none, key (one message of a key after the other) or strict (one message after the other)
     ack: str = "explicit"  # explicit or auto (settled when sent)
     on_expire: str = "drop"  # drop or dead (a message that expires undelivered becomes a dead letter)
+    max_in_flight: int = 0  # messages that all consumers together may hold; 0: no limit
+    rate: int = 0  # messages that are delivered in `rate_ms`; 0: no limit
+    rate_ms: int = 1_000
+    expires_ms: int = 0  # the group is deleted when it had no consumer for so long; 0: never
 
 
 class SaveGroup(NamedTuple):
@@ -49,6 +53,8 @@ class SaveGroup(NamedTuple):
     # (priority, seq): messages up to the seq may have been delivered. The first entry counts for all priorities without
     # an entry. None: the row is of an older program.
     handed: tuple[tuple[int, int], ...] | None = None
+    idle_us: int = 0  # when the last consumer left, for `expires_ms`; 0: a consumer was there, or the group stays
+    paced_us: int = 0  # from this time on, a full burst of `rate` may be delivered
 
 
 class DropGroup(NamedTuple):

@@ -63,6 +63,7 @@ def samples() -> Iterator[Sample]:
     yield _admin("group.update", group="g", lease_ms=1000)
     yield _admin("group.delete", group="g")
     yield _admin("group.seek", group="g", to="first")
+    yield _admin("group.settle", group="g", up_to=1)
     yield _admin("group.pause", group="g")
     yield _admin("group.resume", group="paused")
     yield _admin("group.refresh", group="g")

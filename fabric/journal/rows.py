@@ -97,10 +97,10 @@ def decode_meta(row: bytes | memoryview) -> Meta:
 
 def encode_group(group: SaveGroup) -> tuple[bytes, bytes]:
     key = name_key(group.name)
-    name, settings, cursor, ranges, lanes, paused, refresh, untold, handed = group
+    name, settings, cursor, ranges, lanes, paused, refresh, untold, handed, idle_us, paced_us = group
     row = [FORMAT, name, list(settings), cursor, _flat(ranges), _flat(lanes), paused, list(refresh), untold]
     if handed is not None:
-        row.append(_flat(handed))
+        row += [_flat(handed), idle_us, paced_us]
     return key, seal(key, pack(row))
 
 
@@ -113,7 +113,8 @@ def decode_group(key: bytes | memoryview, raw: bytes | memoryview) -> SaveGroup:
     settings = GroupSettings(tuple(settings[0]), *settings[1:])
     untold = tuple((first, last, why) for first, last, why in later[0]) if later else ()
     handed = _pairs(later[1]) if len(later) > 1 else None
-    return SaveGroup(name, settings, cursor, _pairs(ranges), _pairs(lanes), paused, tuple(refresh), untold, handed)
+    place = (cursor, _pairs(ranges), _pairs(lanes))
+    return SaveGroup(name, settings, *place, paused, tuple(refresh), untold, handed, *later[2:4])
 
 
 def encode_producer(producer: SaveProducer) -> tuple[bytes, bytes]:

@@ -24,6 +24,7 @@ class Clock:
         if abs(offset_us - self._offset_us) > JUMP_US:
             self.jumps += 1
         self._offset_us = offset_us
+        self.now = now
         self.told_us = wall_us
 
     def wall_us(self, now: float) -> int:

@@ -4,7 +4,19 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fabric.records import GroupSettings
-from fabric_protocol.bounds import ATTEMPTS, BACKOFF_MAX_MS, BACKOFF_MS, JITTER_PCT, LEASE_MAX_MS, LEASE_MS, NUMBER_MAX
+from fabric_protocol.bounds import (
+    ATTEMPTS,
+    BACKOFF_MAX_MS,
+    BACKOFF_MS,
+    GROUP_EXPIRES_MS,
+    IN_FLIGHT,
+    JITTER_PCT,
+    LEASE_MAX_MS,
+    LEASE_MS,
+    NUMBER_MAX,
+    RATE,
+    RATE_MS,
+)
 from fabric_protocol.errors import Code, ProtocolError
 from fabric_protocol.messages import Level
 from fabric_protocol.names import REDRIVE, canonical, check_topic, unaliased
@@ -105,6 +117,10 @@ def _asked(fields: Mapping[str, Any], base: GroupSettings, *, durable: bool) -> 
         order=choice(fields, "order", base.order),
         ack=choice(fields, "ack", base.ack),
         on_expire=choice(fields, "on_expire", base.on_expire),
+        max_in_flight=bounded(fields, "max_in_flight", IN_FLIGHT[0], base.max_in_flight, IN_FLIGHT[2]),
+        rate=bounded(fields, "rate", RATE[0], base.rate, RATE[2]),
+        rate_ms=bounded(fields, "rate_ms", RATE_MS[0], base.rate_ms, RATE_MS[2]),
+        expires_ms=bounded(fields, "expires_ms", GROUP_EXPIRES_MS[0], base.expires_ms, GROUP_EXPIRES_MS[2]),
     )
     if asked.lease_max_ms < asked.lease_ms:
         if fields.get("lease_max_ms") is not None:
@@ -119,6 +135,16 @@ def _asked(fields: Mapping[str, Any], base: GroupSettings, *, durable: bool) -> 
         )
     if asked.order != "none" and asked.ack != "explicit":
         raise ProtocolError(Code.BAD_OPTION, f"order {asked.order!r} needs ack 'explicit', not {asked.ack!r}")
+    if asked.max_in_flight and not (durable and asked.ack == "explicit"):
+        raise ProtocolError(
+            Code.BAD_OPTION,
+            f"max_in_flight {asked.max_in_flight} needs a group and ack 'explicit': other deliveries are settled at once",
+        )
+    if asked.expires_ms and not durable:
+        raise ProtocolError(
+            Code.BAD_OPTION,
+            f"expires_ms {asked.expires_ms} needs a group: a subscription without a group ends with its connection",
+        )
     return asked
 
 

@@ -22,6 +22,7 @@ class Orders(NamedTuple):
     def of(cls, router: "Router") -> "Orders":
         ticking: tuple[Part, ...] = (
             router.dispatcher,  # first: the work of the turn is counted anew, and lapsed leases make messages ready
+            router.idle_groups,  # before topics: a group that has ended keeps no messages of a topic
             router.requests,  # before groups deliver, as are the notices of requests that have ended
             router.schedules,  # a due schedule gets its seqs before topics look at their limits
             router.topics,  # last: a message that is over a limit is removed before groups deliver

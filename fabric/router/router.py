@@ -31,6 +31,7 @@ from typing import Any, Final, NamedTuple
 
 from fabric.records import Record, Restored
 from fabric.router import commands
+from fabric.router.admin.groups import expire as end_group
 from fabric.router.admin.hub_settings import HubSettings
 from fabric.router.advisories import Advisories
 from fabric.router.block_store import Reader
@@ -39,6 +40,7 @@ from fabric.router.dead_letters.index import DeadLetters
 from fabric.router.event_recorder import Events
 from fabric.router.groups.dispatcher import Dispatcher
 from fabric.router.groups.group import Group
+from fabric.router.groups.idle_groups import IdleGroups
 from fabric.router.groups.members import Members
 from fabric.router.groups.over import is_over
 from fabric.router.groups.refresh import Refreshes
@@ -106,7 +108,8 @@ class Router:
         self.topics = TopicTable(restored.topics, shared, self.dead_letters, self.group_rows)
         self.ids = Ids(reader, clock, self.topics.settings_of, self._is_over, restored.settings)
         self.publishing = Publishing(shared, self.topics, self.dead_letters, self.ids, restored)
-        self.dispatcher = Dispatcher(shared, self.publishing, self.group_rows)
+        self.idle_groups = IdleGroups(shared, self.group_rows, lambda group, turn: end_group(self, group, turn))
+        self.dispatcher = Dispatcher(shared, self.publishing, self.group_rows, self.idle_groups)
         self.dispatcher.restore(restored, now, turn)
         self.members = Members(self.dispatcher)
         self.session_table = SessionTable(token, self.publishing, shared.change, about or {})

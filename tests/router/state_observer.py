@@ -126,6 +126,7 @@ class Observer:
         wrap(Group, "trimmed", always(Event.GAP))
         wrap(Group, "leave", always(None))
         wrap(Dispatcher, "seek", always(Event.SEEK), at=1)
+        wrap(Dispatcher, "settle_up_to", always(Event.SETTLE), at=1)
         wrap(Dispatcher, "update", unless_settled(Event.UPDATE), at=1)
         wrap(verdicts, "settle", on_verdict)
         wrap(verdicts, "lapse", on_lapse)

@@ -115,7 +115,10 @@ class Talk(World):
 
     def administrate(self) -> None:
         group = self.chance.choice(list(GROUPS))
-        match self.chance.randrange(7):
+        match self.chance.randrange(8):
+            case 7:
+                place = self.router.groups[group]
+                self.admin("group.settle", group=group, up_to=self.chance.randrange(place.floor, place.horizon + 2))
             case 0:
                 self.admin("group.seek", group=group, to=self.chance.choice(["new", "last_per_key"]))
             case 1:

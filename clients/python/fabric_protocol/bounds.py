@@ -27,6 +27,10 @@ BACKOFF_MS: Final = (0, 500, 86_400_000)
 BACKOFF_MAX_MS: Final = (0, 300_000, 604_800_000)
 JITTER_PCT: Final = (0, 10, 100)
 CONCURRENCY: Final = (1, 1, 65_536)
+IN_FLIGHT: Final = (0, 0, 1_000_000)  # of a group; 0: no limit. More messages than consumers can hold need no limit
+RATE: Final = (0, 0, 1_000_000)  # messages in `rate_ms`; 0: no limit. A faster group needs no limit
+RATE_MS: Final = (1_000, 1_000, 86_400_000)  # a second to a day
+GROUP_EXPIRES_MS: Final = (0, 0, HORIZON_MS)  # 0: a group stays until it is deleted
 EVERY_MS: Final = (100, 0, HORIZON_MS)  # a shorter interval is a stream, not a schedule
 REQUEST_MS: Final = (1, 10_000, 600_000)
 REPLIES: Final = (1, 1, 65_536)
@@ -68,6 +72,10 @@ def _group(verb: str) -> tuple[Bound, ...]:
         _setting(verb, "backoff_ms", BACKOFF_MS),
         _setting(verb, "backoff_max_ms", BACKOFF_MAX_MS),
         _setting(verb, "jitter_pct", JITTER_PCT),
+        _setting(verb, "max_in_flight", IN_FLIGHT),
+        _setting(verb, "rate", RATE),
+        _setting(verb, "rate_ms", RATE_MS),
+        _setting(verb, "expires_ms", GROUP_EXPIRES_MS),
     )
 
 
@@ -128,6 +136,7 @@ TABLE: Final = (
     *_group("ADMIN group.update"),
     _named("ADMIN group.seek", "to.seq"),
     _named("ADMIN group.seek", "to.time_us"),
+    _named("ADMIN group.settle", "up_to"),
     _setting("ADMIN group.refresh", "timeout_ms", REFRESH_MS),
     _named("ADMIN group.refresh", "from.seq"),
     _named("ADMIN group.refresh", "from.time_us"),

@@ -1,15 +1,17 @@
-"""ADMIN of groups: create, update, delete, seek, pause, resume and refresh."""
+"""ADMIN of groups: create, update, delete, seek, settle, pause, resume and refresh."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fabric.records import GroupSettings
-from fabric.router.fields import changed_settings, group_settings
+from fabric.router.fields import changed_settings, group_settings, is_number
 from fabric.router.groups.group import Group
 from fabric.router.groups.positions import Position
+from fabric.router.groups.up_to import leased, unsettled
 from fabric.router.ranges import Ranges
 from fabric.router.turn import Turn
 from fabric_protocol import messages as m
+from fabric_protocol.bounds import NUMBER_MAX
 from fabric_protocol.errors import Code, ProtocolError
 
 if TYPE_CHECKING:
@@ -75,21 +77,30 @@ def delete(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str
         notice = {"chan": sub.chan, "group": group.name, "why": "the group was deleted"}
         turn.send(sub.session.peer, m.Notice("unsubscribed", notice))
         router.leave(sub, turn, lost=False)
+    _remove(router, group, turn)
+    turn.advise("$sys.group.deleted", group=group.name)
+    return {"group": group.name, "deleted": True}
+
+
+def expire(router: "Router", group: Group, turn: Turn) -> None:
+    """Delete a group that had no consumer for the time of its setting `expires_ms`. Its dead letters stay."""
+    _remove(router, group, turn)
+    router.counters["groups_expired"] += 1
+    turn.advise("$sys.group.expired", group=group.name, expires_ms=group.settings.expires_ms)
+
+
+def _remove(router: "Router", group: Group, turn: Turn) -> None:
     router.refreshes.forget(group, turn)
     router.dispatcher.delete(group, turn)
     router.topics.groups_changed()
-    turn.advise("$sys.group.deleted", group=group.name)
-    return {"group": group.name, "deleted": True}
 
 
 def seek(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
     """Move a group to a position: its leases end and its failures are forgotten. With `dry_run`, only answer what would
     change."""
-    group, dry_run = find(router, fields), fields.get("dry_run", False)
+    group, dry_run = find(router, fields), _dry_run(fields)
     if fields.get("to") is None:
         raise ProtocolError(Code.BAD_OPTION, "to is missing: the position to which the group is moved")
-    if not isinstance(dry_run, bool):
-        raise ProtocolError(Code.BAD_OPTION, f"dry_run is true or false, not {dry_run!r:.60}")
     to = router.dispatcher.position(group, fields["to"], "to")
     meaning = {"before": group.position(), **_meaning(group, to, router.shared.next_seq - 1)}
     if dry_run:
@@ -98,6 +109,32 @@ def seek(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, 
     router.dispatcher.seek(group, to, turn)
     turn.advise("$sys.group.seeked", group=group.name, cursor=group.cursor)
     return {**_place(router, group), **meaning}
+
+
+def settle(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
+    """Settle all messages of a group up to a seq. With `dry_run`, only answer what would change."""
+    group, dry_run, up_to = find(router, fields), _dry_run(fields), fields.get("up_to")
+    if not is_number(up_to):
+        raise ProtocolError(Code.BAD_OPTION, f"up_to is a seq, 0..{NUMBER_MAX}, not {up_to!r:.60}")
+    last_seq = min(fields["up_to"], router.shared.next_seq - 1)
+    meaning = {
+        "before": group.floor,
+        "settled": unsettled(group, last_seq).size(),
+        "leased": leased(group, last_seq),
+        "up_to": last_seq,
+    }
+    if not dry_run:
+        router.shared.change.begin()
+        router.dispatcher.settle_up_to(group, last_seq, turn)
+        turn.advise("$sys.group.settled", group=group.name, up_to=last_seq, settled=meaning["settled"])
+    return {**_place(router, group), **meaning}
+
+
+def _dry_run(fields: Fields) -> bool:
+    value = fields.get("dry_run", False)
+    if not isinstance(value, bool):
+        raise ProtocolError(Code.BAD_OPTION, f"dry_run is true or false, not {value!r:.60}")
+    return value
 
 
 def _meaning(group: Group, to: Position, last_seq: int) -> dict[str, int]:

@@ -85,7 +85,7 @@ def kick(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, 
 ALL: Final = ("*",)
 # Fields of an answer that the advisory has, too: what was changed, and how much.
 _TOLD: Final = (
-    *("group", "topic", "queue", "created", "before", "cursor", "again", "skipped"),
+    *("group", "topic", "queue", "created", "before", "cursor", "again", "skipped", "up_to", "settled"),
     *("removed", "redriven", "discarded", "refresh", "kicked", "events", "advisories"),
 )
 _GROUP_SETTINGS: Final = GroupSettings._fields
@@ -96,6 +96,7 @@ OPERATIONS: Final[dict[str, tuple[Operation, tuple[str, ...]]]] = {
     "group.update": (groups.update, ("group", *_GROUP_SETTINGS)),
     "group.delete": (groups.delete, ("group",)),
     "group.seek": (groups.seek, ("group", "to", "dry_run")),
+    "group.settle": (groups.settle, ("group", "up_to", "dry_run")),
     "group.pause": (groups.pause, ("group",)),
     "group.resume": (groups.resume, ("group",)),
     "group.refresh": (groups.refresh, ALL),

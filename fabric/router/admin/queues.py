@@ -20,7 +20,8 @@ Fields = Mapping[str, Any]
 
 QUEUE: Final = TopicSettings(keep="until_acked", queue=True)
 OF_TOPIC: Final = tuple(name for name in SETTINGS if name != "keep")
-OF_GROUP: Final = tuple(name for name in GroupSettings._fields if name != "patterns")
+# The group of a queue does not end by itself: without it, no consumer would get the messages of the topic.
+OF_GROUP: Final = tuple(name for name in GroupSettings._fields if name not in ("patterns", "expires_ms"))
 
 
 def create(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:

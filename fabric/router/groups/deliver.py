@@ -12,7 +12,7 @@ from fabric.router.dead_letters.blocks import original
 from fabric.router.groups.group import Group
 from fabric.router.groups.lanes import REMOVED, STREAK_MAX, Lane, Runs, Work, next_work, redelivery_work
 from fabric.router.groups.lease import Lease
-from fabric.router.groups.subscription import Subscription
+from fabric.router.groups.subscription import UNLIMITED, Subscription
 from fabric.router.rounds import LEASE_WORK, TOPIC_WORK
 from fabric.router.turn import Turn
 from fabric_protocol.block import Block
@@ -31,10 +31,12 @@ def deliver(group: Group, now: float, turn: Turn) -> tuple[list[Lease], bool]:
     leased: list[Lease] = []
     horizon, wall_us = group.horizon, group.shared.clock.wall_us(now)
     careful = group.pending.suspects or group.reserved is not None or group.strict
-    rounds = group.shared.rounds
+    rounds, throttle, room = group.shared.rounds, group.throttle, UNLIMITED
     for _ in range(LEASES_PER_GO):
         if rounds.spent >= rounds.until:  # `is_over`, without a call
             return leased, True
+        if throttle is not None and (room := throttle.room(group.members, now)) <= 0:
+            return leased, False
         if careful:
             if group.strict and group.pending.waiting:  # later messages wait behind the retrying message
                 return leased, False
@@ -57,7 +59,7 @@ def deliver(group: Group, now: float, turn: Turn) -> tuple[list[Lease], bool]:
             if member is None:  # an ack gives byte credit
                 put_back(group, work)
                 return leased, False
-        share = -(-(count + ahead) // eligible)
+        share = -(-min(count + ahead, room) // eligible)
         take = min(share, member.room(), member.fitting(bytes_each), count)
         if len(group.lanes) > 1:
             take = _limit_streak(group, work, take)
@@ -214,6 +216,9 @@ def send_delivery(
     turn.send(member.session.peer, Deliver(member.chan, first_ordinal, work.attempt, flat(seqs), raw))
     if turn.recorder.is_on:
         record_event(turn, group, Happening.DELIVER, member, work.attempt, seqs)
+    if group.throttle is not None and group.throttle.pace is not None:
+        group.throttle.pace.take(count)
+        group.dirty = group.durable  # the row tells when the next message may be delivered
     if not group.leases:
         if work.redelivery is not None:
             for a, b in seqs:
@@ -231,6 +236,19 @@ def send_delivery(
     member.outstanding += count
     group.shared.held += 1
     return lease
+
+
+def within_room(group: Group, work: Work, room: int) -> Work:
+    """The first messages of the work; the rest stays with the lane or the redelivery."""
+    runs, rest = split(work.runs, room)
+    if not rest:
+        return work
+    if work.redelivery is None:
+        return work._replace(runs=runs, rest=rest[0][0])
+    base, again = work.block.base_seq, work.redelivery
+    group.pending.put(again._replace(first=base + rest[0][0]))
+    group.close(base + runs[-1][1], base + rest[0][0] - 1)  # seqs between the runs do not match
+    return work._replace(runs=runs, redelivery=again._replace(last=base + runs[-1][1] - 1))
 
 
 def payload_for(block: Block, runs: Runs) -> bytes:

@@ -9,13 +9,14 @@ from fabric.router.groups.deliver import (
     move_on,
     rotate,
     send_delivery,
+    within_room,
     work_ahead,
 )
 from fabric.router.groups.group import Group
 from fabric.router.groups.key_locks import PARKED_MAX, Keys, Lock, ParkedMessage
 from fabric.router.groups.lanes import REMOVED, Work, deliverable_runs, next_work
 from fabric.router.groups.lease import Lease
-from fabric.router.groups.subscription import Subscription
+from fabric.router.groups.subscription import UNLIMITED, Subscription
 from fabric.router.turn import Turn
 from fabric_protocol.block import Block
 from fabric_protocol.runs import runs_of
@@ -25,9 +26,12 @@ def deliver_by_key(group: Group, keys: Keys, now: float, turn: Turn) -> tuple[li
     """Deliver messages to members with credit. Returns the new leases, and whether there is more to deliver."""
     leased: list[Lease] = []
     horizon, wall_us, rounds = group.horizon, group.shared.clock.wall_us(now), group.shared.rounds
+    throttle, room = group.throttle, UNLIMITED
     for _ in range(LEASES_PER_GO):
         if rounds.is_over:
             return leased, True
+        if throttle is not None and (room := throttle.room(group.members, now)) <= 0:
+            return leased, False
         if group.pending.suspects or group.reserved is not None:
             lease = deliver_suspect(group, now, wall_us, turn)
             if lease is not None:
@@ -36,7 +40,9 @@ def deliver_by_key(group: Group, keys: Keys, now: float, turn: Turn) -> tuple[li
         if not group.pending.ready:  # a ready message may have the key of a parked message, and a lower seq
             parked = keys.parked
             for member in group.members:
-                leased += _unpark(group, keys, member, now, wall_us, turn)
+                if throttle is not None:
+                    room = throttle.room(group.members, now)
+                leased += _unpark(group, keys, member, room, now, wall_us, turn)
             if keys.parked < parked:  # delivered, or settled as a gap: the next parked message may follow
                 continue
         if keys.parked >= PARKED_MAX:
@@ -47,10 +53,12 @@ def deliver_by_key(group: Group, keys: Keys, now: float, turn: Turn) -> tuple[li
         work, searching = next_work(group, horizon, wall_us, turn)
         if work is None:
             return leased, searching
+        if throttle is not None:
+            work = within_room(group, work, room)
         count, ahead = work_ahead(group, work, horizon)
         rotate(group, chosen)
         deal = _KeyDelivery(group, keys, chosen, work)
-        leased += deal.deliver(-(-(count + ahead) // eligible), now, turn)
+        leased += deal.deliver(-(-min(count + ahead, room) // eligible), now, turn)
         if deal.is_blocked:
             return leased, False
     return leased, True
@@ -144,9 +152,11 @@ class _KeyDelivery:
                 group.close(base + a, base + b - 1)  # seqs between the runs do not match
 
 
-def _unpark(group: Group, keys: Keys, member: Subscription, now: float, wall_us: int, turn: Turn) -> list[Lease]:
-    """Deliver to a member the parked messages of keys that it holds or that no member holds."""
-    room = 0 if member is group.reserved else member.room()
+def _unpark(
+    group: Group, keys: Keys, member: Subscription, most: int, now: float, wall_us: int, turn: Turn
+) -> list[Lease]:
+    """Deliver to a member the parked messages of keys that it holds or that no member holds, up to a number."""
+    room = 0 if member is group.reserved else min(member.room(), most)
     taken: list[tuple[ParkedMessage, Lock]] = []
     for source in (member, None):
         locks = keys.movable.get(source)

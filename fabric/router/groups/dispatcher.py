@@ -14,6 +14,7 @@ from fabric.router.groups.dead_letter_writer import DEAD_LETTERS_ALL, DEAD_LETTE
 from fabric.router.groups.deliver import deliver
 from fabric.router.groups.deliver_by_key import deliver_by_key
 from fabric.router.groups.group import Group
+from fabric.router.groups.idle_groups import IdleGroups
 from fabric.router.groups.key_index import KeyIndex
 from fabric.router.groups.lanes import advance
 from fabric.router.groups.lease import Lease
@@ -21,6 +22,7 @@ from fabric.router.groups.pattern_change import before_change
 from fabric.router.groups.positions import Ends, Position, find_position
 from fabric.router.groups.rows import COMMIT_DELAY_S, GroupRows, all_handed_out
 from fabric.router.groups.subscription import Subscription
+from fabric.router.groups.up_to import settle_up_to
 from fabric.router.groups.verdict_rows import Row, checked
 from fabric.router.part import Part
 from fabric.router.publish.publishing import Publishing
@@ -45,7 +47,7 @@ _Timed = Lease | Group | Subscription
 
 
 class Dispatcher(Part):
-    def __init__(self, shared: Shared, publishing: Publishing, group_rows: GroupRows) -> None:
+    def __init__(self, shared: Shared, publishing: Publishing, rows: GroupRows, idle_groups: IdleGroups) -> None:
         self.counters = shared.counters
         self.groups: dict[str, Group] = {}
         self.shared = shared
@@ -56,13 +58,12 @@ class Dispatcher(Part):
         self._rounds = shared.rounds
         self._searches = Searches(shared.reader, shared.clock)
         self._idle: dict[Group, None] = {}  # groups without consumers whose lanes have not reached their next message
-        self.group_rows = group_rows
+        self.group_rows, self.idle_groups = rows, idle_groups
         self._ids = count(1)
 
     # Groups.
 
     def restore(self, restored: Restored, now: float, turn: Turn) -> None:
-        """Restore the groups of the journal."""
         self.priorities = dict.fromkeys(next((row.value for row in restored.settings if row.name == PRIORITIES), ()))
         failed: dict[str, list[SaveFailure]] = {}
         for failure in restored.failures:
@@ -73,6 +74,7 @@ class Dispatcher(Part):
             self._register(group)
             group.trimmed(self.shared.first_seq, turn)
             self._idle[group] = None
+            self.idle_groups.note(group)
             self.group_rows.note(group)
             self._set_timer(group)
 
@@ -91,6 +93,7 @@ class Dispatcher(Part):
         except ProtocolError:
             self.unregister(group)
             raise
+        self.idle_groups.note(group)
         self.group_rows.note(group)
         self.mark_runnable(group)
         return group
@@ -109,6 +112,12 @@ class Dispatcher(Part):
         self.group_rows.note(group)
         self.mark_runnable(group)
 
+    def settle_up_to(self, group: Group, seq: int, turn: Turn) -> None:
+        """Settle all messages of a group up to a seq."""
+        self._write_dead_letters(group, turn, DEAD_LETTERS_ALL)
+        settle_up_to(group, seq, turn)
+        self.follow_up(group, turn)
+
     def pause(self, group: Group, paused: bool) -> None:
         group.paused, group.dirty = paused, group.durable
         self.group_rows.note(group)
@@ -119,10 +128,12 @@ class Dispatcher(Part):
         self.mark_runnable(group)  # also if the change is refused as BUSY: the group then searches on
         if settings.patterns != group.settings.patterns:
             before_change(group, self.shared.clock.wall_us(now), turn)
+        is_new_wait = settings.expires_ms != group.settings.expires_ms
         self.unregister(group)
         group.use_settings(settings)
         group.dirty = True
         self._register(group)
+        self.idle_groups.note(group, anew=is_new_wait)
         self.shared.reader.forget(group.wants)
         self.follow_up(group, turn)
 
@@ -131,6 +142,7 @@ class Dispatcher(Part):
         self._write_dead_letters(group, turn, DEAD_LETTERS_ALL)
         self.unregister(group)
         self.group_rows.drop(group)
+        self.idle_groups.forget(group)
         group.durable = group.leases = False  # later calls for the group change nothing on disk
         turn.write(DropGroup(group.name))
 
@@ -204,7 +216,7 @@ class Dispatcher(Part):
             advanced = not more and group.is_searching() and (bool(group.members) or group not in self._idle)
             if advanced:
                 more = self._advance(group, now, turn)
-            if group.expires_us():
+            if group.throttle is not None or group.expires_us():
                 self._set_timer(group)
             if group.dead or group.dirty:
                 if group.dead or group.answers:

@@ -20,6 +20,7 @@ from fabric.router.groups.lease import DeadLetter, Redelivery
 from fabric.router.groups.positions import Position
 from fabric.router.groups.redelivery import Pending
 from fabric.router.groups.subscription import Subscription
+from fabric.router.groups.throttle import Throttle, throttle_of
 from fabric.router.ranges import Ranges
 from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
@@ -42,6 +43,7 @@ class Group:
         self.durable = durable  # in the journal; a group that is not durable ends with its consumer
         self.pending = Pending()
         self.keys = Keys(self.pending) if settings.order == "key" else None
+        self.throttle: Throttle | None = None  # None: without `max_in_flight` and `rate`
         self.use_settings(settings)
         self.shared = shared
         self.base = Lane(PRIORITY_DEFAULT, cursor, HandedOut(0 if durable else ANYTHING))
@@ -55,6 +57,7 @@ class Group:
         self.reserved: Subscription | None = None  # gets nothing new, so that a suspect can be delivered to it alone
         self.next_member = 0  # index of the member that is first among equals
         self.paused = False
+        self.idle_us = 0  # see `SaveGroup`
         self.refresh = (0, 0, 0)  # number of the latest refresh, its target seq, its phase
         self.dirty = False  # the row on disk is out of date
         self._recorded = cursor  # the position in that row
@@ -70,6 +73,7 @@ class Group:
         self.strict = settings.order == "strict"
         self.ordered = settings.order != "none"
         self.received = settings.level == Level.RECEIVED
+        self.throttle = throttle_of(settings, self.throttle)
         (self.keys or self.pending).use_attempts_max(settings.attempts_max)
 
     def wants(self, topic: str) -> bool:
@@ -185,6 +189,9 @@ class Group:
         """Restore a group from its row."""
         group = cls(saved.name, saved.settings, saved.cursor, shared, durable=True)
         group.paused, group.refresh, group.untold = saved.paused, saved.refresh, list(saved.untold)
+        group.idle_us = saved.idle_us
+        if group.throttle is not None and group.throttle.pace is not None:
+            group.throttle.pace.restore(saved.paced_us - shared.clock.wall_us(0.0), int(now * 1e6))
         marks = dict(saved.handed or ())
         group.base.handed = _restored(next(iter(marks.values()), 0), shared.committed_seq)
         for priority, cursor in saved.lanes:
@@ -231,17 +238,10 @@ class Group:
         handed = [(lane.priority, lane.handed.mark) for lane in self.lanes]
         if lanes:
             handed.sort(key=lambda mark: mark[0] != PRIORITY_DEFAULT)
-        return SaveGroup(
-            self.name,
-            self.settings,
-            cursor,
-            tuple(self.open),
-            lanes,
-            self.paused,
-            self.refresh,
-            tuple(self.untold),
-            tuple(handed),
-        )
+        pace = self.throttle.pace if self.throttle is not None else None
+        paced_us = pace.full_us + self.shared.clock.wall_us(0.0) if pace is not None else 0
+        row = SaveGroup(self.name, self.settings, cursor, tuple(self.open), lanes, self.paused, self.refresh)
+        return row._replace(untold=tuple(self.untold), handed=tuple(handed), idle_us=self.idle_us, paced_us=paced_us)
 
     def record_beyond(self, seq: int) -> None:
         """Write the row if its position is not above a seq. Messages up to the seq leave the journal, and after a
@@ -337,11 +337,15 @@ class Group:
             due = min(due, self.shared.clock.when(expires_us) + EXPIRY_S)
         if came_back_us := self.expiring.next_us():
             due = min(due, self.shared.clock.when(came_back_us) + RETURNED_EXPIRY_S)
+        if self.throttle is not None:
+            due = min(due, self.throttle.due)
         return due if self.keys is None else min(due, self.keys.next_due())
 
     def due(self, now: float, turn: Turn) -> bool:
         """Make due messages ready and settle expired messages; True if there were any."""
         moved = bool(self.pending.due(now))
+        if self.throttle is not None:
+            moved |= self.throttle.is_due(now)
         if self.expires_us():
             wall_us = self.shared.clock.wall_us(now)
             for lane in self.lanes:

@@ -107,6 +107,11 @@ class Lease:
                 return [(max(a, start), b) for a, b in self.open if b >= start]
         return []
 
+    def open_up_to(self, seq: int) -> list[tuple[int, int]]:
+        """Open ordinals of messages with this seq or a lower one."""
+        count = sum(min(last, seq) - first + 1 for first, last in self.runs if first <= seq)
+        return self.open.within(self.first, self.first + count - 1) if count else []
+
     def ordinal_of(self, seq: int) -> int:
         """The ordinal of a message of this lease."""
         ordinal = self.first

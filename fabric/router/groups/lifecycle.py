@@ -42,6 +42,7 @@ class Event(StrEnum):
     GAP = "gap"
     UPDATE = "update"
     SEEK = "seek"
+    SETTLE = "settle"
     RESTART = "restart"
 
 
@@ -66,6 +67,7 @@ STATES: Final = {
 _FAILED: Final = (READY, RETRYING, SUSPECT, DEAD)  # without a wait, with a wait, without a wait and often, for good
 _BACK: Final = (READY, SUSPECT)  # as before the delivery
 _MOVED: Final = (READY, SETTLED)  # at or after the new position, before it
+_UP_TO: Final = "An administrator settles all messages up to a seq."
 
 TRANSITIONS: Final[dict[tuple[State, Event], Transition]] = {
     (READY, Event.DELIVER): Transition(
@@ -82,12 +84,14 @@ TRANSITIONS: Final[dict[tuple[State, Event], Transition]] = {
         (SUSPECT,), "A change of `attempts_max` makes a message that has failed before suspect."
     ),
     (READY, Event.SEEK): Transition((SETTLED,), "The group is moved past the message."),
+    (READY, Event.SETTLE): Transition((SETTLED,), _UP_TO),
     (RETRYING, Event.DUE): Transition(_BACK, "The wait after the failure is over."),
     (RETRYING, Event.EXPIRE): Transition(
         (SETTLED, DEAD), "The time to live of the message is over; with `on_expire: dead` the message is dead."
     ),
     (RETRYING, Event.GAP): Transition((SETTLED,), "Retention has removed the message from the journal."),
     (RETRYING, Event.SEEK): Transition(_MOVED, "The group is moved: its failures are forgotten."),
+    (RETRYING, Event.SETTLE): Transition((SETTLED,), _UP_TO),
     (SUSPECT, Event.DELIVER): Transition((LEASED,), "The hub sends the message alone, to a consumer that holds none."),
     (SUSPECT, Event.EXPIRE): Transition(
         (SETTLED, DEAD), "The time to live of the message is over; with `on_expire: dead` the message is dead."
@@ -98,6 +102,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Transition]] = {
     (SUSPECT, Event.GAP): Transition((SETTLED,), "Retention or damage has removed the message from the journal."),
     (SUSPECT, Event.UPDATE): Transition((READY,), "A change of `attempts_max` allows the message more failures."),
     (SUSPECT, Event.SEEK): Transition(_MOVED, "The group is moved: its failures are forgotten."),
+    (SUSPECT, Event.SETTLE): Transition((SETTLED,), _UP_TO),
     (LEASED, Event.ACK): Transition((SETTLED,), "The consumer has done the work."),
     (LEASED, Event.RETRY): Transition(
         _FAILED, "The consumer has failed: the message comes again, or is dead if its failures are spent."
@@ -114,6 +119,10 @@ TRANSITIONS: Final[dict[tuple[State, Event], Transition]] = {
     ),
     (LEASED, Event.GAP): Transition((SETTLED,), "Retention has removed the message; the consumer may finish."),
     (LEASED, Event.SEEK): Transition(_MOVED, "The group is moved: all leases end, and failures are forgotten."),
+    (LEASED, Event.SETTLE): Transition(
+        (SETTLED,),
+        "An administrator settles all messages up to a seq: a verdict of the consumer is stale from then on.",
+    ),
     (LEASED, Event.RESTART): Transition(_BACK, "The hub starts again: no lease outlives it, and nothing is counted."),
     (SETTLED, Event.UPDATE): Transition(
         (READY,), "A new pattern matches a skipped message that the group has not passed yet."

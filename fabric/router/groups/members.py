@@ -29,6 +29,7 @@ class Members:
         group = sub.group
         group.members.append(sub)
         group.dirty = group.durable  # the group delivers from now on
+        self._dispatcher.idle_groups.note(group)
         self._dispatcher.group_rows.note(group)
         if self.away:
             self._release_unbegun(group, turn)
@@ -41,6 +42,7 @@ class Members:
         verdicts.leave(group, sub, dispatcher.shared.clock.now, turn, lost=lost)
         if group.durable:
             group.dirty |= not group.members  # the group delivers nothing from now on
+            dispatcher.idle_groups.note(group)
             dispatcher.follow_up(group, turn)
         elif group.name in dispatcher.groups:
             dispatcher.unregister(group)

@@ -174,6 +174,22 @@ def take_back_all(group: Group, why: str, turn: Turn) -> None:
         _send_lease_lost(sub, ordinals, why, turn)
 
 
+def take_back_up_to(group: Group, seq: int, why: str, turn: Turn) -> None:
+    """End the leases of messages up to a seq. Nothing is counted, and nothing is ready again."""
+    for sub in group.members:
+        lost: list[Span] = []
+        for lease in list(sub.leases):
+            taken = lease.open_up_to(seq)
+            for a, b in taken:
+                lease.open.remove(a, b)
+                sub.outstanding -= b - a + 1
+                if lease.keys is not None:
+                    _keys_done(group, lease, (a, b))
+            _finish(group, lease)
+            lost += taken
+        _send_lease_lost(sub, lost, why, turn)
+
+
 # Helpers of these functions.
 
 
