@@ -138,7 +138,7 @@ def _asked(fields: Mapping[str, Any], base: GroupSettings, *, durable: bool) -> 
     if asked.max_in_flight and not (durable and asked.ack == "explicit"):
         raise ProtocolError(
             Code.BAD_OPTION,
-            f"max_in_flight {asked.max_in_flight} needs a group and ack 'explicit': other deliveries are settled at once",
+            f"max_in_flight {asked.max_in_flight} needs a group and ack 'explicit': without, nothing is leased",
         )
     if asked.expires_ms and not durable:
         raise ProtocolError(

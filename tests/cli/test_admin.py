@@ -169,6 +169,30 @@ def test_a_terminal_is_asked(talk: Fabric, monkeypatch: pytest.MonkeyPatch) -> N
     assert "deleted" in talk("group", "rm", "g", "-o", "table", stdin="y\n").stdout
 
 
+def test_a_group_is_settled_up_to_a_seq_after_a_question(talk: Fabric) -> None:
+    told(talk, "group", "create", "g", "a")
+    for n in range(4):
+        talk("pub", "a", str(n))
+    assert "--yes" in talk("group", "settle", "g", "--up-to", "3").stderr
+    would = talk("group", "settle", "g", "--up-to", "3", "--dry-run", "-o", "table").stdout
+    assert "would settle up to 3 messages of the group g up to seq 3" in would
+    assert told(talk, "group", "settle", "g", "--up-to", "3", "--dry-run")["dry_run"] is True
+    assert told(talk, "group", "show", "g")["floor"] == 0
+    assert told(talk, "group", "settle", "g", "--up-to", "3", "--yes")["settled"] == 3
+    assert told(talk, "group", "show", "g")["floor"] == 3
+    assert talk("group", "settle", "g", "--up-to", "2").exit_code == 0, "nothing is left to settle"
+
+
+def test_limits_of_a_group_are_set_shown_and_removed(talk: Fabric) -> None:
+    told(talk, "group", "create", "g", "a", "--rate", "10/min", "--max-in-flight", "5", "--expires", "1h")
+    shown = talk("group", "show", "g", "-o", "table").stdout
+    assert "10 in 1m" in shown
+    told(talk, "group", "update", "g", "--rate", "0", "--max-in-flight", "0", "--expires", "0")
+    found = told(talk, "group", "show", "g")
+    assert (found["rate"], found["max_in_flight"], found["expires_ms"]) == (0, 0, 0)
+    assert "write 100/s" in talk("group", "update", "g", "--rate", "fast").stderr
+
+
 @pytest.mark.parametrize("verb", ["show", "update", "delete", "seek", "pause", "resume", "refresh"])
 def test_an_unknown_group_is_not_found(talk: Fabric, verb: str) -> None:
     more = {"seek": ["first"], "delete": ["--yes"], "update": ["--attempts", "3"]}.get(verb, [])

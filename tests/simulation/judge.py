@@ -244,6 +244,9 @@ class Judge(Order):
             self.counts["redeliveries"] += 1
         if group.leases:
             sub.open.update(dict.fromkeys(range(first, first + len(seqs)), held))
+            if settings.max_in_flight:
+                self.counts["deliveries under a ceiling"] += 1
+                assert len(group.leased) <= settings.max_in_flight, "D9: never more in flight than the ceiling"
             self.alarm(held.deadline, held)
         else:
             for seq in seqs:

@@ -18,6 +18,7 @@ from fabric.router.groups.group import Group
 from fabric.router.groups.members import Members
 from fabric.router.groups.redelivery import Pending
 from fabric.router.groups.subscription import Subscription
+from fabric.router.groups.throttle import Throttle
 from fabric.router.publish import publishing as publishing
 from fabric.router.publish.dedupe.index import Ids
 from fabric.router.publish.producers import Producer
@@ -205,6 +206,7 @@ RECOUNTED: Final = Bias(
 VERBOSE: Final = Bias(weights={Act.VERDICT: 60}, settings={"ack": "explicit", "lease_ms": 30_000})
 
 MUTANTS: Final = {
+    "a ceiling is ignored": Mutant(Throttle, "room", always(1 << 40), Bias(settings={"lease_ms": 5000})),
     "confirmed before the disk": Mutant(Router, "seal", confirm_before_the_disk(Router.seal)),
     "delivered before the disk": Mutant(Router, "seal", deliver_before_the_disk(Router.seal)),
     "the floor goes down": Mutant(Group, "record", record_with(cursor=lambda row: max(row.cursor - 3, 1))),

@@ -99,6 +99,8 @@ NO_WAIT: Final = 0  # places in both
 A_WAIT: Final = 30  # long enough for most clients to be welcome
 
 
+LEASE_LIMITED_MS: Final = 5000  # groups with this lease have a `max_in_flight`
+
 Topics = tuple[tuple[str, TopicSettings], ...]
 
 
@@ -182,8 +184,15 @@ def _settings(rng: random.Random, orders: tuple[str, ...]) -> GroupSettings:
     )
 
 
+def _limited(settings: GroupSettings) -> GroupSettings:
+    """Some groups have a ceiling. It follows from other settings, so that a seed means the same life as before."""
+    if settings.ack != "explicit":
+        return settings._replace(max_in_flight=0)
+    return settings._replace(max_in_flight=settings.attempts_max) if settings.lease_ms == LEASE_LIMITED_MS else settings
+
+
 def _group(rng: random.Random, name: str, orders: tuple[str, ...]) -> GroupPlan:
-    settings = _settings(rng, orders)
+    settings = _limited(_settings(rng, orders))
     return GroupPlan(name, settings, fields_of(settings))
 
 
@@ -246,7 +255,7 @@ def draw(seed: int, bias: Bias | None = None) -> Plan:
     if bias is not None:
         acts = bias.acts or acts
         weights |= bias.weights
-        settings = [group.settings._replace(**bias.settings) for group in swarm.groups]
+        settings = [_limited(group.settings._replace(**bias.settings)) for group in swarm.groups]
         groups = tuple(GroupPlan(f"g{i}", one, fields_of(one)) for i, one in enumerate(settings))
         swarm = swarm._replace(groups=groups, **bias.swarm)
     kinds = [Act.CONNECT] * swarm.clients + [Act.SUBSCRIBE] * swarm.clients

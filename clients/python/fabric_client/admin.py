@@ -61,6 +61,12 @@ class Groups(Generic[A]):
         fields = {"op": "group.seek", "group": group, "to": position(to)}
         return self._ask({**fields, "dry_run": True} if dry_run else fields)
 
+    def settle(self, group: str, up_to: int, *, dry_run: bool = False) -> A:
+        """Settle all messages of a group up to a seq. The answer says how many were not settled, at most (`settled`),
+        and how many of them consumers held (`leased`); verdicts on these are stale. With dry_run nothing changes."""
+        fields = {"op": "group.settle", "group": group, "up_to": up_to}
+        return self._ask({**fields, "dry_run": True} if dry_run else fields)
+
     def pause(self, group: str) -> A:
         """Deliver nothing new until `resume`."""
         return self._ask({"op": "group.pause", "group": group})

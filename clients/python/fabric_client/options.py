@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
 from fabric_client.core import wire_values
-from fabric_client.core.arguments import Moment, check_whole, due_us, microseconds, patterns_of
+from fabric_client.core.arguments import Moment, check_whole, due_us, microseconds, patterns_of, rate_of
 from fabric_client.core.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Options, Prepared, level_of, prepare
 from fabric_client.core.subscription import PREFETCH, Subscription
 from fabric_client.core.subscription_driver import SubscriptionDriver
@@ -80,6 +80,9 @@ class GroupOptions(TypedDict, total=False):
     ack: AckMode | None  # "auto": the hub acks a message when it sends it
     on_expire: OnExpire | None  # an expired message is dropped, or becomes a dead letter
     level: Level | None
+    max_in_flight: int | None  # messages that all consumers of the group together may hold; 0: no limit
+    rate: str | int | None  # messages in a time, such as "100/s" or "10/min"; 0: no limit
+    expires: Seconds | None  # the group is deleted when it had no consumer for so long; 0: never
 
 
 class TopicOptions(TypedDict, total=False):
@@ -103,6 +106,7 @@ _TIMES: Final = {
     "lease_max": "lease_max_ms",
     "backoff_first": "backoff_ms",
     "backoff_max": "backoff_max_ms",
+    "expires": "expires_ms",
 }
 _STEERING: Final = frozenset(PublishOptions.__annotations__) - {"key", "id", "headers"}
 _AS_THEY_ARE: Final = {"attempts": "attempts_max", "backoff": "backoff", "order": "order", "ack": "ack"}
@@ -221,6 +225,8 @@ def group_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
             fields["jitter_pct"] = _percent(value)
         elif name == "level":
             fields["level"] = level_of(value).name.lower()
+        elif name == "rate":
+            fields["rate"], fields["rate_ms"] = rate_of(value)
         else:
             fields[_AS_THEY_ARE.get(name, name)] = value
     return fields
@@ -243,6 +249,7 @@ def subscription_maker(
     batches: bool = False,
     count: int | None = None,
     fetching: bool = False,
+    renews: bool = True,
     on_error: OnError = "retry",
     settings: Mapping[str, Any],
 ) -> Callable[[int], Subscription]:
@@ -271,6 +278,7 @@ def subscription_maker(
         least=least,
         count_max=count,
         fetching=fetching,
+        renews=renews,
         on_error=on_error,
         hook=driver.verdicts,
         driver=driver,

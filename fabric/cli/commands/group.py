@@ -27,7 +27,7 @@ from fabric.cli.support.tables import (
     usage,
     yes_option,
 )
-from fabric.cli.support.values import POSITIONS, Duration, Position, Text
+from fabric.cli.support.values import POSITIONS, Duration, Position, Seq, Text
 
 PHASES: Final = ("none", "syncing", "ended", "ready", "degraded")  # of a refresh, by number
 POLL_S: Final = 0.1  # between two requests for the phase of a refresh
@@ -67,6 +67,9 @@ _FIELDS: Final = (
     Column("ack", "ack"),
     Column("on expire", "on_expire"),
     Column("level", "level"),
+    Column("in flight at most", "max_in_flight", limit()),
+    Column("rate", "pace"),
+    Column("expires", "expires_ms", lambda ms: span(ms) if ms else "never"),
     Column("consumers", "members"),
 )
 _CONSUMERS: Final = (
@@ -89,6 +92,7 @@ def group() -> None:
       fabric group list
       fabric group create billing 'orders.*' --attempts 8 --order key
       fabric group seek billing 1h                  deliver the last hour again
+      fabric group settle billing --up-to 1200
       fabric group pause billing
 
     The first consumer also creates its group, as in 'fabric sub'. 'fabric group create' creates it before.
@@ -159,6 +163,8 @@ def create_command(
       fabric group create billing 'orders.*'
       fabric group create audit '#' --start new --attempts 0
       fabric group create stock 'items.#' --order key --lease 2m --backoff-base 1s
+      fabric group create mails 'mail.#' --rate 10/min --max-in-flight 5
+      fabric group create dashboard-7 'prices.*' --start new --expires 1h
 
     If the group exists with the same settings, 'create' succeeds; with other settings it fails with exit code 6.
     """
@@ -184,6 +190,7 @@ def update_command(
     \b
     Examples:
       fabric group update billing --attempts 10 --backoff-max 1h
+      fabric group update billing --rate 100/s --max-in-flight 0
       fabric group update billing --pattern 'orders.*' --pattern 'refunds.*'
     """
     if not patterns and not settings:
@@ -263,6 +270,44 @@ def _meaning(plan: Row) -> str:
     again = f", up to {plural(plan['again'], 'message')} again" if plan["again"] else ""
     skipped = f", up to {plural(plan['skipped'], 'message')} skipped" if plan["skipped"] else ""
     return again + skipped
+
+
+@group.command("settle")
+@click.argument("name", shell_complete=completion.groups)
+@click.option("--up-to", type=Seq(), required=True, help="The last seq that is settled.")
+@click.option("--dry-run", is_flag=True, help="Print how many messages would be settled, and change nothing.")
+@yes_option
+@output_options
+@asking_options
+def settle_command(
+    name: str, up_to: int, dry_run: bool, yes: bool, as_json: bool, url: str, connect_timeout: float
+) -> None:
+    """Settle all messages of a group up to a seq: the group will not deliver them any more.
+
+    \b
+    Examples:
+      fabric group settle billing --up-to 1200 --dry-run   print how many messages that would be
+      fabric group settle billing --up-to 1200             settle them, after a question
+      fabric group settle billing --up-to 1200 --yes       without a question
+
+    Consumers that hold some of these messages are told, and their verdicts are stale. Later messages stay as they are.
+    The number is an upper bound: messages of all topics are counted.
+    """
+    with connect(url, connect_timeout) as fab:
+        plan = fab.admin.groups.settle(name, up_to, dry_run=True)
+        if dry_run:
+            say("fabric.group.settle.v1", {**plan, "dry_run": True}, f"would {_settling(name, plan)}", as_json)
+            return
+        if plan["settled"]:
+            confirm(_settling(name, plan), yes)
+        answer = fab.admin.groups.settle(name, up_to)
+    done = f"group {name}: settled up to seq {answer['floor']:,}, {plural(answer['settled'], 'message')} at most"
+    say("fabric.group.settle.v1", answer, done, as_json)
+
+
+def _settling(name: str, plan: Row) -> str:
+    held = f", {plan['leased']:,} of them in flight" if plan["leased"] else ""
+    return f"settle up to {plural(plan['settled'], 'message')} of the group {name} up to seq {plan['up_to']:,}{held}"
 
 
 @group.command("pause")
@@ -346,4 +391,6 @@ def _with_state(row: Row) -> dict[str, Any]:
     states = [f"refresh {number} {PHASES[phase]}"] if phase in (1, 2, 4) else []
     if row.get("paused"):
         states.insert(0, "paused")
-    return {**row, "state": ", ".join(states) or ("working" if row.get("members") else "no consumers")}
+    rate, rate_ms = row.get("rate", 0), row.get("rate_ms", 1000)
+    pace = f"{rate:,} in {span(rate_ms)}" if rate else "no limit"
+    return {**row, "pace": pace, "state": ", ".join(states) or ("working" if row.get("members") else "no consumers")}

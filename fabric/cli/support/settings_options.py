@@ -6,7 +6,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from fabric.cli.support.values import Duration, Size, Word
+from fabric.cli.support.values import Duration, Rate, Size, Word
+from fabric_protocol.bounds import IN_FLIGHT
 
 F = TypeVar("F", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
@@ -57,6 +58,15 @@ GROUP: Final[dict[str, Option]] = {
         type=Word(["journaled", "received"]),
         help="Deliver messages on disk, or on receipt (a crash may lose them).  [journaled]",
     ),
+    "max_in_flight": click.option(
+        "--max-in-flight",
+        type=click.IntRange(min=0, max=IN_FLIGHT[2]),
+        help="Messages that all consumers together may hold; 0: no limit.  [0]",
+    ),
+    "rate": click.option("--rate", type=Rate(), help="Messages in a time: 100/s, 10/min; 0: no limit.  [0]"),
+    "expires": click.option(
+        "--expires", type=Duration(), help="Delete the group when it had no consumer for so long; 0: never.  [0]"
+    ),
 }
 TOPIC: Final[dict[str, Option]] = {
     "max_age": click.option("--max-age", type=Duration(), help="Remove messages older than this; 0: no limit."),
@@ -81,8 +91,9 @@ TOPIC: Final[dict[str, Option]] = {
     ),
     "dedupe_window": click.option("--dedupe-window", type=Duration(), help="The time of --dedupe.  [10m]"),
 }
-# A queue always keeps messages until they are acked.
+# A queue always keeps messages until they are acked, and its group stays until the queue is deleted.
 QUEUE_TOPIC: Final = {name: option for name, option in TOPIC.items() if name != "keep"}
+QUEUE_GROUP: Final = {name: option for name, option in GROUP.items() if name != "expires"}
 
 
 def group_settings(command: F) -> F:
@@ -96,7 +107,7 @@ def topic_settings(command: F) -> F:
 
 def queue_settings(command: F) -> F:
     """The settings of a topic and of a group."""
-    return gathered(command, "settings", {**QUEUE_TOPIC, **GROUP})
+    return gathered(command, "settings", {**QUEUE_TOPIC, **QUEUE_GROUP})
 
 
 def gathered(command: F, parameter: str, options: Mapping[str, Option]) -> F:

@@ -157,6 +157,17 @@ class Duration(_Parsed):
         return seconds(text)
 
 
+class Rate(_Parsed):
+    """Messages in a time. The client turns it into the numbers of the wire."""
+
+    name = "rate"
+
+    def parse(self, text: str) -> str:
+        if not re.fullmatch(r"0|[0-9]{1,9}/(s|min|h|d)", text.strip().lower()):
+            raise ValueError(f"{text!r} is not a rate; write 100/s, 10/min, 500/h or 1000/d; 0 is no limit")
+        return text
+
+
 class Size(_Parsed):
     name = "size"
 

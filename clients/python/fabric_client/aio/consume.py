@@ -133,19 +133,23 @@ class AsyncConsuming(AsyncBase):
         at_least: int = 1,
         timeout: Seconds = 1.0,
         start: Start | None = None,
+        renew: bool = True,
         on_error: OnError = "retry",
         **settings: Unpack[GroupOptions],
     ) -> list[Message]:
         """Up to `count` messages: the ready messages, or else the first that come within `timeout` seconds; an empty
         list if there are none. With `at_least`, waits for that many, but not longer than `timeout`. Messages of a group
-        may be held as long as needed, and need a verdict each; a message that the program drops goes back."""
+        may be held as long as needed, and need a verdict each; a message that the program drops goes back. With
+        `renew=False` the client does not renew leases: a message that is held longer than the group's lease goes to
+        another consumer."""
         how = fetch_request(count, at_least, timeout)
-        key = (patterns, group, on_error, *settings.items())
+        key = (patterns, group, on_error, renew, *settings.items())
         sub = self._fetchers.take(key) if group is not None else None
         if sub is None:
             make = self._maker(
                 patterns, settings,
                 group=group, start=start, concurrency=CONCURRENCY_MAX, on_error=on_error, fetching=True,
+                renews=renew,
             )  # fmt: skip
             sub = await self._open(make, ANSWER_S)
         ticket, idle = Ticket(), False

@@ -23,19 +23,20 @@ _PASSING = (Verdict.TOUCH, Verdict.RELEASE)
 class Watch:
     """A caller that waits for the answer to verdicts on some messages of a batch."""
 
-    __slots__ = ("batch", "doubtful", "indexes", "rids", "stale", "ticket")
+    __slots__ = ("batch", "doubtful", "indexes", "is_touch", "rids", "stale", "ticket")
 
-    def __init__(self, batch: Batch, indexes: Collection[int], ticket: Ticket) -> None:
+    def __init__(self, batch: Batch, indexes: Collection[int], ticket: Ticket, *, is_touch: bool = False) -> None:
         self.batch = batch
         self.indexes = indexes
         self.ticket = ticket
+        self.is_touch = is_touch  # the verdict is a touch, and the messages stay open
         self.rids: set[int] = set()  # of the ACKs that carry the verdicts
         self.stale: list[int] = []  # seqs
         self.doubtful = False  # stale in the answer to an ACK that was sent twice: the first may have been applied
 
     def covers(self, rows: Sequence[Row]) -> bool:
         first = self.batch.first_ordinal
-        spans = [(a, b) for verdict, a, b, _ in rows if verdict != Verdict.TOUCH]
+        spans = [(a, b) for verdict, a, b, _ in rows if (verdict == Verdict.TOUCH) == self.is_touch]
         return any(a <= first + index <= b for index in self.indexes for a, b in spans)
 
     def answered(self, rid: int, stale: Sequence[Sequence[int]], resent: bool) -> None:
@@ -43,7 +44,7 @@ class Watch:
         for index in self.indexes if stale else ():
             if _within(first + index, stale):
                 self.stale.append(self.batch.seq_of(index))
-                self.doubtful |= resent
+                self.doubtful |= resent and not self.is_touch  # a touch may be repeated
         self.rids.discard(rid)
         if self.rids:
             return
@@ -55,6 +56,9 @@ class Watch:
             self.ticket.succeed(None)
 
     def lost(self, why: str = "the hub forgot the session") -> None:
+        if self.is_touch:  # the hub has no lease of a session that it has forgotten
+            self.ticket.fail(too_late([self.batch.seq_of(index) for index in self.indexes]))
+            return
         names = [(self.batch.topics[index], self.batch.seq_of(index)) for index in self.indexes]
         self.ticket.fail(VerdictsUnconfirmed(names, len(names), why))
 
@@ -92,7 +96,7 @@ class Ack:
 
     def unwatched(self) -> Iterator[tuple[Batch, list[int]]]:
         """The messages that it settles and that no caller waits for."""
-        watched = {(id(watch.batch), index) for watch in self.watches for index in watch.indexes}
+        watched = {(id(watch.batch), index) for watch in self.watches if not watch.is_touch for index in watch.indexes}
         for batch, indexes in self.messages():
             yield batch, [index for index in indexes if (id(batch), index) not in watched]
 

@@ -1,15 +1,18 @@
 """Arguments of calls that are checked before anything is sent."""
 
+import re
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
 from fabric_client.errors import BadMessage
-from fabric_protocol.bounds import TIME_US_MAX
+from fabric_protocol.bounds import RATE_MS, TIME_US_MAX
 from fabric_protocol.errors import FabricError
 
 Moment = float | datetime
 EARLIEST_DUE_US: Final = 946_684_800_000_000  # 2000-01-01
+_RATE_UNITS_MS: Final = {"s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_RATE: Final = re.compile(r"([0-9]{1,9})/(s|min|h|d)")
 
 
 def microseconds(moment: Moment) -> int:
@@ -28,6 +31,16 @@ def due_us(what: str, moment: Moment) -> int:
         hint = "for seconds from now use ttl=" if what == "expires_at" else "for seconds from now use delay="
         raise BadMessage(f"{what} is {moment!r}, a time before 2000", f"{hint}; a number is seconds since 1970")
     return time_us
+
+
+def rate_of(rate: object) -> tuple[int, int]:
+    """A rate such as "100/s" or "10/min" as the wire has it: messages, and in how many milliseconds."""
+    found = _RATE.fullmatch(rate.strip().lower()) if isinstance(rate, str) else None
+    if found is not None:
+        return int(found[1]), _RATE_UNITS_MS[found[2]]
+    if (type(rate) is int and rate == 0) or rate == "0":
+        return 0, RATE_MS[1]
+    raise FabricError(f"rate {rate!r:.60} is not a rate", "write '100/s', '10/min', '500/h' or '1000/d'; 0 is no limit")
 
 
 def patterns_of(given: object) -> list[str]:

@@ -17,7 +17,7 @@ from fabric_client.core.verdict_exceptions import (
     Decision,
     HandlerVerdict,
     Seconds,
-    VerdictName,
+    SettleName,
     decision,
     milliseconds,
     patience,
@@ -175,14 +175,15 @@ class Batch:
 
     def settle(
         self,
-        verdict: VerdictName = "ack",
+        verdict: SettleName = "ack",
         *,
         delay: Seconds | None = None,
         reason: str | None = None,
+        lease: Seconds | None = None,
         timeout: Seconds | None = SETTLE_S,
     ) -> Any:
         """Give a verdict on every message without one, and wait until the hub has it on disk; see `Message.settle`."""
-        return self.settle_now(None, verdict_of(verdict, delay, reason), timeout)
+        return self.settle_now(None, verdict_of(verdict, delay, reason, lease), timeout)
 
     def settle_now(self, index: int | None, decision: Decision, timeout: Seconds | None) -> Any:
         """Give a verdict on one message, or with None on every message without one, and wait for the answer."""

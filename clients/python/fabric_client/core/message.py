@@ -11,7 +11,7 @@ from fabric_client.core.verdict_exceptions import (
     Argument,
     HandlerVerdict,
     Seconds,
-    VerdictName,
+    SettleName,
     decision,
     milliseconds,
     reason_text,
@@ -137,24 +137,26 @@ class Message:
 
     def settle(
         self,
-        verdict: VerdictName = "ack",
+        verdict: SettleName = "ack",
         *,
         delay: Seconds | None = None,
         reason: str | None = None,
+        lease: Seconds | None = None,
         timeout: Seconds | None = SETTLE_S,
     ) -> Any:
         """Give a verdict ("ack", "retry" with its `delay` and `reason`, "release", or "reject" with its `reason`), and
         wait until the hub has it on disk. Blocks in the blocking client; in the asyncio client the result is awaited.
+        "touch", with its `lease`, extends the lease and leaves the message without a verdict.
 
         Returns when the verdict was applied. Raises Stale if it had no effect, because the hub had taken the message
         back; VerdictsUnconfirmed if the hub forgot the session, so that the outcome is unknown; Timeout or
         ConnectionLost if there was no answer in time: the verdict may still be applied, and `flush` waits for it."""
-        decided = verdict_of(verdict, delay, reason)
+        decided = verdict_of(verdict, delay, reason, lease)
         if not self._open:
             raise FabricError(
                 "the message has a verdict already", "the first verdict counts; settle() gives one itself"
             )
-        self._open = False
+        self._open = verdict == "touch"
         return self.batch.settle_now(self.index, decided, timeout)
 
     def touch(self, lease: Seconds | None = None) -> None:

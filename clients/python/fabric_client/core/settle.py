@@ -35,10 +35,15 @@ def settle(
         ticket.fail(too_late(late))
         return
     places = [place for place in batch.verdicts.open_indexes() if index is None or place == index]
-    watch = Watch(batch, places, ticket)
+    verdict, arg = decision
+    watch = Watch(batch, places, ticket, is_touch=verdict is Verdict.TOUCH)
     watch.stale += late
     sub.acks.watch(watch)
-    verdict, arg = decision
+    if verdict is Verdict.TOUCH:
+        for place in places:
+            sub.touch(batch, place, place, arg if isinstance(arg, int) else None)
+        flush(sub)
+        return
     for place in places:
         if verdict is Verdict.ACK:
             batch.verdicts.acked.append(place)

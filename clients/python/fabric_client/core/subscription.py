@@ -48,6 +48,7 @@ class Subscription:
         least: int | None = None,
         count_max: int | None = None,
         fetching: bool = False,
+        renews: bool = True,
         on_error: str = "retry",
         hook: "Callable[[Subscription, bool], None]" = lambda sub, urgent: None,
         driver: "SubscriptionDriver | None" = None,
@@ -59,6 +60,7 @@ class Subscription:
         self.driver = driver
         self.on_error = on_error
         self.fetching = fetching
+        self.renews = renews  # leases are renewed while messages are held
         self.deliveries = Deliveries(Window(prefetch, count_max, fetching, least), fetching)
         self.ready = self.deliveries.ready  # the same queue, for loops that look at it often
         self.dirty: deque[Batch] = deque()  # have verdicts to send
@@ -193,7 +195,8 @@ class Subscription:
             self._next_seq = batch.last_seq + 1
         if self.settles:
             self.deliveries.hold(batch, now)
-            self.touch_at = min(self.touch_at, now + self.lease_s / 4)
+            if self.renews:
+                self.touch_at = min(self.touch_at, now + self.lease_s / 4)
         if self.retired:
             batch.release()
             return True

@@ -20,6 +20,7 @@ SETTLE_S: Final = 10.0  # how long settle() waits for the hub's answer by defaul
 
 Seconds = float | timedelta | str  # a text such as "30s", "500ms" or "1h30m"
 VerdictName = Literal["ack", "retry", "release", "reject"]
+SettleName = Literal["ack", "retry", "release", "reject", "touch"]
 OnError = VerdictName  # the verdict for an exception in a handler
 Argument = int | str | list[int | str] | None  # of a verdict: milliseconds, a reason, both or none
 Decision = tuple[Verdict, Argument]  # the verdict and its argument on the wire
@@ -124,13 +125,18 @@ def reason_text(reason: str) -> str:
     return wire_values.reason(reason, REASON_CHARS_MAX)
 
 
-def verdict_of(name: str, delay: Seconds | None, reason: str | None) -> Decision:
+def verdict_of(name: str, delay: Seconds | None, reason: str | None, lease: Seconds | None = None) -> Decision:
     """The verdict with this name, and its argument on the wire."""
-    check_on_error(name, "verdict")
+    if name == "touch" and delay is None and reason is None:
+        return Verdict.TOUCH, None if lease is None else milliseconds("lease", lease)
+    if name != "touch":
+        check_on_error(name, "verdict")
+    if lease is not None:
+        raise FabricError(f"{name!r} takes no lease", "only 'touch' takes a lease")
     if (delay is not None and name != "retry") or (reason is not None and name not in ("retry", "reject")):
         raise FabricError(
             f"{name!r} takes no {'delay' if delay is not None else 'reason'}",
-            "'retry' takes a delay and a reason, 'reject' a reason",
+            "'retry' takes a delay and a reason, 'reject' a reason, 'touch' a lease",
         )
     match name:
         case "retry":
