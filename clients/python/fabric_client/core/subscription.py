@@ -56,11 +56,9 @@ class Subscription:
         self.chan = chan
         self.group: str | None = request.get("group")
         self.request = dict(request)
-        self.hook = hook
-        self.driver = driver
+        self.hook, self.driver = hook, driver
         self.on_error = on_error
-        self.fetching = fetching
-        self.renews = renews  # leases are renewed while messages are held
+        self.fetching, self.renews = fetching, renews  # renews: leases are renewed while messages are held
         self.deliveries = Deliveries(Window(prefetch, count_max, fetching, least), fetching)
         self.ready = self.deliveries.ready  # the same queue, for loops that look at it often
         self.dirty: deque[Batch] = deque()  # have verdicts to send
