@@ -59,6 +59,15 @@ def test_a_group_is_read_as_it_was_written() -> None:
     assert decode_group(*encode_group(group)) == group
 
 
+def test_limits_of_a_group_are_read_as_written_and_have_defaults_in_older_rows() -> None:
+    settings = GroupSettings(("a",), max_in_flight=3, rate=10, rate_ms=60_000, expires_ms=5000)
+    group = SaveGroup("g", settings, 9, (), handed=((4, 20),), idle_us=77, paced_us=88)
+    assert decode_group(*encode_group(group)) == group
+    key, empty = name_key("g"), array("Q").tobytes()
+    old = [FORMAT, "g", list(settings)[:12], 9, empty, empty, False, [0, 0, 0], [], array("Q", [4, 20]).tobytes()]
+    assert decode_group(key, seal(key, pack(old))) == SaveGroup("g", GroupSettings(("a",)), 9, (), handed=((4, 20),))
+
+
 def test_a_row_of_a_group_may_lack_what_was_added_later() -> None:
     group = SaveGroup("g", GroupSettings(("a",)), 9, ((3, 4),), ((9, 7),), True, (1, 8, 2))
     key = name_key("g")

@@ -10,7 +10,7 @@ from tests.simulation.world import World
 
 OPERATIONS: Final = (
     *("group.pause", "group.resume", "group.resume", "group.seek", "group.update", "group.update", "group.delete"),
-    *("dlq.redrive", "dlq.redrive"),
+    *("dlq.redrive", "dlq.redrive", "group.settle"),
 )
 
 
@@ -28,6 +28,8 @@ def administer(world: World, client: Client, n: int) -> bool:
                 fields["to"] = "first"  # which one is the last depends on what was removed, and the observer cannot see
             if n & 0x700 == 0:
                 fields["dry_run"] = True
+        case "group.settle":
+            fields["up_to"] = n % (world.disk.last_seq + 1)
         case "group.update":
             fields |= ({"attempts_max": 1 + n % 4}, {"lease_ms": 1000 + 500 * (n % 3)})[n & 1]
             if n & 0x30 and not world.swarm.topics:  # who needs what a topic keeps would change with them

@@ -36,6 +36,8 @@ class Administration(Asking):
                     return ANY  # BUSY, while the group looks for what waits for it
             case "group.seek":
                 self.seek(group, fields["to"])
+            case "group.settle":
+                self.settle_up_to(group, fields["up_to"])
             case "group.delete":
                 self.deleted(group)
                 for sub in list(group.subs):

@@ -134,6 +134,16 @@ class Judge(Order):
         group.moved_in = self.turn
         self._excuse(group)
 
+    def settle_up_to(self, group: GroupBook, up_to: int) -> None:
+        """All up to a seq is settled, whoever holds it."""
+        for sub in group.subs:
+            for ordinal, held in list(sub.open.items()):
+                if held.seq(ordinal) <= up_to:
+                    self._take(sub, ordinal, held)
+        for seq in range(max(group.start, self.first_seq), min(up_to, len(self.log)) + 1):
+            if self.topics[seq - 1] in group.wanted:
+                self.settled(group, seq)
+
     def _excuse(self, group: GroupBook) -> None:
         """A group that comes, or comes back, may find messages gone that nobody else had use for."""
         if self.settings:

@@ -206,6 +206,7 @@ RECOUNTED: Final = Bias(
 VERBOSE: Final = Bias(weights={Act.VERDICT: 60}, settings={"ack": "explicit", "lease_ms": 30_000})
 
 MUTANTS: Final = {
+    "group.settle leaves the leases": Mutant(settling, "take_back_up_to", nothing, ADMINISTERED),
     "a ceiling is ignored": Mutant(Throttle, "room", always(1 << 40), Bias(settings={"lease_ms": 5000})),
     "confirmed before the disk": Mutant(Router, "seal", confirm_before_the_disk(Router.seal)),
     "delivered before the disk": Mutant(Router, "seal", deliver_before_the_disk(Router.seal)),
