@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from docs import reference
 from fabric.cli import main, variables
 from fabric.cli.support.hub_process import HubProcess
-from fabric.cli.support.values import Duration, Header, Moment, Position, Seq, Size
+from fabric.cli.support.values import Duration, Header, Moment, Position, Rate, Seq, Size
 from fabric.cli.support.variables import OTHERS
 from tests.cli.conftest import Fabric
 from tests.cli.test_hub import read_until
@@ -28,6 +28,7 @@ OPTIONS = [
 ]
 TEXTS: dict[type[Any], str] = {
     Duration: "7s",
+    Rate: "7/min",
     Size: "64KB",
     Position: "seq:7",
     Moment: "2026-11-16T02:00Z",

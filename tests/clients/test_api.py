@@ -99,11 +99,12 @@ def test_settings_of_a_group_in_the_words_of_the_wire() -> None:
     said = {
         "lease": 5, "lease_max": timedelta(hours=1), "attempts": 0, "backoff": "linear", "backoff_first": 0.25,
         "backoff_max": 60, "jitter": 0.2, "order": "key", "ack": "auto", "on_expire": "dead", "level": "RECEIVED",
+        "max_in_flight": 3, "rate": "10/min", "expires": 60,
     }  # fmt: skip
     assert group_fields(said) == {
         "lease_ms": 5000, "lease_max_ms": 3_600_000, "attempts_max": 0, "backoff": "linear", "backoff_ms": 250,
         "backoff_max_ms": 60_000, "jitter_pct": 20, "order": "key", "ack": "auto", "on_expire": "dead",
-        "level": "received",
+        "level": "received", "max_in_flight": 3, "rate": 10, "rate_ms": 60_000, "expires_ms": 60_000,
     }  # fmt: skip
     assert set(group_fields(said)) | {"patterns"} == set(GroupSettings._fields), "every setting has a word"
     assert group_fields({"lease": None}) == {}
