@@ -56,7 +56,7 @@ ROOMS: Final = {
         ("fabric", *FLOOR, "fabric_client", "fabric_spark"), ("pyspark", "pyarrow"), never=SOCKETS
     ),  # publishes
 }
-DOORS: Final = ("fabric.cli", "fabric.demo", "fabric.bench")
+DOORS: Final = ("fabric.cli", "fabric.demo", "fabric.top", "fabric.bench")
 DOOR: Final = Room(
     ("fabric", *FLOOR, "fabric.hub", "fabric.journal", "fabric.snapshot", "fabric_client", "fabric_spark", *DOORS),
     ("click", "rich", "zmq"),

@@ -59,6 +59,7 @@ COMMANDS: Final = {
     "session": Command("session", "session", "Sessions of clients: list, kick."),
     "setting": Command("setting", "setting", "Settings of the hub: list, set."),
     "info": Command("info", "info", "Show the state of the hub as JSON or as a table."),
+    "top": Command("top", "top", "Watch a hub: rates, backlogs, dead letters, topics, sessions."),
     "journal": Command("journal", "journal", "Journals: stats, verify, backup, restore, compact."),
     "snapshot": Command("snapshot", "snapshot", "Snapshots of a journal: create, list, verify, push, rm."),
     "spark": Command("spark", "spark", "Jobs on snapshots: statistics, latency, lag, Parquet, replay."),

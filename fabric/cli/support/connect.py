@@ -74,12 +74,7 @@ def connect(url: str, timeout_s: float) -> "Iterator[Client]":
     """A client for a command. After a timeout or an interruption it is closed without waiting."""
     import fabric_client
 
-    handler = _Warnings()
-    logger = logging.getLogger("fabric_client")
-    if not any(isinstance(old, _Warnings) for old in logger.handlers):
-        logger.addHandler(handler)
-        logger.propagate = False
-    logger.setLevel(logging.WARNING)  # the demo, in the same process, may have raised it
+    hear_client()
     fab = _client(url, timeout_s)
     try:
         yield fab
@@ -90,6 +85,15 @@ def connect(url: str, timeout_s: float) -> "Iterator[Client]":
             fab.close(timeout=0.0) if enough else fab.close()
         raise
     fab.close()
+
+
+def hear_client() -> None:
+    """Print the client's warnings from now on."""
+    logger = logging.getLogger("fabric_client")
+    if not any(isinstance(old, _Warnings) for old in logger.handlers):
+        logger.addHandler(_Warnings())
+        logger.propagate = False
+    logger.setLevel(logging.WARNING)  # the demo, in the same process, may have raised it
 
 
 def all_rows(fab: "Client", what: str, name: str, **fields: Any) -> list[dict[str, Any]]:
