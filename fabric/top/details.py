@@ -14,7 +14,8 @@ LIST_MAX: Final = 20  # values of a list that are shown
 
 def details(model: Model, page: str, row: Row, now_s: float, width: int) -> list[Text]:
     """The columns of the page with their meanings, then all other fields."""
-    lines = [Text(f"{page.removesuffix('s')} {row.label}", style="bold"), Text("")]
+    title = Text(f"{page.removesuffix('s')} {row.label}", style="bold", no_wrap=True, overflow="ellipsis")
+    lines = [title, Text("")]
     known = set()
     for column in columns.BY_PAGE[page][1:]:
         value = column.value(model, row, now_s)

@@ -6,6 +6,8 @@ Keys are those of top, htop and k9s where these agree. `press` changes the state
 from collections.abc import Sequence
 from typing import Final
 
+from rich.text import Text
+
 from fabric.top import columns
 from fabric.top.model import GROUPS, PAGES, Model, Row
 
@@ -14,7 +16,7 @@ PAGE_ROWS: Final = 10  # rows that PgUp and PgDn move, before the view has been 
 HELP: Final = (
     ("q  Ctrl-C", "quit"),
     ("Tab  1 2 3", "next page: groups, topics, sessions"),
-    ("↑ ↓  j k", "select a row"),
+    ("↑ ↓  j k", "select a row; scroll help and details"),
     ("PgUp PgDn  g G", "move by a page; to the first, to the last row"),
     ("Enter  d", "details of the selected row; again, or Esc: back"),
     ("/", "show only names with a text; Enter keeps it, Esc removes it"),
@@ -43,6 +45,7 @@ class State:
         self.selected: str | None = None  # the row that the selection follows; None: the first row, whichever that is
         self.offset = 0  # rows above the first visible row
         self.height = PAGE_ROWS  # rows that the view shows
+        self.scrolled = 0  # lines of the help or of the details above the first visible line
 
     @property
     def sort(self) -> str:
@@ -74,6 +77,12 @@ class State:
         self.height = max(height, 1)
         self.offset = min(max(self.offset, place - self.height + 1), place, max(count - self.height, 0))
 
+    def visible(self, lines: list[Text], room: int) -> list[Text]:
+        """The part of the help or of the details for which there is room."""
+        self.height = room
+        self.scrolled = max(min(self.scrolled, len(lines) - room), 0)
+        return lines[self.scrolled : self.scrolled + room]
+
     # Keys.
 
     def press(self, key: str, rows: Sequence[Row]) -> None:
@@ -83,7 +92,9 @@ class State:
         elif key in ("q", "Q"):
             self.is_over = True
         elif key in ("?", "h"):
-            self.has_help = not self.has_help
+            self.has_help, self.scrolled = not self.has_help, 0
+        elif (self.has_help or self.has_details) and (by := self._by(key)):
+            self.scrolled = max(self.scrolled + by, 0)
         elif self.has_help:
             self.has_help = False  # any other key closes it
         elif key in ("p", " "):
@@ -120,7 +131,7 @@ class State:
         if self.has_details:
             self.has_details = False
         elif rows:
-            self.selected, self.has_details = rows[self.place(rows)].key, True
+            self.selected, self.has_details, self.scrolled = rows[self.place(rows)].key, True, 0
 
     def _back(self) -> None:
         """Close the details, or else remove the filter."""
@@ -142,8 +153,12 @@ class State:
         self.sorts[self.page] = keys[(keys.index(self.sort) + step) % len(keys)]
         self.is_reversed = False
 
+    def _by(self, key: str) -> int | None:
+        """By how many lines a key moves."""
+        return {"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -self.height, "pgdn": self.height}.get(key)
+
     def _move(self, key: str, rows: Sequence[Row]) -> None:
-        by = {"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -self.height, "pgdn": self.height}.get(key)
+        by = self._by(key)
         if not rows or (by is None and key not in ("g", "G", "home", "end")):
             return
         if key in ("g", "home"):

@@ -16,6 +16,7 @@ from fabric.top.model import PAGES, Model, Row
 from fabric.top.state import HELP, State
 
 HEADER_FROM: Final = 12  # lines of a terminal that has room for the totals
+NARROW: Final = 70  # columns of a terminal on which only the present page is named
 FOOTER: Final = "q quit  ? help  Tab page  Enter details  / filter  < > order  r reverse  p pause"
 NO_KEYS: Final = "Ctrl-C quits; standard input is not a terminal, so there are no keys"
 TITLE: Final = "bold"
@@ -39,9 +40,9 @@ def screen(model: Model, state: State, link: Link, now_s: float, width: int, hei
     room = max(height - len(head) - 1, 1)
     rows = state.ordered(model, now_s)
     if state.has_help:
-        body = _help(state, width)
+        body = state.visible(_help(state, width), room)
     elif state.has_details and (row := model.rows[state.page].get(state.selected or "")) is not None:
-        body = details(model, state.page, row, now_s, width)
+        body = state.visible(details(model, state.page, row, now_s, width), room)
     else:
         body = _table(model, state, rows, now_s, width, room)
     body = [*body[:room], *[Text("")] * (room - len(body))]
@@ -125,14 +126,16 @@ def _commits(model: Model, now_s: float) -> list[str]:
 
 
 def _tabs(model: Model, state: State, width: int) -> Text:
-    parts = [
-        (f" {number} {page} {len(model.rows[page]):,} ", SELECTED if page == state.page else "")
-        for number, page in enumerate(PAGES, 1)
-    ]
-    way = "reversed " if state.is_reversed else ""
-    parts.append((f"{way}by {columns.column(state.page, state.sort).title}", "dim"))
+    is_narrow = width < NARROW
+    parts = []
+    for number, page in enumerate(PAGES, 1):
+        is_shown = page == state.page
+        named = f"{number} {page} {len(model.rows[page]):,}" if is_shown or not is_narrow else str(number)
+        parts.append((f" {named} ", SELECTED if is_shown else ""))
     if state.filter or state.is_typing:
         parts.append((f"filter: {tidy(state.filter)}{'_' if state.is_typing else ''}", "bold yellow"))
+    way = "reversed " if state.is_reversed else ""
+    parts.append((f"{way}by {columns.column(state.page, state.sort).title}", "dim"))
     if left_out := model.left_out[state.page]:
         parts.append((f"{left_out:,} more are not followed", "yellow"))
     return _line(parts, width, gap=1)
@@ -158,7 +161,7 @@ def _table(
         is_selected = is_live and row is rows[place]
         lines.append(_row(model, chosen, row, now_s, named, width, is_selected))
     if not rows:
-        lines.append(Text(_nothing(model, state), style="dim"))
+        lines.append(_cut(Text(_nothing(model, state), style="dim"), width))
     return lines
 
 
