@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from fabric.cli import EXIT_INTERRUPTED
 from fabric.top.keyboard import ESCAPE_S, Keyboard
 from fabric.top.model import Model
 from fabric.top.screen import Screen
@@ -24,7 +25,6 @@ from fabric_client.errors import ConnectionLost, HubError, Timeout
 if TYPE_CHECKING:
     from fabric_client import AsyncClient
 
-INTERRUPTED: Final = 130
 REDRAW_S: Final = 1.0  # the view is drawn at least this often: ages grow without an answer of the hub
 LINK_S: Final = 0.2  # how often the connection is looked at
 ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -138,9 +138,9 @@ class Top:
             return
         self._press(keys)
         if self._keyboard.keys.is_open:
-            asyncio.get_running_loop().call_later(ESCAPE_S, self._escape, self._keyboard.keys)
+            asyncio.get_running_loop().call_later(ESCAPE_S, self._escape)
 
-    def _escape(self, keys: "object") -> None:
+    def _escape(self) -> None:
         assert self._keyboard is not None
         self._press(self._keyboard.keys.rest())
 
@@ -160,7 +160,7 @@ class Top:
     def _signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         for number in ENDS:
-            loop.add_signal_handler(number, self._end, INTERRUPTED)
+            loop.add_signal_handler(number, self._end, EXIT_INTERRUPTED)
         loop.add_signal_handler(signal.SIGWINCH, self._changed.set)
         loop.add_signal_handler(signal.SIGTSTP, self._suspend)
         try:

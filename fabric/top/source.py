@@ -52,7 +52,7 @@ class Source:
         sessions = [session(row) for row in await self._rows("sessions", "sessions", timeout_s)]
         return Pulse(
             {**hub, **{name: total(groups, name) for name in SUMS}},
-            {**counters, **sums(groups)},
+            {**sums(groups), **counters},
             now_us,
             {GROUPS: groups, TOPICS: topics + [topic({"topic": name}) for name in others], SESSIONS: sessions},
             is_whole=True,
@@ -82,9 +82,17 @@ def group(row: Fields, dead: Mapping[str, int]) -> Change:
         "dead": dead.get(row["group"], 0),
     }
     if "acked" in counters:
-        settled = sum(counters.get(name, 0) for name in ("acked", "dead", "expired"))
-        counters["arrived"] = settled + sum(fields[name] or 0 for name in ("ready", "in_flight", "retrying"))
+        unsettled = sum(fields[name] or 0 for name in ("ready", "in_flight", "retrying"))
+        counters["arrived"] = unsettled + settled(row, counters)
     return Change(row["group"], row["group"], fields, counters)
+
+
+def settled(row: Fields, counters: Mapping[str, float]) -> float:
+    """Messages that the group has finished: with what waits and is in flight, the messages that have arrived."""
+    names = ["delivered"] if row.get("ack") == "auto" else ["acked", "dead"]
+    if row.get("on_expire") != "dead":  # otherwise they are among the dead
+        names.append("expired")
+    return sum(counters.get(name, 0) for name in names)
 
 
 def topic(row: Fields) -> Change:

@@ -46,7 +46,7 @@ def screen(model: Model, state: State, link: Link, now_s: float, width: int, hei
     else:
         body = _table(model, state, rows, now_s, width, room)
     body = [*body[:room], *[Text("")] * (room - len(body))]
-    return Group(*head, *body, _foot(model, state, link, width))
+    return Group(*head, *body, _foot(state, link, width))
 
 
 def printed(model: Model, state: State, link: Link, now_s: float, width: int) -> Group:
@@ -202,7 +202,7 @@ def _help(state: State, width: int) -> list[Text]:
     return [_cut(Text.assemble((f"  {term:<16}", TITLE), meaning), width) for term, meaning in pairs]
 
 
-def _foot(model: Model, state: State, link: Link, width: int) -> Text:
+def _foot(state: State, link: Link, width: int) -> Text:
     if not link.has_keys:
         return _cut(Text(NO_KEYS, style="dim"), width)
     return _cut(Text("type a part of a name; Enter keeps it, Esc removes it" if state.is_typing else FOOTER,

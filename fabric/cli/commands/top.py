@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from fabric.cli import EXIT_INTERRUPTED
 from fabric.cli.support.connect import hear_client, hub_options, sigterm_interrupts
 from fabric.cli.support.tables import output_options, usage
 from fabric.cli.support.values import Duration
@@ -77,10 +76,7 @@ def top(
 
     hear_client()
     with sigterm_interrupts():
-        try:
-            return asyncio.run(watch(options, state))
-        except KeyboardInterrupt:
-            return EXIT_INTERRUPTED
+        return asyncio.run(watch(options, state))
 
 
 class Options(NamedTuple):
@@ -112,7 +108,7 @@ async def watch(options: Options, state: "State") -> int:
         if not options.once:
             await printer.run(answer_s)
         try:
-            async with asyncio.timeout_at(None if deadline_s is None else deadline_s):
+            async with asyncio.timeout_at(deadline_s):
                 await printer.once(answer_s)
         except TimeoutError as error:
             raise fabric_client.Timeout(f"no answer in {options.timeout_s:g} s", "give a longer --timeout") from error
