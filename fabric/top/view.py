@@ -18,6 +18,7 @@ from fabric.top.state import HELP, State
 HEADER_FROM: Final = 12  # lines of a terminal that has room for the totals
 NARROW: Final = 70  # columns of a terminal on which only the present page is named
 FOOTER: Final = "q quit  ? help  Tab page  Enter details  / filter  < > order  r reverse  p pause"
+TYPING: Final = "type a part of a name; Enter keeps it, Esc removes it"
 NO_KEYS: Final = "Ctrl-C quits; standard input is not a terminal, so there are no keys"
 TITLE: Final = "bold"
 SELECTED: Final = "reverse"
@@ -203,10 +204,8 @@ def _help(state: State, width: int) -> list[Text]:
 
 
 def _foot(state: State, link: Link, width: int) -> Text:
-    if not link.has_keys:
-        return _cut(Text(NO_KEYS, style="dim"), width)
-    return _cut(Text("type a part of a name; Enter keeps it, Esc removes it" if state.is_typing else FOOTER,
-                     style="dim"), width)  # fmt: skip
+    text = NO_KEYS if not link.has_keys else TYPING if state.is_typing else FOOTER
+    return _cut(Text(text, style="dim"), width)
 
 
 def _line(parts: Iterable[tuple[str, str]], width: int, gap: int = 2) -> Text:

@@ -84,6 +84,7 @@ def test_one_view_as_text(hub: HubProcess) -> None:
         (("--page", "topics", "--sort", "ready"), "has no column 'ready'"),
         (("--interval", "1ms"), "--interval must be 100ms or more"),
         (("--timeout", "0"), "--timeout must be more than 0"),
+        (("--timeout", "100ms"), "--timeout must be longer than --interval"),
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...], told: str) -> None:
@@ -116,7 +117,7 @@ def test_a_pipe_gets_a_document_at_each_interval_until_it_is_interrupted(hub: Hu
             assert json.loads(process.stdout.readline())["schema"] == "fabric.top.v1"
         process.terminate()
         assert process.wait(PATIENCE_S) == 130
-        assert process.stderr.read() == b""
+        assert process.stderr.read().strip() == b""  # click ends the line of ^C
 
 
 def test_keys(hub: HubProcess, terminal: Open) -> None:
@@ -237,3 +238,15 @@ def test_a_view_of_a_dead_hub_ends_at_once(hub: HubProcess, terminal: Open) -> N
     view.has("NO ANSWER")
     view.type("q")
     assert view.end() == 0
+
+
+def test_a_hub_that_hangs_after_its_first_answer(hub: HubProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --timeout each answer has its own time; with it, the whole command."""
+
+    async def hang(self: object, timeout_s: float) -> None:
+        raise fabric_client.Timeout("no answer to info('hub')", "is it busy?")
+
+    monkeypatch.setattr("fabric.top.source.Source.ask", hang)
+    for arguments in ((), ("--timeout", "5s")):
+        result = top("--once", *arguments)
+        assert (result.exit_code, "no answer to info" in result.stderr) == (3, True), result.stderr

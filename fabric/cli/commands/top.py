@@ -70,6 +70,8 @@ def top(
         usage("--interval must be 100ms or more")
     if timeout is not None and timeout <= 0:
         usage("--timeout must be more than 0")
+    if once and timeout is not None and timeout <= interval:
+        usage("--timeout must be longer than --interval: with --once, the hub is asked twice, for the rates")
     state = State(page, sort, reverse, wanted)
     options = Options(url, connect_timeout, interval, timeout, as_json, once)
     import asyncio  # late: its import takes long
@@ -110,7 +112,9 @@ async def watch(options: Options, state: "State") -> int:
         try:
             async with asyncio.timeout_at(deadline_s):
                 await printer.once(answer_s)
-        except TimeoutError as error:
+        except fabric_client.Timeout:
+            raise
+        except TimeoutError as error:  # of the whole command
             raise fabric_client.Timeout(f"no answer in {options.timeout_s:g} s", "give a longer --timeout") from error
     finally:
         await fab.close(timeout=CLOSE_S)
