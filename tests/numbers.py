@@ -162,6 +162,7 @@ def _get(field: str, op: str, value: Any, rid: int) -> Frames:
 
 def _info(field: str, op: str, value: Any, rid: int) -> Frames:
     fields: Fields = {"what": op or "groups"}
+    fields |= {"story": {"seq": 1}, "copies": {"seq": 1}, "find": {"key": "k"}}.get(op, {})
     if field.startswith("after: "):
         fields["after"] = [value, 1] if field.endswith("due_us") else [1, value]
     else:

@@ -100,7 +100,7 @@ class Router:
         self.place = place or {}
         self.counters = counters
         self.settings = HubSettings(restored.settings)
-        self.events = Events(clock, reader)
+        self.events = Events(clock, reader, restored.settings)
         self.turn = turn = Turn(shared.trie, self.events, counters, log)
         self.apply_settings()
         self.dead_letters = DeadLetters(restored.settings, shared.first_seq)

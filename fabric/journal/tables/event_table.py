@@ -52,6 +52,32 @@ class EventReader:
                 found = cursor.next()
             return bytes(unseal(cursor.key(), cursor.value())) if found else None
 
+    def first_number(self) -> int:
+        """The number of the first event; the number of the next event when there is none."""
+        with self._transaction() as txn:
+            cursor = txn.cursor(self._tables.events)
+            return key_seq(cursor.key()) if cursor.first() else 1
+
+    def blocks_from(self, number: int, count: int, bytes_max: int) -> list[tuple[int, bytes]]:
+        """Blocks from the block that holds event `number` on, each with the number of its last event: at most `count`,
+        and no further block when they have `bytes_max` bytes. A damaged block is empty."""
+        found, size = list[tuple[int, bytes]](), 0
+        with self._transaction() as txn:
+            cursor = txn.cursor(self._tables.events)
+            more = seek(cursor, number) or cursor.first()
+            while more and len(found) < count and size < bytes_max:
+                first, row = key_seq(cursor.key()), cursor.value()
+                try:
+                    value = bytes(unseal(cursor.key(), row))
+                    last = extent_of(value).last
+                    more = cursor.next()
+                except (JournalDamaged, BlockError):  # its number of events is unknown
+                    more, value = cursor.next(), b""
+                    last = key_seq(cursor.key()) - 1 if more else first
+                found.append((last, value))
+                size += len(value)
+        return found
+
 
 class EventRetention:
     """Removes blocks of events beyond the limits."""

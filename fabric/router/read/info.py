@@ -13,6 +13,9 @@ from fabric.router.dead_letters.index import DeadLetterSet
 from fabric.router.fields import is_number
 from fabric.router.groups.group import Group
 from fabric.router.paging import page
+from fabric.router.read.message_search import copies
+from fabric.router.read.message_search import find as find_messages
+from fabric.router.read.story import story
 from fabric_protocol.errors import Code, ProtocolError
 
 if TYPE_CHECKING:
@@ -132,6 +135,9 @@ QUESTIONS: Final[dict[str, Callable[["Router", Fields], Row]]] = {
     "services": _services,
     "schedules": _schedules,
     "dlq": _dead_letters,
+    "story": story,
+    "find": find_messages,
+    "copies": copies,
 }
 
 
