@@ -49,6 +49,7 @@ COMMANDS: Final = {
     "pub": Command("pub", "pub", "Publish messages."),
     "sub": Command("sub", "sub", "Receive messages."),
     "get": Command("get", "get", "Read stored messages, without a group."),
+    "trace": Command("trace", "trace", "Show what happened to one message."),
     "request": Command("request", "request", "Send a request and print the replies."),
     "respond": Command("request", "respond", "Answer requests."),
     "group": Command("group", "group", "Groups: list, create, update, seek, pause, delete."),
