@@ -70,8 +70,8 @@ ORDERS: Final = {
     ),
     "fabric.router": (
         "change clock timers ranges part event_index event_recorder patterns turn fields paging schedules.due_queue "
-        "block_store rounds shared searches sessions.session dead_letters publish groups advisories schedules topics "
-        "sessions requests transactions admin read commands orders router"
+        "block_store rounds shared searches sessions.session dead_letters publish groups health advisories schedules "
+        "topics sessions requests transactions admin read commands orders router"
     ),
 }
 

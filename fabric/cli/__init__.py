@@ -60,6 +60,7 @@ COMMANDS: Final = {
     "session": Command("session", "session", "Sessions of clients: list, kick."),
     "setting": Command("setting", "setting", "Settings of the hub: list, set."),
     "info": Command("info", "info", "Show the state of the hub as JSON or as a table."),
+    "check": Command("check", "check", "Check the hub for a monitoring system: OK, WARNING or CRITICAL."),
     "journal": Command("journal", "journal", "Journals: stats, verify, backup, restore, compact."),
     "snapshot": Command("snapshot", "snapshot", "Snapshots of a journal: create, list, verify, push, rm."),
     "spark": Command("spark", "spark", "Jobs on snapshots: statistics, latency, lag, Parquet, replay."),

@@ -16,9 +16,9 @@
     peer_blocked(peer, blocked)         the send queue of a connection is full, or is not full any more
     next_deadline(), commit_deadline()  when to call again
 
-and, apart from the loop: `refuse_publishes`, `drain` and `outstanding` (when the hub stops), `peers`, `last_heard`,
-`window`, `pending_bytes`, `topics_taken`, `trim_limit`, `is_refusing`, `counters` and `gauges` (for the limits of the
-hub, for its log and for the journal).
+and, apart from the loop: `examine`, `refuse_publishes`, `drain` and `outstanding` (when the hub stops), `peers`,
+`last_heard`, `window`, `pending_bytes`, `topics_taken`, `trim_limit`, `is_refusing`, `counters` and `gauges` (for the
+limits of the hub, for its log and for the journal).
 
 A confirmation leaves after the commit, because it is in `Transaction.sends`. A message is delivered after the commit,
 because `committed` wakes the groups (`seal` wakes groups of level `received`). `turn` describes the order of frames and
@@ -27,6 +27,7 @@ rows, and `orders` the order of parts.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from fabric.records import Record, Restored
@@ -46,6 +47,7 @@ from fabric.router.groups.over import is_over
 from fabric.router.groups.refresh import Refreshes
 from fabric.router.groups.rows import GroupRows
 from fabric.router.groups.subscription import Subscription
+from fabric.router.health import Health, Thresholds, Vitals
 from fabric.router.orders import Orders
 from fabric.router.publish.dedupe.index import Ids
 from fabric.router.publish.publishing import Publishing, Refusal
@@ -106,7 +108,7 @@ class Router:
         self.dead_letters = DeadLetters(restored.settings, shared.first_seq)
         self.group_rows = GroupRows(shared)
         self.topics = TopicTable(restored.topics, shared, self.dead_letters, self.group_rows)
-        self.ids = Ids(reader, clock, self.topics.settings_of, self._is_over, restored.settings)
+        self.ids = Ids(reader, clock, self.topics.settings_of, partial(is_over, shared), restored.settings)
         self.publishing = Publishing(shared, self.topics, self.dead_letters, self.ids, restored)
         self.idle_groups = IdleGroups(shared, self.group_rows, lambda group, turn: end_group(self, group, turn))
         self.dispatcher = Dispatcher(shared, self.publishing, self.group_rows, self.idle_groups)
@@ -118,6 +120,7 @@ class Router:
         self.schedules = Schedules(shared, self.publishing, self.topics, self.ids)
         self.reading = Reading(shared, self.dead_letters)
         self.refreshes = Refreshes(self.dispatcher, restored.settings, turn)
+        self.health = Health(shared)
         self.advisories = Advisories(shared.trie, clock, counters)
         self._orders = Orders.of(self)
         self._mark = 0  # frames that were sent before the current command
@@ -343,6 +346,10 @@ class Router:
     def is_refusing(self) -> bool:
         return self.publishing.refusal is not None
 
+    def examine(self, vitals: Vitals, thresholds: Thresholds, now: float) -> None:
+        """Judge the health of the hub by what the hub has measured."""
+        self.health.examine(vitals, thresholds, list(self.groups.values()), now, self.turn)
+
     def gauges(self) -> dict[str, int]:
         """Counts of what takes memory, for the log."""
         sessions = len(self.session_table.sessions)
@@ -375,9 +382,6 @@ class Router:
         session.suspect = False
         self.members.reattach(session, turn)
         self.requests.mark_runnable(session)
-
-    def _is_over(self, topic: str, seq: int) -> bool:
-        return is_over(self.shared, topic, seq)
 
     def _sweep(self, now: float, turn: Turn) -> None:
         over, suspect = self.session_table.silent(now)

@@ -31,7 +31,7 @@ class Told(World):
     def ask(self, what: str, **fields: Any) -> dict[str, Any]:
         answer = self.say(b"p", m.Info(5, {"what": what, **fields}))[0]
         assert isinstance(answer, m.Ok), answer
-        return answer.fields
+        return dict(answer.fields)
 
     def refused(self, what: str, **fields: Any) -> m.Err:
         answer = self.say(b"p", m.Info(5, {"what": what, **fields}))[0]

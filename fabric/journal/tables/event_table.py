@@ -1,7 +1,7 @@
 """Blocks of delivery events: a table that grows only at its end; retention removes its oldest blocks.
 
 The journal's limits of age and number hold for events as for messages; events may take a quarter of the limit of
-bytes. The last block always stays, because it holds the last number.
+bytes, and not more than their own limit. The last block always stays, because it holds the last number.
 """
 
 from collections.abc import Callable
@@ -85,6 +85,8 @@ class EventRetention:
     def __init__(self, tables: Tables, limits: Limits) -> None:
         self._tables = tables
         self._limits = limits
+        bounds = [bound for bound in (limits.max_bytes // SHARE, limits.events_bytes) if bound]
+        self._bytes_max = min(bounds, default=0)
 
     def is_due(self, txn: Reading, now_us: int) -> bool:
         """Whether a step would remove something."""
@@ -111,7 +113,7 @@ class EventRetention:
         return bool(
             (limits.max_age_s and _time_at(cursor) < now_us - limits.max_age_s * 1_000_000)
             or (limits.max_messages and last - first > limits.max_messages)
-            or (limits.max_bytes and table_bytes(txn, self._tables.events) > limits.max_bytes // SHARE)
+            or (self._bytes_max and table_bytes(txn, self._tables.events) > self._bytes_max)
         )
 
 

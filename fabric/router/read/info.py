@@ -46,8 +46,13 @@ def _hub(router: "Router", fields: Fields) -> Row:
         "ids": router.ids.count,
         "pending_bytes": router.publishing.pending_bytes,
         "refusing": router.publishing.refusal.text if router.publishing.refusal else "",
+        "health": router.health.word.name,
         **router.place,
     }
+
+
+def _health(router: "Router", fields: Fields) -> Row:
+    return router.health.describe()
 
 
 def _counters(router: "Router", fields: Fields) -> Row:
@@ -125,6 +130,7 @@ def _schedules(router: "Router", fields: Fields) -> Row:
 
 QUESTIONS: Final[dict[str, Callable[["Router", Fields], Row]]] = {
     "hub": _hub,
+    "health": _health,
     "counters": _counters,
     "settings": _settings,
     "groups": _groups,
