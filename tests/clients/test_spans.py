@@ -1,6 +1,8 @@
 """The headers of a trace pass through everything, and spans are made if OpenTelemetry is installed."""
 
 import importlib.util
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,20 @@ def test_the_headers_pass_through_deliveries_dead_letters_redrives_and_requests(
             assert carried(again) == TRACE
             assert again.headers["fabric-redriven"] == "1"
             again.ack()
+        seen: list[dict[str, Any]] = []
+
+        def reply(request: fabric_client.Request) -> bytes:
+            seen.append(carried(request))
+            return b"done"
+
+        with fabric_client.connect(BIND, context=hub.context) as other:
+            responder = threading.Thread(target=other.respond, args=("ask", reply), kwargs={"count": 1})
+            responder.start()
+            while not fab.info("services")["services"]:
+                time.sleep(0.01)
+            fab.request("ask", b"?", headers=TRACE, timeout=PATIENCE_S)
+            responder.join()
+        assert seen == [TRACE]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("opentelemetry.sdk") is None, reason="opentelemetry-sdk is not installed")

@@ -22,7 +22,7 @@ OFF = "events are off, so deliveries are not recorded: 'fabric setting set event
 @click.option("--before", type=click.IntRange(min=1), help="With --id or --key: only messages below this seq.")
 @click.option(
     "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path),
     help="Read this journal, which no hub uses, instead of asking a hub.",
 )
 @output_options
