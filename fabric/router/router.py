@@ -230,9 +230,7 @@ class Router:
             self.counters["messages_in"] += block.count
         if dispatcher.received_groups:
             dispatcher.wake(blocks, received=True)
-        records: list[Record] = []
-        for part in self._orders.writing:
-            records += part.rows()
+        records = [record for part in self._orders.writing for record in part.rows()]
         transaction = Transaction(records, turn.take_answers())
         shared.appended_seq = shared.next_seq - 1
         self._sealed.append(_Sealed(shared.appended_seq, blocks))
@@ -310,8 +308,7 @@ class Router:
 
     def outstanding(self) -> int:
         """Deliveries that were sent and not settled, and requests without an answer."""
-        held = sum(member.outstanding for group in self.groups.values() for member in group.members)
-        return held + len(self.requests)
+        return len(self.requests) + sum(sub.outstanding for group in self.groups.values() for sub in group.members)
 
     def peers(self) -> Iterable[m.PeerId]:
         """The peers of all sessions."""
@@ -319,8 +316,7 @@ class Router:
 
     def last_heard(self, peer: m.PeerId) -> float | None:
         """When a peer sent its latest command; None when it has no session."""
-        session = self.session_table.find(peer)
-        return session.last_seen if session is not None else None
+        return session.last_seen if (session := self.session_table.find(peer)) is not None else None
 
     @property
     def window(self) -> tuple[int, int]:
