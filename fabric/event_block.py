@@ -101,6 +101,15 @@ class OpenEventBlock:
             self._sort = sort
         self._after = last_seq + 1
 
+    def pairs(self) -> list[tuple[int, int]]:
+        """The first and the last seq of each event."""
+        return [row[5:] for row in self._rows]
+
+    def about(self, seq: int, first: int) -> list[Event]:
+        """The events about a message; the events of the block are numbered from `first` on."""
+        rows = enumerate(self._rows, first)
+        return [Event(number, *row) for number, row in rows if row[5] <= seq <= row[6]]
+
     def encode(self, first: int) -> bytes:
         """The block; its events are numbered from `first` on."""
         times, kinds, groups, clients, attempts, first_seqs, last_seqs = zip(*self._rows, strict=True)
@@ -191,6 +200,20 @@ def rows(raw: bytes | memoryview) -> Iterator[Event]:
     numbers = range(block.first, block.first + len(groups))
     fixed = (block.attempt, block.first_seq, block.last_seq)
     return map(Event._make, zip(numbers, block.ts_us, block.kind, groups, clients, *fixed, strict=True))
+
+
+def about(raw: bytes | memoryview, seq: int) -> list[Event]:
+    """The events of a block that are about a message. The columns are checked only if there are such events."""
+    count, n_groups, n_clients, _, _ = _head(raw)
+    view = memoryview(raw)
+    at = column_end(view, column_end(view, HEAD_BYTES, n_groups), n_clients)
+    middle, end = at + 8 * count, at + 16 * count
+    if end > len(view):
+        raise BlockError("a column of events runs past the end of the block")
+    pairs = zip(view[at:middle].cast("Q"), view[middle:end].cast("Q"), strict=True)
+    if not any(first <= seq <= last for first, last in pairs):
+        return []
+    return [event for event in rows(raw) if event.first_seq <= seq <= event.last_seq]
 
 
 def _head(raw: bytes | memoryview) -> tuple[int, int, int, int, int]:

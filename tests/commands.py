@@ -15,7 +15,13 @@ from fabric_protocol import messages as m
 
 READ_ONLY: Final = {"Ping", "Info", "Get", "Admin dlq.list"}
 SECRET: Final = b"?" * 16  # replaced by that of the session
-NAMED: Final = {"group": {"name": "g"}, "topic": {"name": "limited"}}  # questions that are about one
+NAMED: Final[dict[str, dict[str, Any]]] = {  # questions that are about one
+    "group": {"name": "g"},
+    "topic": {"name": "limited"},
+    "story": {"seq": 1},
+    "find": {"key": "k"},
+    "copies": {"seq": 1},
+}
 
 
 class Sample(NamedTuple):

@@ -160,8 +160,12 @@ def _get(field: str, op: str, value: Any, rid: int) -> Frames:
     return [_pack(Verb.GET, 0, rid, {field: value, **({"last": True} if field == "before" else {})})]
 
 
+_ASKED: Final[dict[str, Fields]] = {"story": {"seq": 1}, "copies": {"seq": 1}, "find": {"key": "k"}}
+
+
 def _info(field: str, op: str, value: Any, rid: int) -> Frames:
     fields: Fields = {"what": op or "groups"}
+    fields |= _ASKED.get(op, {})
     if field.startswith("after: "):
         fields["after"] = [value, 1] if field.endswith("due_us") else [1, value]
     else:

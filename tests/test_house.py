@@ -64,14 +64,14 @@ DOOR: Final = Room(
 # Within a room, a name may import the names before it. The longest matching name decides.
 ORDERS: Final = {
     "fabric_protocol": "errors messages bounds columns block block_parts names meta wire runs",
-    "fabric_client": "errors core io options admin sync aio",
+    "fabric_client": "errors spans core io options admin sync aio",
     "fabric.journal": (
         "directory rows environment limits page_release pins tables blocks reader end retention writer tools journal"
     ),
     "fabric.router": (
-        "change clock timers ranges part event_recorder patterns turn fields paging schedules.due_queue block_store "
-        "rounds shared searches sessions.session dead_letters publish groups advisories schedules topics sessions "
-        "requests transactions admin read commands orders router"
+        "change clock timers ranges part event_index event_recorder patterns turn fields paging schedules.due_queue "
+        "block_store rounds shared searches sessions.session dead_letters publish groups health advisories schedules "
+        "topics sessions requests transactions admin read commands orders router"
     ),
 }
 

@@ -43,6 +43,7 @@ LINES: Final = {
     "$sys.refused": REFUSED,
     "$sys.topic.full": Line(logging.WARNING, "topic full"),
     "$sys.topic.trimmed": Line(logging.WARNING, "topic trimmed"),
+    "$sys.health": Line(logging.WARNING, "health"),
     "$sys.schedule.ended": Line(logging.INFO, "schedule ended"),
 }
 

@@ -38,6 +38,7 @@ from fabric.hub.log import event
 from fabric.hub.options import HubOptions as HubOptions
 from fabric.hub.restore import finish, restored_router
 from fabric.hub.router_socket import RouterSocket, check_address
+from fabric.hub.vital_signs import VitalSigns
 from fabric.journal.journal import Journal
 from fabric.router.publish.publishing import Refusal
 from fabric.router.router import Transaction
@@ -90,6 +91,7 @@ class Hub:
             self.binds = [self._socket.bind(url) for url in options.binds]
             undo.pop_all()
         self._guard = Guard(self._socket.connections, self.counters, options.memory_bytes)
+        self._signs = VitalSigns()
         self._journal_thread = JournalThread(self.journal)
         self._poller = zmq.Poller()
         self._socket.register(self._poller)
@@ -279,6 +281,7 @@ class Hub:
         self.counters["commits"] += 1
         self.counters["commit_us"] += int(seconds * 1e6)
         self._intake.committed(seconds)
+        self._signs.committed(seconds, now)
         if seconds > SLOW_COMMIT_S:
             self._log.write(SLOW_COMMIT, {"ms": round(seconds * 1000), "turns": len(done)})
         self._submit(now)
@@ -298,6 +301,7 @@ class Hub:
             self._committing, self._turns = self._turns, []
             self._journal_thread.submit([record for turn in self._committing for record in turn.records])
             self._intake.submitted()
+            self._signs.submitted(now)
 
     def _send(self) -> None:
         if self._socket.has_outboxes:
@@ -307,6 +311,7 @@ class Hub:
             self._router.peer_blocked(peer, blocked=True)
 
     def _housekeeping(self, now: float) -> None:
+        self._signs.turned(time.monotonic() - now)
         self._guard.look(now, self._router, self._arrivals)
         if now < self._space_at:
             return
@@ -319,6 +324,10 @@ class Hub:
         if (reason is not None) != self._router.is_refusing:
             event(logging.WARNING, "publishes refused" if reason else "publishes taken again", reason=reason or "")
         self._router.refuse_publishes(Refusal(Code.DISK_FULL, reason, 1000) if reason else None)
+        if self._signs.is_due(now):
+            vitals = self._signs.take(now, self.journal.space(), self._guard.memory_bytes())
+            vitals = vitals._replace(memory_budget_bytes=self._options.memory_bytes, refusing=reason or "")
+            self._router.examine(vitals, self._options.thresholds, now)
 
     # After a fault.
 
@@ -335,6 +344,7 @@ class Hub:
         restored = self._journal_thread.ask(self.journal.load)
         self._router = restored_router(self.journal, restored, self.counters, self._log.hear)
         self._intake.restored(self._router)
+        self._signs.restored()
         self.counters["restored"] += 1
         self._opened, self._space_at = self.counters["sessions_opened"], 0.0
         if self._draining_until:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from fabric.journal.journal import Limits
+from fabric.router.health import Thresholds
 
 DEFAULT_BIND: Final = "tcp://127.0.0.1:7171"
 
@@ -15,3 +16,4 @@ class HubOptions(NamedTuple):
     io_threads: int = 1
     allow_network_fs: bool = False
     memory_bytes: int = 2 << 30  # memory of the process; above it the hub logs a warning and closes silent connections
+    thresholds: Thresholds = Thresholds()  # of the hub's health

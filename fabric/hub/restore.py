@@ -17,18 +17,7 @@ from fabric.router.turn import Frames, LogAdvisory
 
 def restored_router(journal: Journal, restored: Restored, counters: Counter[str], log: LogAdvisory) -> Router:
     """A router with the state that was restored; damage in the journal is logged."""
-    about = {"hub": fabric.__version__, "journal": journal.uuid, "epoch": journal.epoch}
-    router = Router(
-        restored,
-        journal.reader(),
-        lambda: secrets.token_bytes(16),
-        about,
-        place={**about, "journal": journal.uuid.hex(), "path": str(journal.path.resolve())},
-        counters=counters,
-        log=log,
-        wall_us=time.time_ns() // 1000,
-        now=time.monotonic(),
-    )
+    router = _router(journal, restored, counters, log)
     event(
         logging.INFO,
         "journal opened",
@@ -41,6 +30,26 @@ def restored_router(journal: Journal, restored: Restored, counters: Counter[str]
     for finding in restored.findings:
         event(logging.ERROR, "journal damaged", finding=str(finding))
     return router
+
+
+def offline_router(journal: Journal) -> Router:
+    """A router that answers questions about a journal. Nothing of it is written."""
+    return _router(journal, journal.load(), Counter(), None)
+
+
+def _router(journal: Journal, restored: Restored, counters: Counter[str], log: LogAdvisory | None) -> Router:
+    about = {"hub": fabric.__version__, "journal": journal.uuid, "epoch": journal.epoch}
+    return Router(
+        restored,
+        journal.reader(),
+        lambda: secrets.token_bytes(16),
+        about,
+        place={**about, "journal": journal.uuid.hex(), "path": str(journal.path.resolve())},
+        counters=counters,
+        log=log,
+        wall_us=time.time_ns() // 1000,
+        now=time.monotonic(),
+    )
 
 
 def finish(journal_thread: JournalThread, committing: Sequence[Transaction], sealed: Sequence[Transaction]) -> Frames:

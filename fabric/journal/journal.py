@@ -262,6 +262,11 @@ class Journal:
         with lmdb_errors("cannot read the journal"):
             return self._gauge.pressure()
 
+    def space(self) -> tuple[int, int]:
+        """Free bytes of the disk, and the free bytes below which publishes are refused."""
+        with lmdb_errors("cannot read the journal"):
+            return self._gauge.space()
+
     def reader(self) -> Reader:
         """A reader for one thread."""
         return Reader(self)

@@ -18,6 +18,7 @@ from fabric.journal.environment import Reading, Tables, existing
 DISK_FLOOR_SHARE: Final = 0.05  # refuse publishes when less than this share of the volume is free,
 DISK_FLOOR_BYTES: Final = 1 << 30  # or less than this, whichever is more
 MAP_SHARE: Final = 0.8  # or when the data fills this share of the map
+EVENTS_BYTES: Final = 1 << 30  # some thirty million delivery events
 _POLL_S: Final = 1.0  # between two polls the written bytes are counted: statvfs is a system call
 
 
@@ -29,6 +30,7 @@ class Limits(NamedTuple):
     max_bytes: int = 0  # or the oldest, while there is more data than this,
     max_messages: int = 0  # or while there are more messages than this
     disk_floor_bytes: int | None = None  # None: by the constants above
+    events_bytes: int = EVENTS_BYTES  # delivery events take at most so much, and at most a quarter of max_bytes
 
 
 class Gauge:
@@ -53,6 +55,11 @@ class Gauge:
         """Bytes of all pages that hold data: those of the last poll, and the bytes written since."""
         self._poll()
         return self._used + self._written
+
+    def space(self) -> tuple[int, int]:
+        """Free bytes of the disk, and the free bytes below which publishes are refused."""
+        self._poll()
+        return self._disk_free - self._written, self._disk_floor
 
     def poll_now(self) -> None:
         self._written = 0

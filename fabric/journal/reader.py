@@ -65,6 +65,14 @@ class Reader:
         """The number of the next delivery event."""
         return self.events.next_number()
 
+    def first_event(self) -> int:
+        """The number of the first delivery event; `next_event` when there is none."""
+        return self.events.first_number()
+
+    def event_blocks(self, number: int, count: int, bytes_max: int) -> list[tuple[int, bytes]]:
+        """Some blocks of delivery events, from the block that holds a number on."""
+        return self.events.blocks_from(number, count, bytes_max)
+
     def block_at(self, seq: int) -> Block | Damaged | None:
         """The block that holds seq, whole; None when the block is removed or not written yet.
 

@@ -76,7 +76,7 @@ class Retention:
         if self._idle_producers(now_us, 1):
             return True
         limits = self._limits
-        limited = bool(limits.max_age_s or limits.max_bytes or limits.max_messages)
+        limited = bool(limits.max_age_s or limits.max_bytes or limits.max_messages or limits.events_bytes)
         if self._front is None or limited:
             with environment.begin(buffers=True) as txn:
                 if self._front is None:

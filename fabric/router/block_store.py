@@ -5,7 +5,7 @@ of it can be read from the journal.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -69,6 +69,14 @@ class Reader(Protocol):
 
     def next_event(self) -> int:
         """The number that the next delivery event gets."""
+        ...
+
+    def first_event(self) -> int:
+        """The number of the first delivery event on disk."""
+        ...
+
+    def event_blocks(self, number: int, count: int, bytes_max: int) -> Sequence[tuple[int, bytes]]:
+        """Some blocks of delivery events, from the block that holds a number on."""
         ...
 
     def next_ids(self, number: int) -> tuple[int, bytes] | None:

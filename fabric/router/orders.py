@@ -43,6 +43,7 @@ class Orders(NamedTuple):
                 router.publishing,  # new publishes may have the bytes of the turn
                 router.schedules,  # schedules of the turn are read from disk
                 router.ids,  # segments that the turn has completed are read from disk
+                router.events,  # events of the turn are read from disk
                 router.dispatcher,  # groups may deliver as far as their rows on disk say
                 router.topics,  # retention may look at the blocks of the turn
             ),

@@ -16,9 +16,9 @@
     peer_blocked(peer, blocked)         the send queue of a connection is full, or is not full any more
     next_deadline(), commit_deadline()  when to call again
 
-and, apart from the loop: `refuse_publishes`, `drain` and `outstanding` (when the hub stops), `peers`, `last_heard`,
-`window`, `pending_bytes`, `topics_taken`, `trim_limit`, `is_refusing`, `counters` and `gauges` (for the limits of the
-hub, for its log and for the journal).
+and, apart from the loop: `examine`, `refuse_publishes`, `drain` and `outstanding` (when the hub stops), `peers`,
+`last_heard`, `window`, `pending_bytes`, `topics_taken`, `trim_limit`, `is_refusing`, `counters` and `gauges` (for the
+limits of the hub, for its log and for the journal).
 
 A confirmation leaves after the commit, because it is in `Transaction.sends`. A message is delivered after the commit,
 because `committed` wakes the groups (`seal` wakes groups of level `received`). `turn` describes the order of frames and
@@ -27,6 +27,7 @@ rows, and `orders` the order of parts.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from fabric.records import Record, Restored
@@ -46,6 +47,7 @@ from fabric.router.groups.over import is_over
 from fabric.router.groups.refresh import Refreshes
 from fabric.router.groups.rows import GroupRows
 from fabric.router.groups.subscription import Subscription
+from fabric.router.health import Health, Thresholds, Vitals
 from fabric.router.orders import Orders
 from fabric.router.publish.dedupe.index import Ids
 from fabric.router.publish.publishing import Publishing, Refusal
@@ -100,13 +102,13 @@ class Router:
         self.place = place or {}
         self.counters = counters
         self.settings = HubSettings(restored.settings)
-        self.events = Events(clock, reader)
+        self.events = Events(clock, reader, restored.settings)
         self.turn = turn = Turn(shared.trie, self.events, counters, log)
         self.apply_settings()
         self.dead_letters = DeadLetters(restored.settings, shared.first_seq)
         self.group_rows = GroupRows(shared)
         self.topics = TopicTable(restored.topics, shared, self.dead_letters, self.group_rows)
-        self.ids = Ids(reader, clock, self.topics.settings_of, self._is_over, restored.settings)
+        self.ids = Ids(reader, clock, self.topics.settings_of, partial(is_over, shared), restored.settings)
         self.publishing = Publishing(shared, self.topics, self.dead_letters, self.ids, restored)
         self.idle_groups = IdleGroups(shared, self.group_rows, lambda group, turn: end_group(self, group, turn))
         self.dispatcher = Dispatcher(shared, self.publishing, self.group_rows, self.idle_groups)
@@ -118,6 +120,7 @@ class Router:
         self.schedules = Schedules(shared, self.publishing, self.topics, self.ids)
         self.reading = Reading(shared, self.dead_letters)
         self.refreshes = Refreshes(self.dispatcher, restored.settings, turn)
+        self.health = Health(shared)
         self.advisories = Advisories(shared.trie, clock, counters)
         self._orders = Orders.of(self)
         self._mark = 0  # frames that were sent before the current command
@@ -227,9 +230,7 @@ class Router:
             self.counters["messages_in"] += block.count
         if dispatcher.received_groups:
             dispatcher.wake(blocks, received=True)
-        records: list[Record] = []
-        for part in self._orders.writing:
-            records += part.rows()
+        records = [record for part in self._orders.writing for record in part.rows()]
         transaction = Transaction(records, turn.take_answers())
         shared.appended_seq = shared.next_seq - 1
         self._sealed.append(_Sealed(shared.appended_seq, blocks))
@@ -307,8 +308,7 @@ class Router:
 
     def outstanding(self) -> int:
         """Deliveries that were sent and not settled, and requests without an answer."""
-        held = sum(member.outstanding for group in self.groups.values() for member in group.members)
-        return held + len(self.requests)
+        return len(self.requests) + sum(sub.outstanding for group in self.groups.values() for sub in group.members)
 
     def peers(self) -> Iterable[m.PeerId]:
         """The peers of all sessions."""
@@ -316,8 +316,7 @@ class Router:
 
     def last_heard(self, peer: m.PeerId) -> float | None:
         """When a peer sent its latest command; None when it has no session."""
-        session = self.session_table.find(peer)
-        return session.last_seen if session is not None else None
+        return session.last_seen if (session := self.session_table.find(peer)) is not None else None
 
     @property
     def window(self) -> tuple[int, int]:
@@ -342,6 +341,10 @@ class Router:
     @property
     def is_refusing(self) -> bool:
         return self.publishing.refusal is not None
+
+    def examine(self, vitals: Vitals, thresholds: Thresholds, now: float) -> None:
+        """Judge the health of the hub by what the hub has measured."""
+        self.health.examine(vitals, thresholds, list(self.groups.values()), now, self.turn)
 
     def gauges(self) -> dict[str, int]:
         """Counts of what takes memory, for the log."""
@@ -375,9 +378,6 @@ class Router:
         session.suspect = False
         self.members.reattach(session, turn)
         self.requests.mark_runnable(session)
-
-    def _is_over(self, topic: str, seq: int) -> bool:
-        return is_over(self.shared, topic, seq)
 
     def _sweep(self, now: float, turn: Turn) -> None:
         over, suspect = self.session_table.silent(now)

@@ -48,6 +48,13 @@ class MemoryReader:
     def next_event(self) -> int:
         return self.events[-1].first + self.events[-1].count if self.events else 1
 
+    def first_event(self) -> int:
+        return self.events[0].first if self.events else 1
+
+    def event_blocks(self, number: int, count: int, bytes_max: int) -> list[tuple[int, bytes]]:
+        rows = [row for row in self.events if row.first + row.count > number]
+        return [(row.first + row.count - 1, row.value) for row in rows[:count]]
+
     def block_at(self, seq: int) -> Block | None:
         return next((b for b in self.blocks if b.base_seq <= seq <= b.last_seq), None)
 

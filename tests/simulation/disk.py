@@ -103,6 +103,7 @@ class Disk:
         self._ids: dict[int, bytes] = {}
         self._id_numbers: list[int] = []
         self._next_event = 1
+        self._events: list[SaveEvents] = []
 
     def write(self, records: list[Record]) -> None:
         """One transaction."""
@@ -156,6 +157,7 @@ class Disk:
                 case SaveEvents(first, count):
                     assert first == self._next_event
                     self._next_event += count
+                    self._events.append(record)
 
     def trim(self, first_seq: int) -> int:
         """Remove what lies below first_seq, but of blocks only whole ones; returns where the journal starts now."""
@@ -227,6 +229,13 @@ class Disk:
 
     def next_event(self) -> int:
         return self._next_event
+
+    def first_event(self) -> int:
+        return self._events[0].first if self._events else 1
+
+    def event_blocks(self, number: int, count: int, bytes_max: int) -> list[tuple[int, bytes]]:
+        rows = [row for row in self._events if row.first + row.count > number]
+        return [(row.first + row.count - 1, row.value) for row in rows[:count]]
 
     def previous_block(self, before: int, wanted: Callable[[str], bool]) -> tuple[Block | None, int]:
         at = bisect_left(self.bases, before) - 1

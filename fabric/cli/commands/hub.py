@@ -45,6 +45,23 @@ LEVELS = ("debug", "info", "warning", "error")
     default=0,
     help="Remove the oldest messages above this number.  [default: keep]",
 )
+@click.option(
+    "--degraded-oldest",
+    type=Duration(),
+    default=0.0,
+    help="The hub is DEGRADED if a group has an unsettled message of this age.  [default: any age]",
+)
+@click.option(
+    "--unhealthy-oldest",
+    type=Duration(),
+    default=0.0,
+    help="The hub is UNHEALTHY if a group has an unsettled message of this age.  [default: any age]",
+)
+@click.option(
+    "--max-events-bytes",
+    type=Size(),
+    help="Remove the oldest delivery events above this size; 0: keep.  [default: 1GiB]",
+)
 @click.option("--quota", type=Size(), default=0, help="Refuse publishes above this size.  [default: the disk's]")
 @click.option(
     "--drain", type=Duration(), default=5.0, show_default="5s", help="When stopping, how long to wait for acks."
@@ -60,6 +77,9 @@ def hub(
     max_age: float,
     max_bytes: int,
     max_messages: int,
+    degraded_oldest: float,
+    unhealthy_oldest: float,
+    max_events_bytes: int | None,
     quota: int,
     drain: float,
     log_format: str,
@@ -88,7 +108,11 @@ def hub(
     hub_log.set_up(log_format, log_level or ("warning" if sys.stderr.isatty() else "info"))
     raise_descriptor_limit()
     limits = Limits(quota_bytes=quota, max_age_s=max_age, max_bytes=max_bytes, max_messages=max_messages)
+    if max_events_bytes is not None:
+        limits = limits._replace(events_bytes=max_events_bytes)
     options = HubOptions(binds=binds, limits=limits, drain_s=drain, allow_network_fs=allow_network_fs)
+    thresholds = options.thresholds._replace(oldest_s=(degraded_oldest, unhealthy_oldest))
+    options = options._replace(thresholds=thresholds)
     begun = time.monotonic()
     running = Hub(data, options)
     if log_format == "text":

@@ -14,7 +14,7 @@ from fabric.cli.support.tables import Column, Failed, Row, output_options, print
 NAMED: Final = {"group": "the name of a group", "topic": "the name of a topic"}
 MAY_BE_NAMED: Final = ("dlq", "schedules")
 QUESTIONS: Final = (
-    "hub", "counters", "settings", "groups", "group", "topics", "topic", "sessions", "schedules", "dlq",
+    "hub", "health", "counters", "settings", "groups", "group", "topics", "topic", "sessions", "schedules", "dlq",
 )  # fmt: skip
 # The name of the list in the answer, and the module with its columns.
 _LISTS: Final = {

@@ -36,14 +36,19 @@ def hub_options(command: F) -> F:
 
 def asking_options(command: F) -> F:
     """`--url`, `--connect-timeout` and `--timeout`, for commands that wait for answers. `connect` reads the timeout."""
-    wait = click.option(
-        "--timeout",
-        type=Duration(),
-        expose_value=False,
-        callback=_keep_timeout,
-        help="Time for the whole command: for the hub and for its answers.  [default: 10s for each answer]",
+    text = "Time for the whole command: for the hub and for its answers.  [default: 10s for each answer]"
+    return _timeout_option(None, text)(hub_options(command))
+
+
+def checking_options(command: F) -> F:
+    """As `asking_options`, for a command that must end in time also if the hub does not answer."""
+    return _timeout_option(10.0, "Time for the whole command.  [default: 10s]")(hub_options(command))
+
+
+def _timeout_option(default_s: float | None, text: str) -> Callable[[F], F]:
+    return click.option(
+        "--timeout", type=Duration(), default=default_s, expose_value=False, callback=_keep_timeout, help=text
     )
-    return wait(hub_options(command))
 
 
 def _keep_timeout(context: click.Context, option: click.Parameter, timeout_s: float | None) -> None:

@@ -1,7 +1,7 @@
 """Blocks of delivery events: a table that grows only at its end; retention removes its oldest blocks.
 
 The journal's limits of age and number hold for events as for messages; events may take a quarter of the limit of
-bytes. The last block always stays, because it holds the last number.
+bytes, and not more than their own limit. The last block always stays, because it holds the last number.
 """
 
 from collections.abc import Callable
@@ -52,6 +52,32 @@ class EventReader:
                 found = cursor.next()
             return bytes(unseal(cursor.key(), cursor.value())) if found else None
 
+    def first_number(self) -> int:
+        """The number of the first event; the number of the next event when there is none."""
+        with self._transaction() as txn:
+            cursor = txn.cursor(self._tables.events)
+            return key_seq(cursor.key()) if cursor.first() else 1
+
+    def blocks_from(self, number: int, count: int, bytes_max: int) -> list[tuple[int, bytes]]:
+        """Blocks from the block that holds event `number` on, each with the number of its last event: at most `count`,
+        and no further block when they have `bytes_max` bytes. A damaged block is empty."""
+        found, size = list[tuple[int, bytes]](), 0
+        with self._transaction() as txn:
+            cursor = txn.cursor(self._tables.events)
+            more = seek(cursor, number) or cursor.first()
+            while more and len(found) < count and size < bytes_max:
+                first, row = key_seq(cursor.key()), cursor.value()
+                try:
+                    value = bytes(unseal(cursor.key(), row))
+                    last = extent_of(value).last
+                    more = cursor.next()
+                except (JournalDamaged, BlockError):  # its number of events is unknown
+                    more, value = cursor.next(), b""
+                    last = key_seq(cursor.key()) - 1 if more else first
+                found.append((last, value))
+                size += len(value)
+        return found
+
 
 class EventRetention:
     """Removes blocks of events beyond the limits."""
@@ -59,6 +85,8 @@ class EventRetention:
     def __init__(self, tables: Tables, limits: Limits) -> None:
         self._tables = tables
         self._limits = limits
+        bounds = [bound for bound in (limits.max_bytes // SHARE, limits.events_bytes) if bound]
+        self._bytes_max = min(bounds, default=0)
 
     def is_due(self, txn: Reading, now_us: int) -> bool:
         """Whether a step would remove something."""
@@ -85,7 +113,7 @@ class EventRetention:
         return bool(
             (limits.max_age_s and _time_at(cursor) < now_us - limits.max_age_s * 1_000_000)
             or (limits.max_messages and last - first > limits.max_messages)
-            or (limits.max_bytes and table_bytes(txn, self._tables.events) > limits.max_bytes // SHARE)
+            or (self._bytes_max and table_bytes(txn, self._tables.events) > self._bytes_max)
         )
 
 

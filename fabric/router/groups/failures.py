@@ -33,6 +33,12 @@ class Failures:
     def __len__(self) -> int:
         return len(self._firsts)
 
+    def of(self, seq: int) -> Failure | None:
+        """The count of a message; None when it has not failed."""
+        at = bisect_right(self._firsts, seq) - 1
+        row = self._rows[self._firsts[at]] if at >= 0 else None
+        return row if row is not None and seq <= row.last else None
+
     def all(self) -> list[tuple[int, Failure]]:
         return [(first, self._rows[first]) for first in self._firsts]
 

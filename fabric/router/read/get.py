@@ -124,9 +124,11 @@ class Reading:
         if fields.get("time_us") is not None:
             start = self._shared.reader.seek_time(bounded(fields, "time_us", 0, 0, NUMBER_MAX))
         n = bounded(fields, "n", *GET_N)
-        return _Order(self._view(fields), max(start, first_seq), n, bool(fields.get("by_key")), before)
+        return _Order(self.view(fields), max(start, first_seq), n, bool(fields.get("by_key")), before)
 
-    def _view(self, fields: Mapping[str, Any]) -> View:
+    def view(self, fields: Mapping[str, Any]) -> View:
+        """The topics that the fields `topic` or `pattern` name. The same fields get the same object, if it is
+        remembered: the journal's index remembers answers by it."""
         topic, pattern = fields.get("topic"), fields.get("pattern")
         if topic is not None and pattern is not None:
             raise ProtocolError(Code.BAD_OPTION, "topic and pattern exclude each other: give one of them")

@@ -13,6 +13,9 @@ from fabric.router.dead_letters.index import DeadLetterSet
 from fabric.router.fields import is_number
 from fabric.router.groups.group import Group
 from fabric.router.paging import page
+from fabric.router.read.message_search import copies
+from fabric.router.read.message_search import find as find_messages
+from fabric.router.read.story import story
 from fabric_protocol.errors import Code, ProtocolError
 
 if TYPE_CHECKING:
@@ -43,8 +46,13 @@ def _hub(router: "Router", fields: Fields) -> Row:
         "ids": router.ids.count,
         "pending_bytes": router.publishing.pending_bytes,
         "refusing": router.publishing.refusal.text if router.publishing.refusal else "",
+        "health": router.health.word.name,
         **router.place,
     }
+
+
+def _health(router: "Router", fields: Fields) -> Row:
+    return router.health.describe()
 
 
 def _counters(router: "Router", fields: Fields) -> Row:
@@ -122,6 +130,7 @@ def _schedules(router: "Router", fields: Fields) -> Row:
 
 QUESTIONS: Final[dict[str, Callable[["Router", Fields], Row]]] = {
     "hub": _hub,
+    "health": _health,
     "counters": _counters,
     "settings": _settings,
     "groups": _groups,
@@ -132,6 +141,9 @@ QUESTIONS: Final[dict[str, Callable[["Router", Fields], Row]]] = {
     "services": _services,
     "schedules": _schedules,
     "dlq": _dead_letters,
+    "story": story,
+    "find": find_messages,
+    "copies": copies,
 }
 
 

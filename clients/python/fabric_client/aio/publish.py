@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Unpack, overload
 
+from fabric_client import spans
 from fabric_client.aio.base import AsyncBase
 from fabric_client.core.arguments import Moment
 from fabric_client.core.outgoing import FAST_PATH_BODY_MAX, Options, Prepared
@@ -108,6 +109,12 @@ class AsyncPublishing(AsyncBase):
         other data as JSON, with a header for the type, so that `data` of the message is what was published.
         `PublishOptions` lists the options. With `delay`, `at`, `every` or `cron` the hub keeps the message until it is
         due, and the result is a `Scheduled` with the id of the schedule."""
+        if spans.tracer is None:
+            return await self._publish(topic, data, timeout, options)
+        with spans.publishing(topic, options.get("headers")) as headers:
+            return await self._publish(topic, data, timeout, {**options, "headers": headers})
+
+    async def _publish(self, topic: str, data: object, timeout: Seconds | None, options: PublishOptions) -> Receipt:
         message, steering = message_of(topic, data, **options)
         await self.drain(timeout)
         ticket = Ticket()

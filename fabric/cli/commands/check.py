@@ -1,0 +1,115 @@
+"""`fabric check`: a plug-in for monitoring systems. It prints one line and ends with 0 OK, 1 WARNING, 2 CRITICAL or
+3 UNKNOWN."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fabric.cli.support.check_result import Figure, Result, judged, line_of
+from fabric.cli.support.connect import all_rows, checking_options, connect
+from fabric.cli.support.tables import plural
+from fabric.cli.support.values import Duration, Text
+from fabric_protocol.errors import FabricError
+
+if TYPE_CHECKING:
+    from fabric_client import Client
+
+Bounds = tuple[float | None, float | None]
+
+
+class Plugin(click.Command):
+    """A command whose wrong usage is UNKNOWN: exit code 2 would be CRITICAL."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **extra)
+        except click.UsageError as error:
+            error.exit_code = Result.UNKNOWN  # type: ignore[misc]  # a class variable in click
+            raise
+
+
+@click.command("check", cls=Plugin)
+@click.option("--group", "names", type=Text(), multiple=True, metavar="NAME", help="Only this group; can be repeated.")
+@click.option("--warn-oldest", type=Duration(), help="WARNING: a group has an unsettled message of this age.")
+@click.option("--crit-oldest", type=Duration(), help="CRITICAL: a group has an unsettled message of this age.")
+@click.option("--warn-lag", type=click.IntRange(min=1), help="WARNING: a group is this many messages behind.")
+@click.option("--crit-lag", type=click.IntRange(min=1), help="CRITICAL: a group is this many messages behind.")
+@click.option("--warn-dead", type=click.IntRange(min=1), help="WARNING: this many dead letters.")
+@click.option("--crit-dead", type=click.IntRange(min=1), help="CRITICAL: this many dead letters.")
+@checking_options
+def check(
+    names: tuple[str, ...],
+    warn_oldest: float | None,
+    crit_oldest: float | None,
+    warn_lag: int | None,
+    crit_lag: int | None,
+    warn_dead: int | None,
+    crit_dead: int | None,
+    url: str,
+    connect_timeout: float,
+) -> int:
+    """Check the hub and its groups, for a monitoring system: one line with performance data, and an exit code.
+
+    \b
+    Examples:
+      fabric check
+      fabric check --warn-oldest 5m --crit-oldest 1h
+      fabric check --group billing --warn-lag 1000 --crit-lag 100000
+      fabric check --warn-dead 1 --timeout 5s
+
+    Exit codes: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN. The health of the hub counts as well: DEGRADED is WARNING,
+    UNHEALTHY is CRITICAL. A hub that does not answer is CRITICAL. Wrong usage is UNKNOWN.
+    """
+    import fabric_client
+
+    oldest, lag, dead = (warn_oldest, crit_oldest), (warn_lag, crit_lag), (warn_dead, crit_dead)
+    try:
+        with connect(url, connect_timeout) as fab:
+            health = fab.info("health")
+            groups = _groups(fab, names)
+            figures = _figures(fab, groups, oldest, lag)
+            letters = _letters(fab, names)
+    except (fabric_client.ConnectionLost, fabric_client.Timeout, fabric_client.TimedOut) as error:
+        click.echo(line_of(Result.CRITICAL, [f"the hub at {url} does not answer: {error}"]))
+        return Result.CRITICAL
+    except FabricError as error:
+        click.echo(line_of(Result.UNKNOWN, [str(error)]))
+        return Result.UNKNOWN
+    figures.append(Figure("dead", letters, "", *dead))
+    result, line = judged(health, figures, plural(len(groups), "group"))
+    click.echo(line)
+    return result
+
+
+def _groups(fab: "Client", names: tuple[str, ...]) -> list[dict[str, Any]]:
+    if names:
+        return [fab.info("group", name) for name in names]
+    return [row for row in all_rows(fab, "groups", "groups") if row["durable"]]
+
+
+def _letters(fab: "Client", names: tuple[str, ...]) -> int:
+    if not names:
+        return int(fab.info("hub")["dead_letters"])
+    return sum(int(fab.info("group", name)["dead_letters"]) for name in names)
+
+
+def _figures(fab: "Client", groups: list[dict[str, Any]], oldest: Bounds, lag: Bounds) -> list[Figure]:
+    """The age of the oldest unsettled message and the lag of the groups: of each group with a name, or of the worst."""
+    ages = {row["group"]: _oldest_s(fab, row) for row in groups} if any(oldest) else {}
+    figures = [Figure(f"oldest {name}", round(age_s, 3), "s", *oldest) for name, age_s in ages.items()]
+    figures += [Figure(f"behind {row['group']}", row["behind"], "", *lag) for row in groups]
+    worst: dict[str, Figure] = {}
+    for figure in figures:
+        kind = figure.label.partition(" ")[0]
+        if figure.result or kind not in worst or figure.value > worst[kind].value:
+            worst[figure.label if figure.result else kind] = figure
+    return figures if len(groups) <= 10 else list(dict.fromkeys(worst.values()))
+
+
+def _oldest_s(fab: "Client", row: dict[str, Any]) -> float:
+    """The age of the oldest unsettled message of a group; 0 when all are settled."""
+    if row.get("oldest_us") is not None:
+        return max(time.time() - row["oldest_us"] / 1e6, 0.0) if row["oldest_us"] else 0.0
+    found = [message.ts for pattern in row["patterns"] for message in fab.get(pattern, seq=row["floor"] + 1, n=1)]
+    return max(time.time() - min(found), 0.0) if found else 0.0
