@@ -368,7 +368,7 @@ def test_sessions_are_listed_and_ended(talk: Fabric, hub: HubProcess) -> None:
 
 
 def test_settings_of_the_hub(talk: Fabric) -> None:
-    assert {"setting": "events", "value": True} in told(talk, "setting", "list")["settings"]
+    assert {"setting": "events", "value": False} in told(talk, "setting", "list")["settings"]
     assert talk("setting", "set", "events", "on", "-o", "table").stdout == "setting events: on\n"
     assert told(talk, "setting", "set", "advisories", "off") == {"events": True, "advisories": False}
     unknown = talk("setting", "set", "weather", "on")

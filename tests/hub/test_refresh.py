@@ -82,7 +82,6 @@ def test_events_are_on_disk_and_the_switch_is_remembered(
 ) -> None:
     with talker(context, child.url, client="witness") as witness:
         witness.subscribe("a", group="g")
-        administer(witness, "hub.update", events=False)
         witness.publish("a", b"not noted")
         witness.take(1)
         administer(witness, "hub.update", events=True)

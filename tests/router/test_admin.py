@@ -236,17 +236,17 @@ def test_settings_of_the_hub_last() -> None:
     w.hello(A)
     assert info(w, "settings") == {**before, "advisories": False}
     assert not w.router.settings.values["advisories"]
-    admin(w, "hub.update", advisories=True, events=False)
-    assert not w.router.events.is_on
+    admin(w, "hub.update", advisories=True, events=True)
+    assert w.router.events.is_on
     w.restart()
-    assert not w.router.events.is_on
+    assert w.router.events.is_on
 
 
 def test_a_wrong_setting_of_the_hub_is_refused_with_the_right_ones_beside_it() -> None:
     w = world()
-    assert refused(w, "hub.update", events=False, advisories="no").code == Code.BAD_OPTION
-    assert refused(w, "hub.update", events=False, evnts=True).code == Code.BAD_OPTION
-    assert info(w, "settings")["events"] is True
+    assert refused(w, "hub.update", events=True, advisories="no").code == Code.BAD_OPTION
+    assert refused(w, "hub.update", events=True, evnts=True).code == Code.BAD_OPTION
+    assert info(w, "settings")["events"] is False
 
 
 def test_a_kicked_session_is_told_and_its_work_goes_to_others() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fabric.records import Append, SaveEvents, SaveGroup, SaveSetting
+from fabric.records import Append, SaveGroup, SaveSetting
 from fabric_protocol import messages as m
 from fabric_protocol.block import Block, encode
 from fabric_protocol.errors import Code
@@ -204,7 +204,7 @@ def test_rejected_message_becomes_a_dead_letter_in_the_same_turn() -> None:
     turn = w.router.seal(0, w.now)
     w.router.take_frames()
     kinds = [type(record) for record in turn.records]
-    assert kinds == [Append, SaveGroup, SaveEvents, SaveSetting]
+    assert kinds == [Append, SaveGroup, SaveSetting]
     assert isinstance(turn.records[0], Append)
     letter = Block(turn.records[0].block)
     assert letter.topics == ("$dlq.g",)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fabric.records import Append, SaveEvents, SaveGroup, SaveProducer
+from fabric.records import Append, SaveGroup, SaveProducer
 from fabric_protocol import messages as m
 from fabric_protocol.block import encode
 from fabric_protocol.errors import Code
@@ -55,7 +55,7 @@ def test_verdicts_and_publish_are_one_turn() -> None:
     assert not out, "nothing is said before it is on disk"
     turn = factory.router.seal(1_000, factory.now)
     out += factory.router.take_frames()
-    assert [type(record) for record in turn.records] == [Append, SaveProducer, SaveGroup, SaveEvents]
+    assert [type(record) for record in turn.records] == [Append, SaveProducer, SaveGroup]
     assert not turn.records[2].open  # type: ignore[union-attr]
     answer = m.Ok(0, 9, {"first_seq": 3, "stored": 1, "dups": 0, "applied": 2})
     assert turn.sends == [(b"worker", answer)]

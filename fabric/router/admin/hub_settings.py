@@ -7,7 +7,7 @@ from fabric.records import SaveSetting
 from fabric_protocol.errors import Code, ProtocolError
 
 DEFAULTS: Final[dict[str, bool]] = {
-    "events": True,  # delivery events are noted
+    "events": False,  # delivery events are noted
     "advisories": True,  # advisories are sent to subscriptions that match
 }
 
