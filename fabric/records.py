@@ -173,6 +173,8 @@ class SaveProducer(NamedTuple):
     seen_us: int
     since_pseq: int = 0  # the first pseq of this epoch; 0: not known, in rows of older programs
     blocks: bytes = b""  # flat (count, CRC of the body), u32 each, of the latest blocks; the last ends with last_pseq
+    jumps: bool = False  # a numbered source
+    spans: bytes = b""  # of a numbered source: flat (first, last position), u64 each, of the same blocks as `blocks`
 
 
 class Restored(NamedTuple):

@@ -16,7 +16,8 @@ Frames = list[bytes]
 Fields = dict[str, Any]
 
 # Within the range, and refused with the same code for another reason: too far ahead; not as many as there are.
-REFUSED_ANYHOW: Final = {("PUB", "at_us"), ("PUB", "block: count")}
+# Or for a numbered source only: test_sources has these.
+REFUSED_ANYHOW: Final = {("PUB", "at_us"), ("PUB", "block: count"), ("PUB", "last"), ("PUB", "after")}
 _HEAD_FIELDS: Final = {"priority": (6, "<B"), "count": (8, "<I"), "expires_us": (32, "<q")}
 _chans: Final = count(1)
 _names: Final = count(1)

@@ -104,6 +104,8 @@ TABLE: Final = (
     _named("PUB", "delay_ms", 0, HORIZON_MS),
     _named("PUB", "at_us"),
     _setting("PUB", "every_ms", EVERY_MS),
+    _named("PUB", "last", 1),
+    _named("PUB", "after"),
     Bound("PUB", "block: priority", 0, 9, Code.BAD_BLOCK),
     Bound("PUB", "block: count", 1, 65_536, Code.BAD_BLOCK),
     Bound("PUB", "block: expires_us", 0, NUMBER_MAX, Code.BAD_BLOCK),

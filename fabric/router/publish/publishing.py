@@ -5,7 +5,7 @@ turn are joined into one journal block, so single messages are stored and scanne
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fabric.records import Append, Record, Restored
@@ -14,7 +14,8 @@ from fabric.router.dead_letters.index import DeadLetters
 from fabric.router.part import Part
 from fabric.router.patterns.trie import CACHE_MAX
 from fabric.router.publish.dedupe.index import Ids
-from fabric.router.publish.producers import SCHEDULED, Producer
+from fabric.router.publish.producers import POSITIONS, SCHEDULED, Producer
+from fabric.router.publish.sources import restored_producer
 from fabric.router.sessions.session import Session
 from fabric.router.shared import Shared
 from fabric.router.turn import Turn
@@ -69,7 +70,7 @@ class Publishing(Part):
         self._topics = topics
         self._shared = shared
         self._dead_letters = dead_letters
-        self.producers = {p.name: Producer.restore(p) for p in restored.producers}
+        self.producers = {p.name: restored_producer(p) for p in restored.producers}
         self.refusal: Refusal | None = None
         self.pending_bytes = 0  # accepted and not yet committed
         self.topics_taken = 0  # topics of all blocks so far: each is indexed and looked up later
@@ -168,19 +169,21 @@ class Publishing(Part):
         if not self._known_topics.issuperset(block.topics):
             self._learn(block.topics)
         if not publish.pseq:
+            if publish.options:
+                _require_pseq(publish.options)
             return block, None
         if session.producer is None:
             raise ProtocolError(
                 Code.BAD_OPTION, f"pseq {publish.pseq}: a publish with a pseq needs a producer in HELLO"
             )
-        return block, session.producer.duplicate_of(publish.pseq, block.count, block.body_crc)
+        return block, session.producer.duplicate_of(publish.pseq, block.count, block.body_crc, publish.options)
 
     def take(self, session: Session, publish: Publish, block: Block, place: int) -> None:
         """Note that a checked publish is stored at a place: its first seq, or SCHEDULED + the id of its schedule."""
         self._shared.change.begin()
         if publish.pseq:
             assert session.producer is not None
-            session.producer.stored(publish.pseq, block.count, block.body_crc, place)
+            session.producer.stored(publish.pseq, block.count, block.body_crc, place, publish.options)
             self._dirty[session.producer] = None
         size = len(publish.block)
         session.inflight_blocks += 1
@@ -307,6 +310,12 @@ def _sealed(run: list[OpenBlock], ts_us: int) -> Block:
     if len(run) == 1:
         return run[0].block.stamped(run[0].base_seq, ts_us)
     return Block(join([entry.block for entry in run])).stamped(run[0].base_seq, ts_us)
+
+
+def _require_pseq(options: Mapping[str, Any]) -> None:
+    for option in POSITIONS:
+        if options.get(option) is not None:
+            raise ProtocolError(Code.BAD_OPTION, f"option {option} needs a pseq: it is the position of a message")
 
 
 def _require_few_lookups(block: Block) -> None:
