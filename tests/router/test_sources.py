@@ -163,8 +163,9 @@ def test_numbers_at_the_edges() -> None:
     assert said(w, NUMBER_MAX, "b", after=NUMBER_MAX - 1) == (2, 0, 1)
     w.restart()
     assert claimed(w)["last_pseq"] == NUMBER_MAX
-    for junk in (0, 1, "yes", None, []):
-        assert refused_hello(w, B, jumps=junk) is Code.BAD_OPTION
+    wishes: tuple[Any, ...] = (0, 1, "yes", None, [])
+    for wish in wishes:
+        assert refused_hello(w, B, jumps=wish) is Code.BAD_OPTION
 
 
 def test_the_last_blocks_are_remembered_as_many_as_can_be_unconfirmed() -> None:

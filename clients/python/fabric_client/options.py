@@ -51,6 +51,17 @@ class MessageOptions(TypedDict, total=False):
     level: Level | None  # "journaled" (on disk) or "received" (unsafe)
 
 
+class NumberedOptions(TypedDict, total=False):
+    """Options of a message of a numbered source; see MessageOptions."""
+
+    key: str | bytes | None
+    headers: Mapping[str, HeaderValue] | None
+    id: str | bytes | None
+    priority: int | None
+    ttl: Seconds | None
+    expires_at: Moment | None
+
+
 class ScheduleOptions(MessageOptions, total=False):
     """Options of a message that is scheduled."""
 
@@ -131,6 +142,15 @@ def message_of(
 ) -> tuple[Prepared, Options]:
     """The prepared message, and its options for the hub."""
     return prepare(topic, data, key, id, headers), steering_of(rest) if rest else PLAIN
+
+
+def numbered_of(topic: str, data: object, options: Mapping[str, Any]) -> tuple[Prepared, Options]:
+    """The same for a message of a numbered source."""
+    if not options.keys() <= NumberedOptions.__annotations__.keys():
+        unknown = next(name for name in options if name not in NumberedOptions.__annotations__)
+        known = ", ".join(NumberedOptions.__annotations__)
+        raise TypeError(f"{unknown!r} is not an option of a numbered publish; the options are: {known}")
+    return message_of(topic, data, **options)
 
 
 def steering_of(options: Mapping[str, Any]) -> Options:

@@ -163,7 +163,7 @@ class Outgoing:
     """A sealed block. With `settles` it is a transaction: the hub applies these verdicts and stores the block, or does
     neither."""
 
-    __slots__ = ("count", "each", "options", "pseq", "raw", "rid", "settles", "topics", "waiters")
+    __slots__ = ("after", "count", "each", "options", "positions", "pseq", "raw", "rid", "settles", "topics", "waiters")
 
     def __init__(
         self,
@@ -173,6 +173,7 @@ class Outgoing:
         topics: tuple[str, ...],
         waiters: list[tuple[int, Ticket]],
         each: bool = False,
+        positions: Sequence[int] = (),
     ) -> None:
         self.raw = raw
         self.count = count
@@ -183,19 +184,26 @@ class Outgoing:
         self.settles: Settles = ()
         self.pseq = 0  # 0: gets the next number when it is sent
         self.rid = 0
+        self.positions = positions  # of each message, if the client is a numbered source
+        self.after = 0  # the position before the first
 
-    def without(self, index: int) -> None:
-        """Remove one message. Only for a block that was never sent, or that the hub has refused."""
-        raw = block.Block(self.raw)
-        self.raw = block_parts.select(raw, [run for run in ((0, index), (index + 1, raw.count)) if run[0] < run[1]])
+    def without(self, index: int, count: int = 1) -> None:
+        """Remove messages. Only for a block that was never sent, or that the hub has refused."""
+        raw, end = block.Block(self.raw), index + count
+        self.raw = block_parts.select(raw, [run for run in ((0, index), (end, raw.count)) if run[0] < run[1]])
         self.topics = block.Block(self.raw).topics
-        self.count -= 1
-        self.waiters = [(at - (at > index), waiter) for at, waiter in self.waiters if at != index]
+        self.count -= count
+        self.positions = [*self.positions[:index], *self.positions[end:]]
+        left = [(at, waiter) for at, waiter in self.waiters if not index <= at < end]
+        self.waiters = [(at - count * (at >= end), waiter) for at, waiter in left]
 
     def message(self) -> m.Publish | m.Transact:
         """The PUB or TXN."""
         if self.settles:
             return m.Transact(self.rid, self.pseq, self.settles, self.raw)
+        if self.positions:
+            options = {**dict(self.options.when), "last": self.positions[-1], "after": self.after}
+            return m.Publish(self.rid, self.pseq, self.options.level, self.raw, options)
         if self.options.when:
             return m.Publish(self.rid, self.pseq, self.options.level, self.raw, dict(self.options.when))
         return m.Publish(self.rid, self.pseq, self.options.level, self.raw)
@@ -212,7 +220,9 @@ class OpenBlock:
     are next touched.
     """
 
-    __slots__ = ("_headers", "_ids", "_keys", "_topics", "first_topic", "options", "payloads", "room", "waiters")
+    __slots__ = (
+        "_headers", "_ids", "_keys", "_topics", "first_topic", "options", "payloads", "positions", "room", "waiters",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.options = PLAIN
@@ -227,12 +237,15 @@ class OpenBlock:
         self._keys: list[bytes] | None = None
         self._ids: list[bytes] | None = None
         self._headers: list[Mapping[str, HeaderValue] | None] | None = None
+        self.positions: list[int] = []  # of each message, if the client is a numbered source
 
     def takes(self, options: Options, cost: int) -> bool:
         return not self.payloads or (self.options == options and cost <= self.room)
 
-    def add(self, message: Prepared, options: Options, waiter: Ticket | None = None) -> None:
+    def add(self, message: Prepared, options: Options, waiter: Ticket | None = None, position: int = 0) -> None:
         count = self._even()
+        if position:
+            self.positions.append(position)
         self._name(message.topic, 1, options)
         if message.key:
             self._keys = _pad(self._keys or [], count, b"")
@@ -251,7 +264,7 @@ class OpenBlock:
     def _even(self) -> int:
         """Remove what an interrupted call has left in the columns; returns how many messages there are."""
         count = len(self.payloads)
-        for column in (self._topics, self._keys, self._ids, self._headers):
+        for column in (self._topics, self._keys, self._ids, self._headers, self.positions):
             if column is not None and len(column) > count:
                 del column[count:]
         return count
@@ -283,7 +296,7 @@ class OpenBlock:
     def remove(self, index: int) -> None:
         """Remove one message."""
         self.room += len(self.payloads.pop(index)) + MESSAGE_COST
-        for column in (self._topics, self._keys, self._ids, self._headers):
+        for column in (self._topics, self._keys, self._ids, self._headers, self.positions):
             if column is not None and index < len(column):
                 column.pop(index)
         self.waiters = [(at - (at > index), waiter) for at, waiter in self.waiters if at != index]
