@@ -29,7 +29,9 @@ from tests.patience import PATIENCE_S
 SOURCE: Final = "counter:positions"
 TOPIC: Final = "numbered"
 BATCH: Final = 40  # messages between two flushes
-PAUSES_S: Final = ((0.0, 0.3), (0.3, 1.0), (0.8, 1.8))  # between deaths: some come while a process is starting
+PAUSE_S: Final = 0.3  # before a death, at most
+EARLY_SHARE: Final = 0.25  # of the deaths that come while a process may still be starting; others wait for a flush
+FLUSH_S: Final = 20.0  # so long, at most
 HUB_SHARE: Final = 0.5  # of the deaths
 
 
@@ -51,7 +53,8 @@ class Stopped(Exception):
 
 
 def publish(url: str, note: Path, *, control: bool) -> None:
-    """Publish positions until the process is stopped or killed. The control keeps its place in the file `note`."""
+    """Publish positions until the process is stopped or killed. The control keeps its place in the file `note`; for
+    the others it only shows that they get on."""
     with fabric_client.connect(url, source=None if control else SOURCE, timeout=PATIENCE_S) as fab:
         k = index_of((int(note.read_text() or 0) if note.exists() else 0) if control else fab.position)
         while True:
@@ -62,8 +65,7 @@ def publish(url: str, note: Path, *, control: bool) -> None:
                 else:
                     fab.publish_numbered_nowait(position(k), TOPIC, b"%d" % position(k))
             fab.flush(PATIENCE_S)
-            if control:
-                note.write_text(str(position(k)))
+            note.write_text(str(position(k)))
 
 
 class Outcome(NamedTuple):
@@ -89,9 +91,10 @@ class Stage:
     def __init__(self, folder: Path, sockets: Path, *, control: bool) -> None:
         self.journal = folder / "journal"
         self._folder = folder
+        self._note = folder / "note"
         url = f"ipc://{sockets}/hub"
         hub = ["fabric", "hub", "--data", str(self.journal), "--bind", url, "--drain", "1s"]
-        source = ["tests.crash.numbered", "--source", url, "--note", str(folder / "note")]
+        source = ["tests.crash.numbered", "--source", url, "--note", str(self._note)]
         self._commands = {"hub": hub, "source": [*source, *(["--control"] if control else [])]}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -113,6 +116,15 @@ class Stage:
     def stop(self, slot: str) -> None:
         self._processes[slot].terminate()
         self._processes.pop(slot).wait(PATIENCE_S)
+
+    def await_flush(self) -> None:
+        """Wait until the source has flushed something."""
+        before, deadline = self._noted(), time.monotonic() + FLUSH_S
+        while self._noted() == before and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _noted(self) -> str:
+        return self._note.read_text() if self._note.exists() else ""
 
     def look(self, control: bool) -> None:
         """A source does not end by itself; the control gives up when the hub was away for long."""
@@ -137,20 +149,23 @@ def run(folder: Path, kills: int, seed: int, *, control: bool = False) -> Outcom
             for slot in ("hub", "source"):
                 stage.start(slot)
             for _ in range(kills):
-                time.sleep(rng.uniform(*rng.choice(PAUSES_S)))
+                if rng.random() >= EARLY_SHARE:
+                    stage.await_flush()
+                time.sleep(rng.uniform(0.0, PAUSE_S))
                 stage.look(control)
                 slot = "hub" if rng.random() < HUB_SHARE else "source"
                 stage.kill(slot)
                 deaths[slot] += 1
                 stage.start(slot)
-            time.sleep(1.0)
+            stage.await_flush()
             stage.stop("source")
             stage.stop("hub")
         finally:
             stage.end()
     stored = [int(body) for body in bodies_on_disk(stage.journal)]
+    assert stored, "the machine is too slow to say anything"
     counts = Counter(stored)
-    expected = [position(k) for k in range(1, index_of(max(stored, default=0)) + 1)]
+    expected = [position(k) for k in range(1, index_of(max(stored)) + 1)]
     twice = sorted(at for at, count in counts.items() if count > 1)
     missing = [at for at in expected if at not in counts]
     return Outcome(seed, deaths, len(stored), twice, missing, stored != sorted(stored))

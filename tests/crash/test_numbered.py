@@ -23,7 +23,6 @@ def test_each_position_is_stored_once_when_source_and_hub_are_killed(tmp_path: P
     outcome = run(tmp_path, KILLS, seeded("numbered").getrandbits(32))
     print(outcome)
     assert outcome.is_good, outcome
-    assert outcome.stored, "the machine is too slow to say anything"
 
 
 def test_a_source_without_numbers_stores_some_positions_twice(tmp_path: Path) -> None:
