@@ -89,6 +89,9 @@ def _pub(field: str, op: str, value: Any, rid: int) -> Frames | None:
         return [_pack(Verb.PUB, 0, rid, value, 0), _one()]
     if field == "level":
         return [_pack(Verb.PUB, 0, rid, 0, value), _one()]
+    if field.startswith("origin: "):
+        numbers = {"epoch": 1, "seq": 1, "time_us": 0, field.removeprefix("origin: "): value}
+        return [_pack(Verb.PUB, 0, rid, 0, 0, {"origin": [b"?" * 16, *numbers.values()]}), _one()]
     if not field.startswith("block: "):
         return [_pack(Verb.PUB, 0, rid, 0, 0, {field: value}), _one()]
     at, form = _HEAD_FIELDS[field.removeprefix("block: ")]

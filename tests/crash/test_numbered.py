@@ -1,5 +1,6 @@
 """A numbered source and its hub are killed with -9: each position is stored once. Without numbers, some are not."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ KILLS = 14  # the long run is `python -m tests.crash.numbered`
 def test_positions_and_their_index_agree() -> None:
     positions = [position(k) for k in range(1, 2000)]
     assert positions == sorted(set(positions))
-    assert {b - a for a, b in zip(positions, positions[1:], strict=False)} > {7}, "they jump"
+    assert {b - a for a, b in pairwise(positions)} > {7}, "they jump"
     for k, at in enumerate(positions, 1):
         assert index_of(at) == index_of(at + 1) == k
     assert index_of(0) == 0

@@ -16,6 +16,7 @@ from fabric_client.errors import BadMessage
 from fabric_protocol import block
 from fabric_protocol.columns import HeaderValue
 from fabric_protocol.errors import FabricError
+from fabric_protocol.origin import Origin, read_origin
 
 DEFAULT_URL: Final = "tcp://127.0.0.1:7171"
 PUBLISH_S: Final = 30.0  # how long publish() and flush() wait for the hub by default
@@ -49,6 +50,7 @@ class MessageOptions(TypedDict, total=False):
     ttl: Seconds | None  # the message expires this long after it was accepted, or was due
     expires_at: Moment | None
     level: Level | None  # "journaled" (on disk) or "received" (unsafe)
+    origin: Origin | None  # where the message was born, if another journal had it first
 
 
 class NumberedOptions(TypedDict, total=False):
@@ -60,6 +62,7 @@ class NumberedOptions(TypedDict, total=False):
     priority: int | None
     ttl: Seconds | None
     expires_at: Moment | None
+    origin: Origin | None
 
 
 class ScheduleOptions(MessageOptions, total=False):
@@ -173,6 +176,7 @@ def block_options(
     every: Seconds | None = None,
     cron: str | None = None,
     name: str | None = None,
+    origin: Origin | None = None,
 ) -> Options:
     if priority is None:
         priority = block.PRIORITY_DEFAULT
@@ -198,6 +202,8 @@ def block_options(
         raise BadMessage(
             "name is the name of a schedule, and this publish is not scheduled", "use it with delay, at, every or cron"
         )
+    if origin is not None:
+        origin = _checked_origin(origin, scheduled)
     for what, word in (("cron", cron), ("name", name)):
         if word is not None:
             wire_values.text(word, what)
@@ -208,7 +214,17 @@ def block_options(
         0 if expires_at is None else due_us("expires_at", expires_at),
         tuple((key, value) for key, value in when.items() if value is not None),
         scheduled,
+        origin,
     )
+
+
+def _checked_origin(origin: Origin, scheduled: bool) -> Origin:
+    if scheduled:
+        raise BadMessage("a message with an origin is not scheduled", "publish it when the origin has published it")
+    try:
+        return read_origin(origin)
+    except ValueError as error:
+        raise BadMessage(str(error), "give the origin of a message: Origin(journal, epoch, seq, time_us)") from None
 
 
 def position(start: Start) -> str | dict[str, int]:

@@ -8,12 +8,13 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fabric.records import Append, Record, Restored
+from fabric.records import Append, Record, Restored, SaveOrigin
 from fabric.router.block_store import OpenBlock
 from fabric.router.dead_letters.index import DeadLetters
 from fabric.router.part import Part
 from fabric.router.patterns.trie import CACHE_MAX
 from fabric.router.publish.dedupe.index import Ids
+from fabric.router.publish.origins import origin_of, parts_with_origins
 from fabric.router.publish.producers import POSITIONS, SCHEDULED, Producer
 from fabric.router.publish.sources import restored_producer
 from fabric.router.sessions.session import Session
@@ -136,7 +137,8 @@ class Publishing(Part):
         self._confirm(session, publish, _row(publish.rid, first, stored, len(repeats), repeats))
         self.has_received |= publish.level == Level.RECEIVED
         if left is not None:
-            self.append(left, turn)
+            for part in [left] if block.origin is None or left is block else parts_with_origins(block, repeats):
+                self.append(part, turn)
         return left
 
     def examine(self, session: Session, publish: Publish, window: tuple[int, int]) -> tuple[Block, int | None]:
@@ -168,6 +170,8 @@ class Publishing(Part):
             raise ProtocolError(Code.BAD_BLOCK, "a published block has consecutive seqs: clear the flag SPARSE")
         if not self._known_topics.issuperset(block.topics):
             self._learn(block.topics)
+        if publish.options:
+            block.origin = origin_of(publish.options, block.count)
         if not publish.pseq:
             if publish.options:
                 _require_pseq(publish.options)
@@ -238,6 +242,7 @@ class Publishing(Part):
         entries = self._block_store.open_blocks
         blocks = [_sealed(run, ts_us) for run in _joinable(entries)]
         self._rows = [Append(block.raw) for block in blocks]
+        self._rows += [SaveOrigin(block.base_seq, block.origin) for block in blocks if block.origin is not None]
         self._rows += [producer.record(ts_us) for producer in self._dirty]
         for (session, level), rows in self._confirms.items():
             say = turn.send if level == Level.RECEIVED else turn.answer
@@ -284,7 +289,7 @@ def _parts(rows: list[Confirm]) -> Iterator[tuple[Confirm, ...]]:
 
 def _joinable(entries: list[OpenBlock]) -> list[list[OpenBlock]]:
     """Runs of entries that become one journal block each. Topics of the hub are not joined with others, so that the
-    first topic of a block tells whether its messages are dead letters."""
+    first topic of a block tells whether its messages are dead letters. A block with an origin stays as it is."""
     runs: list[list[OpenBlock]] = []
     size = count = 0
     for entry in entries:
@@ -293,6 +298,7 @@ def _joinable(entries: list[OpenBlock]) -> list[list[OpenBlock]]:
             last = runs[-1][-1].block
             if (
                 len(last.raw) < SMALL_BLOCK_BYTES
+                and last.origin is block.origin is None
                 and (last.priority, last.expires_us) == (block.priority, block.expires_us)
                 and count + block.count <= COUNT_MAX
                 and (last.topics == block.topics or "$" not in (last.topics[0][0], block.topics[0][0]))

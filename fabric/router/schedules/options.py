@@ -16,7 +16,7 @@ NAME_CHARS_MAX: Final = 128
 # Expiries are rounded up to this, so that messages with the same ttl that arrive together can share a block.
 EXPIRY_GRAIN_US: Final = 10_000
 
-_KNOWN: Final = ("ttl_ms", "delay_ms", "at_us", "every_ms", "cron", "name", *POSITIONS)
+_KNOWN: Final = ("ttl_ms", "delay_ms", "at_us", "every_ms", "cron", "name", *POSITIONS, "origin")
 
 
 class Timing(NamedTuple):

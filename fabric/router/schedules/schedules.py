@@ -83,6 +83,10 @@ class Schedules(Part):
                 raw = expiring(block.raw, expiry(wall_us, timing.ttl_ms, block.expires_us))
                 publish = publish._replace(block=raw)
             return self._publishing.accept(session, publish, window, turn)
+        if publish.options.get("origin") is not None:
+            raise ProtocolError(
+                Code.BAD_OPTION, "a publish with an origin is not delayed: publish it when the origin has published it"
+            )
         block, first = self._publishing.examine(session, publish, window)
         if first is not None:
             self._change.begin()

@@ -141,11 +141,13 @@ class AsyncPublishing(AsyncBase):
         blocks = pack(topic, payloads, steering, keys=keys, ids=ids, headers=headers)
         check_one_schedule(steering, len(blocks))
         pending = [Pending(Ticket(), count) for _, count in blocks]
+        sent = 0
         try:
             for (raw, count), (ticket, _) in zip(blocks, pending, strict=True):
                 await self.drain(timeout)
                 self._driver.check()
-                self._publisher.put_block(raw, count, steering, topic, ticket, each=ids is not None)
+                self._publisher.put_block(raw, count, steering.behind(sent), topic, ticket, each=ids is not None)
+                sent += count
                 self._driver.run_turn()
         except (Timeout, ConnectionLost):
             raise self._driver.unpublished(pending, patience(timeout)) from None

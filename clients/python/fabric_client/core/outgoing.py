@@ -16,6 +16,7 @@ from fabric_protocol import messages as m
 from fabric_protocol.columns import HEADER_NAMES_MAX, HeaderValue
 from fabric_protocol.errors import Code, ProtocolError
 from fabric_protocol.messages import Level
+from fabric_protocol.origin import Origin
 
 T = TypeVar("T")
 Settles = tuple[tuple[int, tuple[tuple[int, int, int, Any], ...]], ...]  # (channel, verdicts), as in a TXN
@@ -43,6 +44,20 @@ class Options(NamedTuple):
     expires_us: int = 0
     when: tuple[tuple[str, Any], ...] = ()  # the options of PUB: ttl_ms, delay_ms, at_us ...
     scheduled: bool = False  # confirmed by the id of a schedule, not by seqs
+    origin: Origin | None = None  # of the first message
+
+    @property
+    def alone(self) -> bool:
+        """Whether a message with these options has a block of its own."""
+        return self.scheduled or self.origin is not None
+
+    def behind(self, count: int) -> "Options":
+        """The options of a block that follows `count` messages with these options."""
+        return self if self.origin is None else self._replace(origin=self.origin.shifted(count))
+
+    def fields(self) -> dict[str, Any]:
+        """The options of PUB."""
+        return {**dict(self.when), **({"origin": self.origin} if self.origin is not None else {})}
 
 
 PLAIN: Final = Options()
@@ -202,10 +217,10 @@ class Outgoing:
         if self.settles:
             return m.Transact(self.rid, self.pseq, self.settles, self.raw)
         if self.positions:
-            options = {**dict(self.options.when), "last": self.positions[-1], "after": self.after}
+            options = {**self.options.fields(), "last": self.positions[-1], "after": self.after}
             return m.Publish(self.rid, self.pseq, self.options.level, self.raw, options)
-        if self.options.when:
-            return m.Publish(self.rid, self.pseq, self.options.level, self.raw, dict(self.options.when))
+        if self.options.when or self.options.origin is not None:
+            return m.Publish(self.rid, self.pseq, self.options.level, self.raw, self.options.fields())
         return m.Publish(self.rid, self.pseq, self.options.level, self.raw)
 
 

@@ -117,7 +117,7 @@ class Publisher:
         if not self.open_block.takes(options, message.cost):
             self.seal()
         self.open_block.add(message, options, waiter, position)
-        if self.open_block.room <= 0:
+        if self.open_block.room <= 0 or options.alone:
             self.seal()
 
     def put_alone(self, message: Prepared, options: Options, waiter: Ticket | None) -> None:

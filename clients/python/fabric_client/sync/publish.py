@@ -146,12 +146,14 @@ class Publishing(Base):
         blocks = pack(topic, payloads, steering, keys=keys, ids=ids, headers=headers)
         check_one_schedule(steering, len(blocks))
         pending = [Pending(Ticket(), count) for _, count in blocks]
+        sent = 0
         try:
             for (raw, count), (ticket, _) in zip(blocks, pending, strict=True):
                 self._make_room(timeout)
                 with self._driver.lock:
                     self._driver.check()
-                    self._publisher.put_block(raw, count, steering, topic, ticket, each=ids is not None)
+                    self._publisher.put_block(raw, count, steering.behind(sent), topic, ticket, each=ids is not None)
+                    sent += count
                     self._driver.turn_locked()
         except (Timeout, ConnectionLost):
             with self._driver.lock:
