@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -43,9 +44,10 @@ def test_a_numbered_source_gives_origins(hub: Hub) -> None:
 
 
 def test_a_wrong_origin_is_refused_in_the_call(fab: Client) -> None:
-    for wrong in ((1, 2, 3), BORN._replace(journal=b"short"), BORN._replace(seq=0), "text"):
+    wrongs: tuple[Any, ...] = ((1, 2, 3), BORN._replace(journal=b"short"), BORN._replace(seq=0), "text")
+    for wrong in wrongs:
         with pytest.raises(BadMessage, match="origin"):
-            fab.publish("a", b"x", origin=wrong)  # type: ignore[call-overload]
+            fab.publish("a", b"x", origin=wrong)
     with pytest.raises(BadMessage, match="not scheduled"):
         fab.publish("a", b"x", origin=BORN, delay=5)
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
 from fabric_client.core import wire_values
-from fabric_client.core.arguments import Moment, check_whole, due_us, microseconds, patterns_of, rate_of
+from fabric_client.core.arguments import Moment, check_whole, checked_origin, due_us, microseconds, patterns_of, rate_of
 from fabric_client.core.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Options, Prepared, level_of, prepare
 from fabric_client.core.subscription import PREFETCH, Subscription
 from fabric_client.core.subscription_driver import SubscriptionDriver
@@ -16,7 +16,7 @@ from fabric_client.errors import BadMessage
 from fabric_protocol import block
 from fabric_protocol.columns import HeaderValue
 from fabric_protocol.errors import FabricError
-from fabric_protocol.origin import Origin, read_origin
+from fabric_protocol.origin import Origin
 
 DEFAULT_URL: Final = "tcp://127.0.0.1:7171"
 PUBLISH_S: Final = 30.0  # how long publish() and flush() wait for the hub by default
@@ -151,8 +151,7 @@ def numbered_of(topic: str, data: object, options: Mapping[str, Any]) -> tuple[P
     """The same for a message of a numbered source."""
     if not options.keys() <= NumberedOptions.__annotations__.keys():
         unknown = next(name for name in options if name not in NumberedOptions.__annotations__)
-        known = ", ".join(NumberedOptions.__annotations__)
-        raise TypeError(f"{unknown!r} is not an option of a numbered publish; the options are: {known}")
+        raise TypeError(f"{unknown!r} is not an option of a numbered publish; see NumberedOptions")
     return message_of(topic, data, **options)
 
 
@@ -202,8 +201,6 @@ def block_options(
         raise BadMessage(
             "name is the name of a schedule, and this publish is not scheduled", "use it with delay, at, every or cron"
         )
-    if origin is not None:
-        origin = _checked_origin(origin, scheduled)
     for what, word in (("cron", cron), ("name", name)):
         if word is not None:
             wire_values.text(word, what)
@@ -214,17 +211,8 @@ def block_options(
         0 if expires_at is None else due_us("expires_at", expires_at),
         tuple((key, value) for key, value in when.items() if value is not None),
         scheduled,
-        origin,
+        None if origin is None else checked_origin(origin, scheduled),
     )
-
-
-def _checked_origin(origin: Origin, scheduled: bool) -> Origin:
-    if scheduled:
-        raise BadMessage("a message with an origin is not scheduled", "publish it when the origin has published it")
-    try:
-        return read_origin(origin)
-    except ValueError as error:
-        raise BadMessage(str(error), "give the origin of a message: Origin(journal, epoch, seq, time_us)") from None
 
 
 def position(start: Start) -> str | dict[str, int]:

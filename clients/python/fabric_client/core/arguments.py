@@ -8,6 +8,7 @@ from typing import Any, Final
 from fabric_client.errors import BadMessage
 from fabric_protocol.bounds import RATE_MS, TIME_US_MAX
 from fabric_protocol.errors import FabricError
+from fabric_protocol.origin import Origin, read_origin
 
 Moment = float | datetime
 EARLIEST_DUE_US: Final = 946_684_800_000_000  # 2000-01-01
@@ -59,3 +60,13 @@ def check_whole(what: str, value: object, least: int, hint: str) -> None:
     """Raise unless a value is a whole number, and not below `least`."""
     if type(value) is not int or value < least:
         raise FabricError(f"{what} is {least} or more, a whole number, not {value!r}", hint)
+
+
+def checked_origin(origin: Origin, scheduled: bool) -> Origin:
+    """The origin that a program gives."""
+    if scheduled:
+        raise BadMessage("a message with an origin is not scheduled", "publish it when the origin has published it")
+    try:
+        return read_origin(origin)
+    except ValueError as error:
+        raise BadMessage(str(error), "give the origin of a message: Origin(journal, epoch, seq, time_us)") from None

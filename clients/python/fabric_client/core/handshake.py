@@ -53,11 +53,13 @@ class Handshake:
             return FabricError("this hub does not know numbered sources", "upgrade the hub")
         return None
 
-    def terms(self) -> tuple[int, tuple[int, int], int]:
-        """For the publisher: the last number that the hub has stored, the window, and the bytes of a block."""
+    def terms(self, same_journal: bool) -> tuple[int, bool, tuple[int, int], int]:
+        """For the publisher: the last number that the hub has stored, whether in the same journal as before, the
+        window, and the bytes of a block."""
         producer = self.hub.get("producer") or {}
         blocks, size = self.hub.get("flow", (1, 1 << 20))
-        return producer.get("last_pseq", 0), (blocks, size), self.hub.get("limits", {}).get("block_bytes", 1 << 20)
+        limit = self.hub.get("limits", {}).get("block_bytes", 1 << 20)
+        return producer.get("last_pseq", 0), same_journal, (blocks, size), limit
 
     def welcomed(self, fields: Mapping[str, Any]) -> bool:
         """Take over the fields of a WELCOME. True if the hub has the same journal as before."""

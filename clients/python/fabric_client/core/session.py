@@ -282,9 +282,8 @@ class Session:
         same_journal = self.handshake.welcomed(fields)
         self.state, self._attempt = State.LIVE, 0
         self._heartbeat.interval_s = fields.get("hb_ms", self._heartbeat.interval_s * 1000) / 1000
-        last_pseq, flow, limit = self.handshake.terms()
         known = set(fields.get("subs", ())) if fields.get("resumed") else set()
-        self.publisher.welcomed(last_pseq, same_journal, flow, limit, known)
+        self.publisher.welcomed(*self.handshake.terms(same_journal), known)
         self._resume(known, same_journal, bool(fields.get("resumed")))
         self.publisher.send_blocks(now)
 
