@@ -1,7 +1,7 @@
 """Arguments of calls that are checked before anything is sent."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -70,3 +70,17 @@ def checked_origin(origin: Origin, scheduled: bool) -> Origin:
         return read_origin(origin)
     except ValueError as error:
         raise BadMessage(str(error), "give the origin of a message: Origin(journal, epoch, seq, time_us)") from None
+
+
+def listed(payloads: object) -> Sequence[object]:
+    """The payloads as a list. A single payload is refused: its characters or bytes would become messages."""
+    if isinstance(payloads, str | bytes | bytearray | memoryview | Mapping) or not isinstance(payloads, Iterable):
+        kind = type(payloads).__name__
+        raise BadMessage(f"payloads is {kind}, not a list of payloads", "publish() takes a single message")
+    return payloads if isinstance(payloads, Sequence) else list(payloads)
+
+
+def percent(part: object) -> int:
+    if isinstance(part, bool) or not isinstance(part, int | float) or not 0 <= part <= 1:
+        raise FabricError(f"jitter is a number from 0 to 1, not {part!r}", "0.1 is a tenth of the wait")
+    return round(part * 100)

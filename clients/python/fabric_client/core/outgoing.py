@@ -5,7 +5,7 @@ block with good messages: the hub accepts or refuses a block as a whole.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from fabric_client.core import wire_values
@@ -141,6 +141,17 @@ def check_topic(topic: str) -> None:
         raise BadMessage(str(error), hint) from None
     if topic.startswith("$"):
         raise BadMessage(f"topic {topic!r} belongs to the hub", hint)
+
+
+def pieces(bodies: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """The ranges of the payloads, each about a block."""
+    start, room = 0, BLOCK_ROOM
+    for index, size in enumerate(map(len, bodies)):
+        room -= size + MESSAGE_COST
+        if room < 0 and index > start:
+            yield start, index
+            start, room = index, BLOCK_ROOM - size - MESSAGE_COST
+    yield start, len(bodies)
 
 
 def level_of(name: str) -> Level:
