@@ -51,6 +51,7 @@ cluster: $(STAMP)  ## the tests of Spark, with a cluster of a master and two wor
 
 crash: $(STAMP)  ## kill hub, producers and consumers for N minutes (default 5), then check every promise
 	$(BIN)/python -m tests.crash --minutes $(or $(N),5)
+	$(BIN)/python -m tests.crash.numbered
 
 simulate: $(STAMP)  ## live N simulated lives of a hub (default 20000) on all cores, with new seeds
 	$(BIN)/python -m tests.simulation --lives $(or $(N),20000)

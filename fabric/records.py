@@ -7,12 +7,20 @@ module knows nothing of LMDB or of the encoding of rows.
 from typing import Any, NamedTuple
 
 from fabric_protocol.messages import Level
+from fabric_protocol.origin import Origin
 
 
 class Append(NamedTuple):
     """A stamped block; its base_seq is the journal's last seq + 1."""
 
     block: bytes
+
+
+class SaveOrigin(NamedTuple):
+    """Where the block of this turn that begins at base_seq was born."""
+
+    base_seq: int
+    origin: Origin
 
 
 class GroupSettings(NamedTuple):
@@ -173,6 +181,8 @@ class SaveProducer(NamedTuple):
     seen_us: int
     since_pseq: int = 0  # the first pseq of this epoch; 0: not known, in rows of older programs
     blocks: bytes = b""  # flat (count, CRC of the body), u32 each, of the latest blocks; the last ends with last_pseq
+    jumps: bool = False  # a numbered source
+    spans: bytes = b""  # of a numbered source: flat (first, last position), u64 each, of the same blocks as `blocks`
 
 
 class Restored(NamedTuple):
@@ -194,4 +204,4 @@ _Groups = SaveGroup | DropGroup | SaveFailure | DropFailure
 _Topics = SaveTopic | DropTopic | Discard
 _Later = SaveSchedule | DropSchedule | CountSchedules
 _Others = SaveProducer | SaveIds | DropIds | SaveEvents | SaveSetting
-Record = Append | _Groups | _Topics | _Later | _Others
+Record = Append | SaveOrigin | _Groups | _Topics | _Later | _Others

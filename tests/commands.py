@@ -39,6 +39,7 @@ def _block(topic: str = "t", ids: list[bytes] | None = None) -> bytes:
 
 def samples() -> Iterator[Sample]:
     yield Sample("Hello", m.Hello(10, {"proto": 1, "client": "new", "producer": {"name": "new"}}))
+    yield Sample("Hello of a source", m.Hello(10, {"proto": 1, "producer": {"name": "source", "jumps": True}}))
     yield Sample("Hello resumed", m.Hello(10, {"proto": 1, "resume": {"session": SECRET, "subs": [[1, 1]]}}))
     yield Sample("Ping", m.Ping(11))
     yield Sample("Publish", m.Publish(12, 2, 0, _block()))

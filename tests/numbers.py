@@ -16,7 +16,8 @@ Frames = list[bytes]
 Fields = dict[str, Any]
 
 # Within the range, and refused with the same code for another reason: too far ahead; not as many as there are.
-REFUSED_ANYHOW: Final = {("PUB", "at_us"), ("PUB", "block: count")}
+# Or for a numbered source only: test_sources has these.
+REFUSED_ANYHOW: Final = {("PUB", "at_us"), ("PUB", "block: count"), ("PUB", "last"), ("PUB", "after")}
 _HEAD_FIELDS: Final = {"priority": (6, "<B"), "count": (8, "<I"), "expires_us": (32, "<q")}
 _chans: Final = count(1)
 _names: Final = count(1)
@@ -88,6 +89,9 @@ def _pub(field: str, op: str, value: Any, rid: int) -> Frames | None:
         return [_pack(Verb.PUB, 0, rid, value, 0), _one()]
     if field == "level":
         return [_pack(Verb.PUB, 0, rid, 0, value), _one()]
+    if field.startswith("origin: "):
+        numbers = {"epoch": 1, "seq": 1, "time_us": 0, field.removeprefix("origin: "): value}
+        return [_pack(Verb.PUB, 0, rid, 0, 0, {"origin": [b"?" * 16, *numbers.values()]}), _one()]
     if not field.startswith("block: "):
         return [_pack(Verb.PUB, 0, rid, 0, 0, {field: value}), _one()]
     at, form = _HEAD_FIELDS[field.removeprefix("block: ")]

@@ -17,9 +17,11 @@ from fabric_protocol import block_parts, wire
 from fabric_protocol import messages as m
 from fabric_protocol.block import Block
 from fabric_protocol.errors import BlockError, Code, ProtocolError
+from fabric_protocol.origin import Origin
 
 HERE: Final = Path(__file__).parent
 TS_US: Final = 1_700_000_000_000_000
+BORN: Final = Origin(bytes(range(16)), 3, 700, TS_US - 1_000_000)
 SESSION: Final = bytes(range(16))
 JOURNAL: Final = bytes(range(16, 32))
 
@@ -163,6 +165,10 @@ def _publishing_frames() -> Iterator[tuple[str, m.ToHub | m.ToClient]]:
     yield "OK to a delayed PUB", m.Ok(0, 21, {"schedule": 7, "due_us": TS_US})
     yield "OK to a delayed PUB, sent again", m.Ok(0, 21, {"schedule": 7, "due_us": TS_US, "dup": True})
     ids = _encode("order.new", [b"one", b"two", b"three"], ids=[b"7f3a", b"7f3b", b"7f3c"])
+    source = {"proto": 1, "client": "tail", "producer": {"name": "kafka:c1:orders:0", "jumps": True}}
+    yield "HELLO of a numbered source", m.Hello(30, source)
+    yield "PUB of a numbered source", m.Publish(31, 700, level, block, {"last": 705, "after": 690})
+    yield "PUB with an origin", m.Publish(32, 0, level, block, {"origin": BORN})
     yield "PUB, with ids", m.Publish(25, 527, level, ids)
     yield "PUBOK, the second of three known by its id", m.PubOk(0, ((25, 1003, 2, 1, ((1, 998),)),))
     yield (
@@ -205,6 +211,8 @@ def _consuming_frames() -> Iterator[tuple[str, m.ToHub | m.ToClient]]:
     yield "CREDIT of a consumer that is unsure what it has begun", m.Credit(1, 400, 8 << 20, 1024)
     yield "DELIVER", m.Deliver(1, 1, 1, (), stamped)
     yield "DELIVER, second attempt", m.Deliver(1, 3, 2, (), stamped)
+    yield "DELIVER with an origin", m.Deliver(1, 9, 1, (), stamped, BORN)
+    yield "GOT with an origin", m.Got(33, (), stamped, BORN)
     yield "DELIVER, picked", m.Deliver(1, 5, 1, (1001, 1, 1003, 2), block_parts.pick(four, [(0, 1), (2, 4)]))
     yield "ACK of one range", m.Settle(1, 0, ((m.Verdict.ACK, 1, 200, None),))
     rows = (
@@ -320,9 +328,9 @@ def frames_meaning(frames: Sequence[bytes]) -> dict[str, Any]:
     message = wire.decode(frames)
     verb = wire.Verb(frames[0][1])  # the second byte of the array: all verbs are below 128
     fields = {name: _plain(value) for name, value in message._asdict().items() if name != "block"}
-    for optional in ("options", "enough"):
+    for optional in ("options", "enough", "origin"):
         if not fields.get(optional, True):
-            del fields[optional]  # a PUB or a FETCH that has none
+            del fields[optional]  # a PUB, a FETCH, a DELIVER or a GOT that has none
     return {"verb": verb.name, "number": int(verb)} | fields
 
 

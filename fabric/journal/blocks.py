@@ -7,6 +7,7 @@ from fabric.journal.environment import Reading, Tables, seek
 from fabric.journal.rows import key_seq, seq_key
 from fabric.journal.tables.chunks import BLOCKS_MAX
 from fabric.journal.tables.holes import Hole, hole_at, hole_of
+from fabric.journal.tables.origins import origin_at
 from fabric_protocol.block import HEAD_BYTES, Block, glance
 from fabric_protocol.errors import BlockError
 
@@ -40,6 +41,7 @@ def load_block(txn: Reading, tables: Tables, base_seq: int, last_seq: int) -> Bl
         return Damaged(base_seq, last_seq, block)
     if block.last_seq != last_seq:
         return Damaged(base_seq, last_seq, f"the block ends at seq {block.last_seq}")
+    block.origin = origin_at(txn, tables, base_seq)
     return block
 
 

@@ -4,7 +4,7 @@ The settings for durability are constants, not options: every commit is synced, 
 directly. Without sync, a power cut loses more than the tail: it corrupts the file.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -53,9 +53,11 @@ class Tables(NamedTuple):
     ids: "lmdb._Database"
     events: "lmdb._Database"
     settings: "lmdb._Database"
+    origins: "lmdb._Database"
 
 
 _FORMAT_1: Final = (b"meta", b"blocks", b"chunks", b"groups", b"producers")
+_LATER: Final = (b"origins",)  # journals of format 2 that an older program wrote have none of these
 
 
 def open_environment(path: Path, *, map_bytes: int = MAP_BYTES, readonly: bool = False) -> lmdb.Environment:
@@ -102,11 +104,12 @@ def open_tables(environment: lmdb.Environment, *, create: bool = False, upgrade:
         if create:
             _make_tables(environment, names)
         version = _known_format(environment)
-        if upgrade and version < FORMAT:
+        needed = _FORMAT_1 if version < FORMAT else [name for name in names if name not in _LATER]
+        tables = Tables(*(_open_if_there(environment, name, needed) for name in names))
+        if upgrade and (version < FORMAT or len(existing(tables)) < len(names)):
             _make_tables(environment, names, upgrade=True)
-        if upgrade or version >= FORMAT:
-            return Tables(*(environment.open_db(name, create=False) for name in names))
-        return Tables(*(_open_if_there(environment, name) for name in names))
+            tables = Tables(*(environment.open_db(name, create=False) for name in names))
+        return tables
 
 
 def put_row(txn: Writing, table: "lmdb._Database", key: bytes, values: list[object]) -> None:
@@ -138,11 +141,11 @@ def _make_tables(environment: lmdb.Environment, names: list[bytes], *, upgrade: 
             txn.put(FORMAT_KEY, encode_format(), db=tables[Tables._fields.index("meta")])
 
 
-def _open_if_there(environment: lmdb.Environment, name: bytes) -> "lmdb._Database":
+def _open_if_there(environment: lmdb.Environment, name: bytes, needed: Container[bytes]) -> "lmdb._Database":
     try:
         return environment.open_db(name, create=False)
     except lmdb.NotFoundError:
-        if name in _FORMAT_1:
+        if name in needed:
             raise
         return None  # type: ignore[return-value]  # otherwise every use would check for None, for old journals only
 

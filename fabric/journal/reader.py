@@ -21,6 +21,7 @@ from fabric.journal.rows import SEQ_MAX, key_seq, seq_key
 from fabric.journal.tables.chunks import Chunk, OpenChunk, Wanted
 from fabric.journal.tables.event_table import EventReader
 from fabric.journal.tables.holes import Hole, hole_of, span_of
+from fabric.journal.tables.origins import origin_at
 from fabric.journal.tables.schedule_table import ScheduleReader
 from fabric.journal.tables.state import next_ids
 from fabric_protocol.block import Block, Stamp
@@ -91,11 +92,13 @@ class Reader:
                 return Damaged(seq, key_seq(cursor.key()) - 1 if cursor.first() else last_seq, "the block is missing")
             base, raw = key_seq(cursor.key()), bytes(cursor.value())
             end = key_seq(cursor.key()) - 1 if cursor.next() else last_seq
+            origin = origin_at(txn, self._tables, base)
         if (hole := hole_of(base, raw)) is not None:
             return None if seq <= hole.last_seq else Damaged(hole.last_seq + 1, end, "the block is missing")
         block = check_block(raw, base)
         if isinstance(block, str):
             return Damaged(base, end, block)
+        block.origin = origin
         return block if seq <= block.last_seq else Damaged(block.last_seq + 1, end, "the block is missing")
 
     def next_block(self, seq: int, wanted: Wanted) -> tuple[Block | Damaged | None, int]:

@@ -18,6 +18,7 @@ from fabric.journal.limits import Limits, used_bytes
 from fabric.journal.rows import key_seq, name_key
 from fabric.journal.tables.event_table import EventRetention
 from fabric.journal.tables.holes import hole_of, span_of
+from fabric.journal.tables.origins import drop_origins_below
 from fabric.records import SaveProducer
 from fabric_protocol.block import stamp_of
 from fabric_protocol.errors import BlockError
@@ -58,6 +59,8 @@ class Retention:
         self.wanted = 0  # retention would remove messages below this seq, but they are held; 0: none is held
 
     def saw(self, producer: SaveProducer) -> None:
+        if producer.jumps:
+            return  # a source without its cursor would store everything again, so its row stays
         self._seen.pop(producer.name, None)
         self._seen[producer.name] = producer.seen_us
 
@@ -143,6 +146,7 @@ class Retention:
         if not blocks and not holes:
             return Step(0, 0, 0)
         self._drop_chunks(txn, front.base_seq, open_seq)
+        drop_origins_below(txn, self._tables, front.base_seq)
         return Step(front.base_seq, blocks, holes)
 
     def _ahead(self, environment: lmdb.Environment, now_us: int, last_seq: int, used: int) -> int:

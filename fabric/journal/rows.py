@@ -119,14 +119,16 @@ def decode_group(key: bytes | memoryview, raw: bytes | memoryview) -> SaveGroup:
 
 def encode_producer(producer: SaveProducer) -> tuple[bytes, bytes]:
     key = name_key(producer.name)
-    name, epoch, last_pseq, recent, seen_us, since_pseq, blocks = producer
+    name, epoch, last_pseq, recent, seen_us, since_pseq, blocks, jumps, spans = producer
     row = [name, epoch, last_pseq, array("Q", recent).tobytes(), seen_us, since_pseq, blocks]
+    if jumps:
+        row += (jumps, spans)
     return key, seal(key, pack(row))
 
 
 def decode_producer(key: bytes | memoryview, row: bytes | memoryview) -> SaveProducer:
     name, epoch, last_pseq, recent, seen_us, *later = unpack(unseal(key, row))  # rows of older programs end here
-    return SaveProducer(name, epoch, last_pseq, tuple(_numbers(recent)), seen_us, *later[:2])
+    return SaveProducer(name, epoch, last_pseq, tuple(_numbers(recent)), seen_us, *later[:4])
 
 
 def _pairs(raw: bytes) -> tuple[tuple[int, int], ...]:

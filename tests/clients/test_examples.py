@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,7 +73,14 @@ def local_copy(url: str) -> None:
     assert whole == "the copy is whole again: {'apple': '5', 'pear': '4'}"
 
 
-ALL = (orders, later, transaction, request_reply, ordered, local_copy)
+def numbered_source(url: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for last in (3, 6):
+            before, after = example(url, "numbered_source.py", f"{folder}/orders.db")
+            assert (before, after) == tuple(f"rows up to {n} are published" for n in (last - 3, last))
+
+
+ALL = (orders, later, transaction, request_reply, ordered, local_copy, numbered_source)
 
 
 def test_examples_run_one_after_the_other_and_again_on_one_hub(url: str) -> None:

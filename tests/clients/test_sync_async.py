@@ -7,10 +7,10 @@ import pytest
 import fabric_client
 from fabric_client import AsyncClient, AsyncConsumer, Client, Consumer
 
-AWAITED = {"publish", "publish_many", "cancel", "drain", "flush", "fetch", "work", "close"}
+AWAITED = {"publish", "publish_many", "cancel", "drain", "flush", "fetch", "work", "close", "publish_numbered"}
 AWAITED |= {"info", "request", "respond"}
-PLAIN = {"stop", "publish_nowait", "schedules", "consume", "consume_batches", "get", "serve"}
-PROPERTIES = {"connected", "hub", "admin", "unconfirmed"}
+PLAIN = {"stop", "publish_nowait", "publish_numbered_nowait", "schedules", "consume", "consume_batches", "get", "serve"}
+PROPERTIES = {"connected", "hub", "admin", "unconfirmed", "position"}
 
 
 def words(client: type) -> set[str]:

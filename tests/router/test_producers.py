@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from fabric.records import SaveProducer
-from fabric.router.publish.producers import RECENT_MAX, Producer
+from fabric.router.publish.producers import RECENT_MAX
+from fabric.router.publish.sources import restored_producer
 from fabric_protocol import messages as m
 from fabric_protocol.block import encode
 from fabric_protocol.errors import Code
@@ -216,11 +217,11 @@ def test_as_many_blocks_are_remembered_as_can_be_unconfirmed() -> None:
 
 
 def test_rows_of_older_programs_are_compared_by_number() -> None:
-    producer = Producer.restore(SaveProducer("p", 5, 3, (3, 10), 0))
+    producer = restored_producer(SaveProducer("p", 5, 3, (3, 10), 0))
     assert producer.duplicate_of(2, 2, 1234) == 11
     producer.stored(4, 2, 77, 13)
     assert producer.duplicate_of(1, 1, 1234) == 10
     assert producer.duplicate_of(4, 2, 77) == 13
-    again = Producer.restore(producer.record(9))
+    again = restored_producer(producer.record(9))
     assert again.duplicate_of(4, 2, 77) == 13
     assert again.record(9) == producer.record(9)

@@ -18,6 +18,7 @@ from fabric.records import (
     SaveFailure,
     SaveGroup,
     SaveIds,
+    SaveOrigin,
     SaveProducer,
     SaveSchedule,
     SaveSetting,
@@ -193,6 +194,9 @@ class World:
                     block = Block(raw)
                     assert block.base_seq == (self.reader.blocks[-1].last_seq if self.reader.blocks else 0) + 1
                     self.reader.blocks.append(block)
+                case SaveOrigin(base_seq, origin):
+                    block = next(block for block in self.reader.blocks if block.base_seq == base_seq)
+                    block.origin = origin
                 case SaveEvents(first):
                     assert first == self.reader.next_event()
                     self.reader.events.append(record)

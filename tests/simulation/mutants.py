@@ -216,7 +216,7 @@ MUTANTS: Final = {
     "settling does nothing": Mutant(Group, "close", nothing),
     "producers are not saved": Mutant(Router, "seal", without(SaveProducer)(Router.seal), CRASHES),
     "a resend is stored again": Mutant(Producer, "duplicate_of", nothing),
-    "pseqs are forgotten on restart": Mutant(Producer, "restore", classmethod(restore_producer_anew), CRASHES),
+    "pseqs are forgotten on restart": Mutant(Producer, "restore", restore_producer_anew, CRASHES),
     "epochs are forgotten on restart": Mutant(Producer, "record", producer_without_epoch(Producer.record), CRASHES),
     "a claim is told before the disk": Mutant(commands, "hello", welcome_at_once(commands.hello), CLAIMING),
     "a claim is not saved": Mutant(publishing.Publishing, "save", nothing, CLAIMING),

@@ -137,8 +137,8 @@ def close_without_a_row(self: Group, first: int, last: int) -> None:
         self.open.remove(first, last)
 
 
-def restore_producer_anew(cls: type[Producer], saved: SaveProducer) -> Producer:
-    return Producer(saved.name, saved.epoch)
+def restore_producer_anew(self: Producer, saved: SaveProducer) -> None:
+    self.epoch = saved.epoch
 
 
 def producer_without_epoch(original: Callable[..., SaveProducer]) -> Callable[..., SaveProducer]:

@@ -50,6 +50,7 @@ from fabric_client.options import GroupOptions, PublishOptions, QueueOptions, To
 from fabric_client.sync.client import Client, connect
 from fabric_client.sync.consumer import Consumer
 from fabric_protocol.errors import FabricError
+from fabric_protocol.origin import Origin
 
 if TYPE_CHECKING:
     from fabric_client.aio.client import AsyncClient, aconnect
@@ -77,6 +78,7 @@ __all__ = [
     "Message",
     "NoResponders",
     "NotFound",
+    "Origin",
     "PublishOptions",
     "PublishRefused",
     "QueueOptions",

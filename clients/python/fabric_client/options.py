@@ -2,13 +2,23 @@
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
 from fabric_client.core import wire_values
-from fabric_client.core.arguments import Moment, check_whole, due_us, microseconds, patterns_of, rate_of
-from fabric_client.core.outgoing import BLOCK_ROOM, MESSAGE_COST, PLAIN, Options, Prepared, level_of, prepare
+from fabric_client.core.arguments import (
+    Moment,
+    check_whole,
+    checked_origin,
+    due_us,
+    listed,
+    microseconds,
+    patterns_of,
+    percent,
+    rate_of,
+)
+from fabric_client.core.outgoing import PLAIN, Options, Prepared, level_of, pieces, prepare
 from fabric_client.core.subscription import PREFETCH, Subscription
 from fabric_client.core.subscription_driver import SubscriptionDriver
 from fabric_client.core.verdict_exceptions import OnError, Seconds, check_on_error, milliseconds, patience, seconds
@@ -16,6 +26,7 @@ from fabric_client.errors import BadMessage
 from fabric_protocol import block
 from fabric_protocol.columns import HeaderValue
 from fabric_protocol.errors import FabricError
+from fabric_protocol.origin import Origin
 
 DEFAULT_URL: Final = "tcp://127.0.0.1:7171"
 PUBLISH_S: Final = 30.0  # how long publish() and flush() wait for the hub by default
@@ -49,6 +60,19 @@ class MessageOptions(TypedDict, total=False):
     ttl: Seconds | None  # the message expires this long after it was accepted, or was due
     expires_at: Moment | None
     level: Level | None  # "journaled" (on disk) or "received" (unsafe)
+    origin: Origin | None  # where the message was born, if another journal had it first
+
+
+class NumberedOptions(TypedDict, total=False):
+    """Options of a message of a numbered source; see MessageOptions."""
+
+    key: str | bytes | None
+    headers: Mapping[str, HeaderValue] | None
+    id: str | bytes | None
+    priority: int | None
+    ttl: Seconds | None
+    expires_at: Moment | None
+    origin: Origin | None
 
 
 class ScheduleOptions(MessageOptions, total=False):
@@ -133,6 +157,14 @@ def message_of(
     return prepare(topic, data, key, id, headers), steering_of(rest) if rest else PLAIN
 
 
+def numbered_of(topic: str, data: object, options: Mapping[str, Any]) -> tuple[Prepared, Options]:
+    """The same for a message of a numbered source."""
+    if not options.keys() <= NumberedOptions.__annotations__.keys():
+        unknown = next(name for name in options if name not in NumberedOptions.__annotations__)
+        raise TypeError(f"{unknown!r} is not an option of a numbered publish; see NumberedOptions")
+    return message_of(topic, data, **options)
+
+
 def steering_of(options: Mapping[str, Any]) -> Options:
     """The options of a publish for the hub."""
     if not options.keys() <= _STEERING:
@@ -153,6 +185,7 @@ def block_options(
     every: Seconds | None = None,
     cron: str | None = None,
     name: str | None = None,
+    origin: Origin | None = None,
 ) -> Options:
     if priority is None:
         priority = block.PRIORITY_DEFAULT
@@ -188,6 +221,7 @@ def block_options(
         0 if expires_at is None else due_us("expires_at", expires_at),
         tuple((key, value) for key, value in when.items() if value is not None),
         scheduled,
+        None if origin is None else checked_origin(origin, scheduled),
     )
 
 
@@ -222,7 +256,7 @@ def group_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
         if name in _TIMES:
             fields[_TIMES[name]] = milliseconds(name, value)
         elif name == "jitter":
-            fields["jitter_pct"] = _percent(value)
+            fields["jitter_pct"] = percent(value)
         elif name == "level":
             fields["level"] = level_of(value).name.lower()
         elif name == "rate":
@@ -230,12 +264,6 @@ def group_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
         else:
             fields[_AS_THEY_ARE.get(name, name)] = value
     return fields
-
-
-def _percent(part: object) -> int:
-    if isinstance(part, bool) or not isinstance(part, int | float) or not 0 <= part <= 1:
-        raise FabricError(f"jitter is a number from 0 to 1, not {part!r}", "0.1 is a tenth of the wait")
-    return round(part * 100)
 
 
 def subscription_maker(
@@ -335,7 +363,7 @@ def pack(
     headers: Mapping[str, HeaderValue] | None = None,
 ) -> list[tuple[bytes, int]]:
     """Blocks of many messages on one topic, each with its count."""
-    payloads = _listed(given)
+    payloads = listed(given)
     if not payloads:
         raise BadMessage("nothing to publish", "give at least one payload")
     for what, column in (("key", keys), ("id", ids)):
@@ -350,7 +378,7 @@ def pack(
         payloads = [message.body for message in messages]
     bodies = cast(Sequence[bytes], payloads)
     blocks = []
-    for start, stop in _pieces(bodies):
+    for start, stop in pieces(bodies):
         part = () if messages is None else messages[start:stop]
         raw = block.encode(
             topic,
@@ -363,22 +391,3 @@ def pack(
         )
         blocks.append((raw, stop - start))
     return blocks
-
-
-def _listed(payloads: object) -> Sequence[object]:
-    """The payloads as a list. A single payload is refused: its characters or bytes would become messages."""
-    if isinstance(payloads, str | bytes | bytearray | memoryview | Mapping) or not isinstance(payloads, Iterable):
-        kind = type(payloads).__name__
-        raise BadMessage(f"payloads is {kind}, not a list of payloads", "publish() takes a single message")
-    return payloads if isinstance(payloads, Sequence) else list(payloads)
-
-
-def _pieces(bodies: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """The ranges of the payloads, each about a block."""
-    start, room = 0, BLOCK_ROOM
-    for index, size in enumerate(map(len, bodies)):
-        room -= size + MESSAGE_COST
-        if room < 0 and index > start:
-            yield start, index
-            start, room = index, BLOCK_ROOM - size - MESSAGE_COST
-    yield start, len(bodies)

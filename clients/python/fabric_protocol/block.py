@@ -45,6 +45,7 @@ from fabric_protocol.columns import (
     padded,
 )
 from fabric_protocol.errors import BlockError, Code
+from fabric_protocol.origin import Origin
 
 if sys.byteorder != "little":
     raise ImportError("fabric blocks are little-endian; this machine is big-endian and cannot map them")
@@ -182,7 +183,7 @@ class Block:
 
     __slots__ = (
         *("base_seq", "body_crc", "count", "expires_us", "flags"),
-        *("n_topics", "priority", "raw", "sections", "topics", "ts_us"),
+        *("n_topics", "origin", "priority", "raw", "sections", "topics", "ts_us"),
     )
 
     def __init__(self, raw: bytes) -> None:
@@ -219,10 +220,15 @@ class Block:
         self.expires_us: int = expires
         self.body_crc: int = body_crc
         self.topics, self.sections = self._outline()
+        self.origin: Origin | None = None  # beside the bytes: where the block was born, if not in this journal
 
     @property
     def last_seq(self) -> int:
         return self.base_seq + self.count - 1
+
+    def origin_of(self, place: int) -> Origin | None:
+        """The origin of the message at a place; None if it was published in this journal."""
+        return self.origin.shifted(place) if self.origin is not None else None
 
     def stamped(self, base_seq: int, ts_us: int) -> "Block":
         """This block with the hub's fields set, without parsing it again."""
@@ -231,7 +237,7 @@ class Block:
         block.base_seq, block.ts_us = base_seq, ts_us
         block.flags, block.priority, block.count = self.flags, self.priority, self.count
         block.n_topics, block.expires_us, block.body_crc = self.n_topics, self.expires_us, self.body_crc
-        block.topics, block.sections = self.topics, self.sections
+        block.topics, block.sections, block.origin = self.topics, self.sections, self.origin
         return block
 
     def verify(self) -> None:

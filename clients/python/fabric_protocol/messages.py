@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+from fabric_protocol.origin import Origin
+
 PROTOCOL_VERSION: Final = 1
 META_BYTES_MAX: Final = 1 << 20  # an ACK of tens of thousands of ranges still fits
 
@@ -65,7 +67,8 @@ class Publish(NamedTuple):
     pseq: int  # number of the block's first message in its producer's own sequence; 0: unnumbered
     level: int
     block: bytes
-    options: Mapping[str, Any] = {}  # ttl_ms; and delay_ms, at_us, every_ms, cron, name of a schedule
+    # ttl_ms, last, after, origin; and delay_ms, at_us, every_ms, cron, name of a schedule
+    options: Mapping[str, Any] = {}
 
 
 class Subscribe(NamedTuple):
@@ -215,6 +218,7 @@ class Deliver(NamedTuple):
     attempt: int
     seqs: tuple[int, ...]  # flat (first seq, count) runs; empty: contiguous from the block's base_seq
     block: bytes
+    origin: Origin | None = None  # of the first message, if another journal had it first
 
 
 class End(NamedTuple):
@@ -247,6 +251,7 @@ class Got(NamedTuple):
     rid: int
     seqs: tuple[int, ...]  # flat (first seq, count) runs; empty: contiguous from the block's base_seq
     block: bytes
+    origin: Origin | None = None  # of the first message, if another journal had it first
 
 
 _Session = Hello | Goodbye | Ping

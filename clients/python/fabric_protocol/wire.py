@@ -15,6 +15,7 @@ from fabric_protocol import meta as bounded
 from fabric_protocol.block import BLOCK_BYTES_MAX
 from fabric_protocol.bounds import HORIZON_MS, NUMBER_MAX
 from fabric_protocol.errors import Code, ProtocolError
+from fabric_protocol.origin import read_origin
 
 VERDICTS_MAX: Final = bounded.ROWS_MAX
 SETTLES_MAX: Final = 64  # channels of one TXN
@@ -246,7 +247,12 @@ _ENCODERS: Final[dict[type, Any]] = {
         if s.unsure
         else _pack(Verb.CREDIT, s.chan, 0, s.ordinal_max, s.bytes_max)
     ],
-    m.Deliver: lambda s: [_pack(Verb.DELIVER, s.chan, 0, s.first_ordinal, s.attempt, s.seqs), s.block],
+    m.Deliver: lambda s: [
+        _pack(Verb.DELIVER, s.chan, 0, s.first_ordinal, s.attempt, s.seqs)
+        if s.origin is None
+        else _pack(Verb.DELIVER, s.chan, 0, s.first_ordinal, s.attempt, s.seqs, s.origin),
+        s.block,
+    ],
     m.Settle: lambda s: [_pack(Verb.ACK, s.chan, s.rid, s.verdicts)],
     m.Fetch: lambda s: [_pack(Verb.FETCH, s.chan, s.rid, s.count, s.expires_ms, *([s.enough] if s.enough else []))],
     m.End: lambda s: [_pack(Verb.END, s.chan, s.rid, s.sent)],
@@ -254,7 +260,7 @@ _ENCODERS: Final[dict[type, Any]] = {
     m.Reset: lambda s: [_pack(Verb.RESET, s.chan, 0, s.fields)],
     m.Ready: lambda s: [_pack(Verb.READY, s.chan, s.rid, s.refresh)],
     m.Get: lambda s: [_pack(Verb.GET, 0, s.rid, s.fields)],
-    m.Got: lambda s: [_pack(Verb.GOT, 0, s.rid, s.seqs), s.block],
+    m.Got: lambda s: [_pack(Verb.GOT, 0, s.rid, s.seqs, *([s.origin] if s.origin else [])), s.block],
     m.Info: lambda s: [_pack(Verb.INFO, 0, s.rid, s.fields)],
     m.Admin: lambda s: [_pack(Verb.ADMIN, 0, s.rid, s.fields)],
     m.Cancel: lambda s: [_pack(Verb.CANCEL, 0, s.rid, s.fields)],
@@ -283,7 +289,9 @@ _DECODERS: Final[dict[int, tuple[Any, bool]]] = {
         False,
     ),
     Verb.DELIVER: (
-        lambda c, r, a, f: m.Deliver(c, _uint(a[0]), _uint(a[1]), tuple(map(_uint, _list(a[2]))), f),
+        lambda c, r, a, f: m.Deliver(
+            c, _uint(a[0]), _uint(a[1]), tuple(map(_uint, _list(a[2]))), f, read_origin(a[3]) if len(a) > 3 else None
+        ),
         True,
     ),
     Verb.ACK: (lambda c, r, a, f: m.Settle(c, r, _verdicts(a[0])), False),
@@ -293,7 +301,10 @@ _DECODERS: Final[dict[int, tuple[Any, bool]]] = {
     Verb.RESET: (lambda c, r, a, f: m.Reset(c, _map(a)), False),
     Verb.READY: (lambda c, r, a, f: m.Ready(c, r, _uint(a[0])), False),
     Verb.GET: (lambda c, r, a, f: m.Get(r, _map(a)), False),
-    Verb.GOT: (lambda c, r, a, f: m.Got(r, tuple(map(_uint, _list(a[0]))), f), True),
+    Verb.GOT: (
+        lambda c, r, a, f: m.Got(r, tuple(map(_uint, _list(a[0]))), f, read_origin(a[1]) if len(a) > 1 else None),
+        True,
+    ),
     Verb.INFO: (lambda c, r, a, f: m.Info(r, _map(a)), False),
     Verb.ADMIN: (lambda c, r, a, f: m.Admin(r, _map(a)), False),
     Verb.CANCEL: (lambda c, r, a, f: m.Cancel(r, _map(a)), False),

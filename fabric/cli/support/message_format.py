@@ -84,6 +84,13 @@ def record(message: "Message") -> dict[str, Any]:
         row["key"] = message.key
     if message.headers:
         row["headers"] = text_headers(message)
+    if (origin := message.origin) is not None:
+        row["origin"] = {
+            "journal": origin.journal.hex(),
+            "epoch": origin.epoch,
+            "seq": origin.seq,
+            "time": shown_time(origin.time),
+        }
     try:
         data = message.data
         row["data"] = data.decode() if isinstance(data, bytes) else data

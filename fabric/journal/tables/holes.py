@@ -90,6 +90,7 @@ def make_holes(txn: Writing, tables: Tables, bases: Iterable[int]) -> int:
         if stamp.base_seq != base:
             continue
         removed += stamp.last_seq - base + 1
+        txn.delete(seq_key(base), db=tables.origins)
         _drop_summary(txn, tables, _widen(txn, tables, Hole(*stamp)), base)
     return removed
 

@@ -4,7 +4,7 @@
     producers     name -> last number, epoch              topics     name -> settings, floor, messages and bytes
     schedule      (due, id) -> block                      schedule_ids   id -> due; name -> id; counts (`schedule`)
     ids           number -> part of the index of keys     events     number of the first -> block of events
-    settings      name -> value
+    settings      name -> value                           origins    base_seq -> where a foreign block was born
 
 A record that is not a block writes or removes one row here, in the transaction of its turn.
 """
@@ -16,6 +16,7 @@ from fabric.journal import rows as records
 from fabric.journal.environment import Reading, Tables, Writing, put_row
 from fabric.journal.rows import key_seq, name_key, seal, seq_key, unpack, unseal
 from fabric.journal.tables.event_table import put_events
+from fabric.journal.tables.origins import put_origin
 from fabric.journal.tables.schedule_table import count_schedules, drop_schedule, put_schedule
 from fabric.records import (
     CountSchedules,
@@ -29,6 +30,7 @@ from fabric.records import (
     SaveFailure,
     SaveGroup,
     SaveIds,
+    SaveOrigin,
     SaveProducer,
     SaveSchedule,
     SaveSetting,
@@ -67,6 +69,8 @@ def put_state(txn: Writing, tables: Tables, record: Record) -> None:
             txn.put(seq_key(number), seal(seq_key(number), value), db=tables.ids)
         case DropIds(number):
             txn.delete(seq_key(number), db=tables.ids)
+        case SaveOrigin():
+            put_origin(txn, tables, record)
         case SaveEvents():
             put_events(txn, tables, record)
         case SaveSetting(name, None):

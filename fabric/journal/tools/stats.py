@@ -33,6 +33,7 @@ class Stats(NamedTuple):
     schedules: int
     ids: int  # parts of the index of idempotency keys
     events: int  # blocks of delivery events
+    origins: int  # blocks that another journal had first
     settings: int
     first_ts_us: int
     last_ts_us: int
@@ -73,6 +74,7 @@ def collect(path: Path, environment: lmdb.Environment, tables: Tables) -> Stats:
         schedules=entries["schedule"],
         ids=entries["ids"],
         events=entries["events"],
+        origins=entries["origins"],
         settings=entries["settings"],
         first_ts_us=first_ts_us,
         last_ts_us=last_ts_us,

@@ -42,7 +42,8 @@ STEP_BLOCKS: Final = 64  # blocks for each read transaction, or STEP_BYTES
 STEP_EVENTS: Final = 1_000  # blocks of events for each read transaction
 # Tables with checks of their own; of the other tables only the checksums are verified.
 _WALKED: Final = ("meta", "blocks", "chunks", "groups", "producers", "events")
-_LARGE: Final = ("ids",)  # skipped when a hub starts: it may have gigabytes, and each row is verified when it is read
+# Skipped when a hub starts: they may have gigabytes, and each row is verified when it is read.
+_LARGE: Final = ("ids", "origins")
 
 
 class Finding(NamedTuple):
@@ -72,6 +73,7 @@ class Report(NamedTuple):
     ids: int = 0
     events: int = 0
     settings: int = 0
+    origins: int = 0
 
 
 def verify(path: Path, *, tail_only: bool = False, progress: Progress | None = None) -> Report:

@@ -213,7 +213,8 @@ def send_delivery(
     member.sent += count
     member.bytes_sent += len(raw)
     group.shared.rounds.spent += len(raw) + LEASE_WORK + (block.n_topics - 1) * TOPIC_WORK
-    turn.send(member.session.peer, Deliver(member.chan, first_ordinal, work.attempt, flat(seqs), raw))
+    origin = block.origin_of(runs[0][0])
+    turn.send(member.session.peer, Deliver(member.chan, first_ordinal, work.attempt, flat(seqs), raw, origin))
     if turn.recorder.is_on:
         record_event(turn, group, Happening.DELIVER, member, work.attempt, seqs)
     if group.throttle is not None and group.throttle.pace is not None:
@@ -273,7 +274,8 @@ def send_again(group: Group, lease: Lease) -> list[Deliver | Gap]:
     if isinstance(block, Block):
         places = [(a - block.base_seq, b - block.base_seq + 1) for a, b in runs]
         first = lease.ordinal_of(runs[0][0])
-        frames.append(Deliver(chan, first, lease.attempt, flat(runs), payload_for(block, places)))
+        origin = block.origin_of(places[0][0])
+        frames.append(Deliver(chan, first, lease.attempt, flat(runs), payload_for(block, places), origin))
     return frames
 
 

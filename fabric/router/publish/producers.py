@@ -6,7 +6,8 @@ that were used is refused, because a confirmation would say that this block is s
 """
 
 from array import array
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
 
 from fabric.records import SaveProducer
 from fabric_protocol.errors import Code, ProtocolError
@@ -20,9 +21,13 @@ RECENT_MAX: Final = WINDOW_BLOCKS
 TRIM_BLOCKS: Final = 64  # removed at a time, because removing the front of an array is slow
 # A delayed publish has no seq yet: its place is this number plus the id of the schedule.
 SCHEDULED: Final = 1 << 63
+Options = Mapping[str, Any]  # of PUB
+NO_OPTIONS: Final[Options] = {}
+POSITIONS: Final = ("last", "after")  # options of PUB for numbered sources
 
 
 class Producer:
+    jumps: ClassVar = False  # see `sources`
     __slots__ = ("blocks", "epoch", "last_pseq", "name", "recent", "seen_us", "since_pseq")
 
     def __init__(self, name: str, epoch: int = 0, last_pseq: int = 0) -> None:
@@ -36,14 +41,13 @@ class Producer:
         )  # flat (count, CRC of the body) of the latest blocks; the last block ends with last_pseq
         self.seen_us = 0
 
-    @classmethod
-    def restore(cls, saved: SaveProducer) -> "Producer":
-        producer = cls(saved.name, saved.epoch, saved.last_pseq)
-        producer.recent = list(saved.recent)
-        producer.seen_us = saved.seen_us
-        producer.since_pseq = saved.since_pseq
-        producer.blocks.frombytes(saved.blocks)
-        return producer
+    def restore(self, saved: SaveProducer) -> None:
+        """Take over the row of this producer."""
+        self.epoch, self.last_pseq = saved.epoch, saved.last_pseq
+        self.recent = list(saved.recent)
+        self.seen_us = saved.seen_us
+        self.since_pseq = saved.since_pseq
+        self.blocks.frombytes(saved.blocks)
 
     @property
     def last_seq(self) -> int:
@@ -58,10 +62,11 @@ class Producer:
         self.epoch = epoch
         self.since_pseq = self.last_pseq + 1
 
-    def duplicate_of(self, pseq: int, count: int, body_crc: int) -> int | None:
+    def duplicate_of(self, pseq: int, count: int, body_crc: int, options: Options = NO_OPTIONS) -> int | None:
         """The first seq of a block that was stored before; None when the block is new. Refuses a gap in the pseqs, and
-        a
-        block that differs from the block that was stored under these pseqs."""
+        a block that differs from the block that was stored under these pseqs."""
+        if options:
+            _require_no_positions(self.name, options)
         if pseq == self.last_pseq + 1:
             return None
         if pseq > self.last_pseq:
@@ -73,7 +78,7 @@ class Producer:
                 expected=self.last_pseq + 1,
             )
         is_known = self._is_stored(pseq, count, body_crc)
-        seq = self._seq_of(pseq) if is_known and pseq + count - 1 <= self.last_pseq else None
+        seq = self._seq_of(self.last_pseq + 1 - pseq) if is_known and pseq + count - 1 <= self.last_pseq else None
         if seq is None:
             raise ProtocolError(
                 Code.BAD_OPTION,
@@ -101,15 +106,16 @@ class Producer:
             Code.PSEQ_TAKEN, f"producer {self.name!r}: pseq {pseq}..{pseq + count - 1} {why}; this block is not stored"
         )
 
-    def _seq_of(self, pseq: int) -> int | None:
-        first = self.last_pseq + 1
+    def _seq_of(self, back: int) -> int | None:
+        """The seq of the message that is so many messages back; 1 is the last one."""
         for at in range(len(self.recent) - 2, -1, -2):
-            first -= self.recent[at]
-            if pseq >= first:
-                return self.recent[at + 1] + pseq - first
+            count, first = self.recent[at], self.recent[at + 1]
+            if back <= count:
+                return first + count - back
+            back -= count
         return None
 
-    def stored(self, pseq: int, count: int, body_crc: int, seq: int) -> None:
+    def stored(self, pseq: int, count: int, body_crc: int, seq: int, options: Options = NO_OPTIONS) -> None:
         recent, blocks = self.recent, self.blocks
         if recent and recent[-1] + recent[-2] == seq:
             recent[-2] += count
@@ -127,3 +133,13 @@ class Producer:
         self.seen_us = now_us
         recent, blocks = tuple(self.recent), self.blocks[-2 * RECENT_MAX :].tobytes()
         return SaveProducer(self.name, self.epoch, self.last_pseq, recent, now_us, self.since_pseq, blocks)
+
+
+def _require_no_positions(name: str, options: Options) -> None:
+    for option in POSITIONS:
+        if options.get(option) is not None:
+            raise ProtocolError(
+                Code.BAD_OPTION,
+                f"option {option} is for a numbered source, and producer {name!r} numbers its messages without gaps: "
+                "leave it out, or name another producer with jumps: true",
+            )

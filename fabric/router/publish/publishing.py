@@ -5,16 +5,18 @@ turn are joined into one journal block, so single messages are stored and scanne
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fabric.records import Append, Record, Restored
+from fabric.records import Append, Record, Restored, SaveOrigin
 from fabric.router.block_store import OpenBlock
 from fabric.router.dead_letters.index import DeadLetters
 from fabric.router.part import Part
 from fabric.router.patterns.trie import CACHE_MAX
 from fabric.router.publish.dedupe.index import Ids
-from fabric.router.publish.producers import SCHEDULED, Producer
+from fabric.router.publish.origins import origin_of, parts_with_origins
+from fabric.router.publish.producers import POSITIONS, SCHEDULED, Producer
+from fabric.router.publish.sources import restored_producer
 from fabric.router.sessions.session import Session
 from fabric.router.shared import Shared
 from fabric.router.turn import Turn
@@ -69,7 +71,7 @@ class Publishing(Part):
         self._topics = topics
         self._shared = shared
         self._dead_letters = dead_letters
-        self.producers = {p.name: Producer.restore(p) for p in restored.producers}
+        self.producers = {p.name: restored_producer(p) for p in restored.producers}
         self.refusal: Refusal | None = None
         self.pending_bytes = 0  # accepted and not yet committed
         self.topics_taken = 0  # topics of all blocks so far: each is indexed and looked up later
@@ -135,7 +137,8 @@ class Publishing(Part):
         self._confirm(session, publish, _row(publish.rid, first, stored, len(repeats), repeats))
         self.has_received |= publish.level == Level.RECEIVED
         if left is not None:
-            self.append(left, turn)
+            for part in [left] if block.origin is None or left is block else parts_with_origins(block, repeats):
+                self.append(part, turn)
         return left
 
     def examine(self, session: Session, publish: Publish, window: tuple[int, int]) -> tuple[Block, int | None]:
@@ -167,20 +170,24 @@ class Publishing(Part):
             raise ProtocolError(Code.BAD_BLOCK, "a published block has consecutive seqs: clear the flag SPARSE")
         if not self._known_topics.issuperset(block.topics):
             self._learn(block.topics)
+        if publish.options:
+            block.origin = origin_of(publish.options, block.count)
         if not publish.pseq:
+            if publish.options:
+                _require_pseq(publish.options)
             return block, None
         if session.producer is None:
             raise ProtocolError(
                 Code.BAD_OPTION, f"pseq {publish.pseq}: a publish with a pseq needs a producer in HELLO"
             )
-        return block, session.producer.duplicate_of(publish.pseq, block.count, block.body_crc)
+        return block, session.producer.duplicate_of(publish.pseq, block.count, block.body_crc, publish.options)
 
     def take(self, session: Session, publish: Publish, block: Block, place: int) -> None:
         """Note that a checked publish is stored at a place: its first seq, or SCHEDULED + the id of its schedule."""
         self._shared.change.begin()
         if publish.pseq:
             assert session.producer is not None
-            session.producer.stored(publish.pseq, block.count, block.body_crc, place)
+            session.producer.stored(publish.pseq, block.count, block.body_crc, place, publish.options)
             self._dirty[session.producer] = None
         size = len(publish.block)
         session.inflight_blocks += 1
@@ -235,6 +242,7 @@ class Publishing(Part):
         entries = self._block_store.open_blocks
         blocks = [_sealed(run, ts_us) for run in _joinable(entries)]
         self._rows = [Append(block.raw) for block in blocks]
+        self._rows += [SaveOrigin(block.base_seq, block.origin) for block in blocks if block.origin is not None]
         self._rows += [producer.record(ts_us) for producer in self._dirty]
         for (session, level), rows in self._confirms.items():
             say = turn.send if level == Level.RECEIVED else turn.answer
@@ -281,7 +289,7 @@ def _parts(rows: list[Confirm]) -> Iterator[tuple[Confirm, ...]]:
 
 def _joinable(entries: list[OpenBlock]) -> list[list[OpenBlock]]:
     """Runs of entries that become one journal block each. Topics of the hub are not joined with others, so that the
-    first topic of a block tells whether its messages are dead letters."""
+    first topic of a block tells whether its messages are dead letters. A block with an origin stays as it is."""
     runs: list[list[OpenBlock]] = []
     size = count = 0
     for entry in entries:
@@ -290,6 +298,7 @@ def _joinable(entries: list[OpenBlock]) -> list[list[OpenBlock]]:
             last = runs[-1][-1].block
             if (
                 len(last.raw) < SMALL_BLOCK_BYTES
+                and last.origin is block.origin is None
                 and (last.priority, last.expires_us) == (block.priority, block.expires_us)
                 and count + block.count <= COUNT_MAX
                 and (last.topics == block.topics or "$" not in (last.topics[0][0], block.topics[0][0]))
@@ -307,6 +316,12 @@ def _sealed(run: list[OpenBlock], ts_us: int) -> Block:
     if len(run) == 1:
         return run[0].block.stamped(run[0].base_seq, ts_us)
     return Block(join([entry.block for entry in run])).stamped(run[0].base_seq, ts_us)
+
+
+def _require_pseq(options: Mapping[str, Any]) -> None:
+    for option in POSITIONS:
+        if options.get(option) is not None:
+            raise ProtocolError(Code.BAD_OPTION, f"option {option} needs a pseq: it is the position of a message")
 
 
 def _require_few_lookups(block: Block) -> None:

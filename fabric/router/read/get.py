@@ -317,7 +317,7 @@ class Reading:
 
 def got(rid: int, block: Block, runs: Runs) -> Got:
     seqs = () if len(runs) == 1 else tuple(n for a, b in runs for n in (block.base_seq + a, b - a))
-    return Got(rid, seqs, pick(block, runs))
+    return Got(rid, seqs, pick(block, runs), block.origin_of(runs[0][0]))
 
 
 def _stop(block: Block, start: int) -> int:

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from fabric.records import SaveSchedule
 from fabric.router.fields import bounded, text
+from fabric.router.publish.producers import POSITIONS
 from fabric.router.schedules.cron import CRON_CHARS_MAX, SEARCH_YEARS, Cron
 from fabric_protocol.bounds import EVERY_MS, HORIZON_MS, NUMBER_MAX, TIME_US_MAX, YEAR_MS
 from fabric_protocol.errors import Code, ProtocolError
@@ -15,7 +16,7 @@ NAME_CHARS_MAX: Final = 128
 # Expiries are rounded up to this, so that messages with the same ttl that arrive together can share a block.
 EXPIRY_GRAIN_US: Final = 10_000
 
-_KNOWN: Final = ("ttl_ms", "delay_ms", "at_us", "every_ms", "cron", "name")
+_KNOWN: Final = ("ttl_ms", "delay_ms", "at_us", "every_ms", "cron", "name", *POSITIONS, "origin")
 
 
 class Timing(NamedTuple):

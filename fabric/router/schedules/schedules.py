@@ -78,9 +78,15 @@ class Schedules(Part):
         """Accept a publish with options; None when it is a duplicate. Raises when it is refused."""
         timing, wall_us = Timing.of(publish.options), self._clock.wall_us(now)
         if not timing.is_later:
-            block = Block(publish.block)
-            raw = expiring(block.raw, expiry(wall_us, timing.ttl_ms, block.expires_us))
-            return self._publishing.accept(session, publish._replace(block=raw, options={}), window, turn)
+            if timing.ttl_ms:
+                block = Block(publish.block)
+                raw = expiring(block.raw, expiry(wall_us, timing.ttl_ms, block.expires_us))
+                publish = publish._replace(block=raw)
+            return self._publishing.accept(session, publish, window, turn)
+        if publish.options.get("origin") is not None:
+            raise ProtocolError(
+                Code.BAD_OPTION, "a publish with an origin is not delayed: publish it when the origin has published it"
+            )
         block, first = self._publishing.examine(session, publish, window)
         if first is not None:
             self._change.begin()

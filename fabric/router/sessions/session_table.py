@@ -8,6 +8,7 @@ from fabric.router.change import Change
 from fabric.router.fields import bounded, is_number, text
 from fabric.router.publish.producers import WINDOW_BLOCKS, Producer
 from fabric.router.publish.publishing import PENDING_BYTES_MAX, WINDOW_BYTES, WINDOW_BYTES_MIN, Publishing
+from fabric.router.publish.sources import new_producer
 from fabric.router.sessions.session import CHANNELS_MAX, SILENT_BEATS, Session
 from fabric.router.turn import Turn
 from fabric_protocol import messages as m
@@ -19,6 +20,9 @@ SESSIONS_MAX: Final = 20_000  # a connection costs about 28 KB inside ZeroMQ
 NAME_CHARS_MAX: Final = 128
 EPOCH_JUMP_BYTES: Final = 4
 PRODUCERS_MAX: Final = 50_000  # remembered; each costs about half a kilobyte
+SOURCES_MAX: Final = 10_000  # of these; they are never forgotten, because their cursors would be lost
+# The longest name of a source that we know of: kafka, the id of a cluster (22), a topic (249), a partition.
+SOURCE_CHARS_MAX: Final = 300
 
 Seen = list[tuple[int, int]]  # (channel, last ordinal seen)
 
@@ -49,6 +53,7 @@ class SessionTable:
         self.sessions: dict[bytes, Session] = {}
         self._by_peer: dict[m.PeerId, Session] = {}
         self._numbers = count(1)
+        self._sources = sum(producer.jumps for producer in publishing.producers.values())
         self.window = (WINDOW_BLOCKS, WINDOW_BYTES)
 
     def find(self, peer: m.PeerId) -> Session | None:
@@ -126,13 +131,16 @@ class SessionTable:
         """The producer that HELLO names and its epoch. Changes nothing."""
         if wish is None:
             return None
-        if not isinstance(wish, dict):
-            raise ProtocolError(Code.BAD_OPTION, f"producer is {{name, epoch?}}, not {wish!r:.60}")
-        name = text(wish, "name", "", NAME_CHARS_MAX)
-        if not name:
-            raise ProtocolError(Code.BAD_OPTION, "producer.name is missing")
+        name, jumps = _producer_wish(wish)
         known = self._publishing.producers.get(name)
-        producer = known or Producer(name)
+        producer = known or self._new_producer(name, jumps)
+        if producer.jumps is not jumps:
+            kinds = ("numbers its messages without gaps", "is a numbered source")
+            raise ProtocolError(
+                Code.CONFLICT,
+                f"producer {name!r} {kinds[producer.jumps]}, and this session asks for jumps: {str(jumps).lower()}; "
+                "use another name, because a producer keeps its kind",
+            )
         epoch = wish.get("epoch")
         if resumed is not None:
             if known is None or resumed.producer is not known:
@@ -162,8 +170,18 @@ class SessionTable:
         # A name that the hub does not know fences no session. Its row is written with its first publish.
         return _Claim(producer, epoch, is_new=known is not None and epoch > known.epoch)
 
+    def _new_producer(self, name: str, jumps: bool) -> Producer:
+        if jumps and self._sources >= SOURCES_MAX:
+            raise ProtocolError(
+                Code.BAD_OPTION,
+                f"a hub remembers at most {SOURCES_MAX} numbered sources, and {name!r} is not among them: publish "
+                "under the name of one of them",
+            )
+        return new_producer(name, jumps)
+
     def _admit(self, session: Session, claim: _Claim) -> None:
         producer = claim.producer
+        self._sources += producer.jumps and producer.name not in self._publishing.producers
         self._publishing.producers[producer.name] = producer
         if claim.epoch != producer.epoch:
             producer.claim(claim.epoch)
@@ -196,6 +214,8 @@ class SessionTable:
                 "last_pseq": producer.last_pseq,
                 "last_seq": producer.last_seq,
             }
+            if producer.jumps:
+                fields["producer"]["jumps"] = True
         return m.Welcome(rid, fields)
 
     def dismiss(self, session: Session) -> None:
@@ -220,7 +240,9 @@ class SessionTable:
         producers = self._publishing.producers
         if len(producers) > PRODUCERS_MAX:
             here = {session.producer for session in self.sessions.values()}
-            away = sorted((p for p in producers.values() if p not in here), key=lambda p: p.seen_us)
+            away = sorted(
+                (p for p in producers.values() if not p.jumps and p not in here), key=lambda p: p.seen_us
+            )  # a source would store everything again without its cursor
             for producer in away[: len(producers) - PRODUCERS_MAX * 9 // 10]:
                 del producers[producer.name]
 
@@ -234,3 +256,16 @@ class SessionTable:
                 turn.answer(
                     session.peer, m.Flow(*self.window)
                 )  # an answer, so that it follows a WELCOME that waits for the commit
+
+
+def _producer_wish(wish: Any) -> tuple[str, bool]:
+    """The name of the producer that HELLO asks for, and whether its numbers may jump."""
+    if not isinstance(wish, dict):
+        raise ProtocolError(Code.BAD_OPTION, f"producer is {{name, epoch?, jumps?}}, not {wish!r:.60}")
+    jumps = wish.get("jumps", False)
+    if type(jumps) is not bool:
+        raise ProtocolError(Code.BAD_OPTION, f"producer.jumps is true or false, not {jumps!r:.60}")
+    name = text(wish, "name", "", SOURCE_CHARS_MAX if jumps else NAME_CHARS_MAX)
+    if not name:
+        raise ProtocolError(Code.BAD_OPTION, "producer.name is missing")
+    return name, jumps

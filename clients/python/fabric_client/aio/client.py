@@ -20,6 +20,7 @@ from fabric_client.aio.publish import AsyncPublishing
 from fabric_client.core.fetchers import Fetchers
 from fabric_client.core.inbox import Inbox
 from fabric_client.core.liveness import SESSION_TTL_S, liveness
+from fabric_client.core.source_names import producer_name
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.verdict_exceptions import Seconds, patience, seconds
 from fabric_client.io.handler_runs import STILL_AT_WORK, HandlerRuns
@@ -35,6 +36,7 @@ def aconnect(
     *,
     name: str | None = None,
     producer: str | None = None,
+    source: str | None = None,
     context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
     timeout: Seconds = ANSWER_S,
     session_ttl: Seconds = SESSION_TTL_S,
@@ -46,6 +48,7 @@ def aconnect(
             url,
             name=name,
             producer=producer,
+            source=source,
             context=context,
             timeout=timeout,
             session_ttl=session_ttl,
@@ -81,6 +84,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         *,
         name: str | None = None,
         producer: str | None = None,
+        source: str | None = None,
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
         timeout: Seconds = ANSWER_S,
         session_ttl: Seconds = SESSION_TTL_S,
@@ -91,7 +95,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         self._asked = (
             url or default_url(),
             name or random_name("client"),
-            producer,
+            producer_name(producer, source),
             context,
             liveness(session_ttl, heartbeat),
         )

@@ -12,6 +12,7 @@ from fabric_client.core.publisher import Publisher
 from fabric_client.core.receipt import Receipt, Scheduled, total
 from fabric_client.core.schedules import Schedule, cancelled_due, check_one_schedule, schedule_choice, schedule_page
 from fabric_client.core.session import Session
+from fabric_client.core.source import source_of
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.unconfirmed import Pending
 from fabric_client.core.verdict_exceptions import Seconds, patience
@@ -20,9 +21,11 @@ from fabric_client.options import (
     ANSWER_S,
     PUBLISH_S,
     MessageOptions,
+    NumberedOptions,
     PublishOptions,
     ScheduleOptions,
     message_of,
+    numbered_of,
     pack,
     steering_of,
 )
@@ -138,11 +141,13 @@ class AsyncPublishing(AsyncBase):
         blocks = pack(topic, payloads, steering, keys=keys, ids=ids, headers=headers)
         check_one_schedule(steering, len(blocks))
         pending = [Pending(Ticket(), count) for _, count in blocks]
+        sent = 0
         try:
             for (raw, count), (ticket, _) in zip(blocks, pending, strict=True):
                 await self.drain(timeout)
                 self._driver.check()
-                self._publisher.put_block(raw, count, steering, topic, ticket, each=ids is not None)
+                self._publisher.put_block(raw, count, steering.behind(sent), topic, ticket, each=ids is not None)
+                sent += count
                 self._driver.run_turn()
         except (Timeout, ConnectionLost):
             raise self._driver.unpublished(pending, patience(timeout)) from None
@@ -177,6 +182,42 @@ class AsyncPublishing(AsyncBase):
                 publisher.open_fast_path(message)
         if publisher.refusals:
             raise refusal_error(publisher.take_refusals())
+
+    @property
+    def position(self) -> int:
+        """The last position of this numbered source that the hub has on disk; 0 if there is none. After a crash, go on
+        with the positions above it."""
+        return source_of(self._publisher).cursor
+
+    async def publish_numbered(
+        self,
+        position: int,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds | None = PUBLISH_S,
+        **options: Unpack[NumberedOptions],
+    ) -> Receipt:
+        """Publish the message of a position of this source (`aconnect(source=...)`) and return when the hub has it on
+        disk. Positions rise from message to message and may jump. A position that the hub has is not stored again: the
+        receipt is a `duplicate`, and its seq is 0 unless the hub was asked."""
+        message, steering = numbered_of(topic, data, options)
+        await self.drain(timeout)
+        ticket = Ticket()
+        self._gather(message, steering, ticket, position)
+        return (await self._driver.published([Pending(ticket)], patience(timeout)))[0]
+
+    def publish_numbered_nowait(
+        self, position: int, topic: str, data: object, **options: Unpack[NumberedOptions]
+    ) -> None:
+        """The same without waiting for the confirm; `flush` waits for all. Raises BufferFull if there is no room. If
+        the hub refuses a message for good, those behind it are not stored, so that `position` does not pass it, and
+        this or `flush` raises PublishRefused with all of them."""
+        if self._publisher.full:
+            raise BufferFull("the publish buffer is full", "the hub is slower than you: await fab.drain()")
+        self._gather(*numbered_of(topic, data, options), None, position)
+        if self._publisher.refusals:
+            raise refusal_error(self._publisher.take_refusals())
 
     async def drain(self, timeout: Seconds | None = None) -> None:
         """Wait until `publish_nowait` has room."""
@@ -224,7 +265,7 @@ class AsyncPublishing(AsyncBase):
             if not answer.get("more"):
                 return
 
-    def _gather(self, message: Prepared, options: Options, ticket: Ticket | None) -> None:
+    def _gather(self, message: Prepared, options: Options, ticket: Ticket | None, position: int | None = None) -> None:
         publisher, driver = self._publisher, self._driver
         driver.check()
         first = not publisher.waiting
@@ -232,7 +273,9 @@ class AsyncPublishing(AsyncBase):
             # Confirms that have arrived decide whether the message is sent at once or waits in the open block.
             driver.run_turn()
         blocks = publisher.blocks
-        if options.scheduled:
+        if position is not None:
+            source_of(publisher).put_numbered(position, message, options, ticket)
+        elif options.scheduled:
             publisher.put_alone(message, options, ticket)  # so that the schedule has this message only
         else:
             publisher.put(message, options, ticket)

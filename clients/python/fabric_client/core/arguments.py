@@ -1,13 +1,14 @@
 """Arguments of calls that are checked before anything is sent."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from fabric_client.errors import BadMessage
 from fabric_protocol.bounds import RATE_MS, TIME_US_MAX
 from fabric_protocol.errors import FabricError
+from fabric_protocol.origin import Origin, read_origin
 
 Moment = float | datetime
 EARLIEST_DUE_US: Final = 946_684_800_000_000  # 2000-01-01
@@ -59,3 +60,27 @@ def check_whole(what: str, value: object, least: int, hint: str) -> None:
     """Raise unless a value is a whole number, and not below `least`."""
     if type(value) is not int or value < least:
         raise FabricError(f"{what} is {least} or more, a whole number, not {value!r}", hint)
+
+
+def checked_origin(origin: Origin, scheduled: bool) -> Origin:
+    """The origin that a program gives."""
+    if scheduled:
+        raise BadMessage("a message with an origin is not scheduled", "publish it when the origin has published it")
+    try:
+        return read_origin(origin)
+    except ValueError as error:
+        raise BadMessage(str(error), "give the origin of a message: Origin(journal, epoch, seq, time_us)") from None
+
+
+def listed(payloads: object) -> Sequence[object]:
+    """The payloads as a list. A single payload is refused: its characters or bytes would become messages."""
+    if isinstance(payloads, str | bytes | bytearray | memoryview | Mapping) or not isinstance(payloads, Iterable):
+        kind = type(payloads).__name__
+        raise BadMessage(f"payloads is {kind}, not a list of payloads", "publish() takes a single message")
+    return payloads if isinstance(payloads, Sequence) else list(payloads)
+
+
+def percent(part: object) -> int:
+    if isinstance(part, bool) or not isinstance(part, int | float) or not 0 <= part <= 1:
+        raise FabricError(f"jitter is a number from 0 to 1, not {part!r}", "0.1 is a tenth of the wait")
+    return round(part * 100)

@@ -31,6 +31,7 @@ from fabric_protocol.block_parts import cut
 from fabric_protocol.columns import HeaderValue
 from fabric_protocol.errors import FabricError
 from fabric_protocol.messages import Verdict
+from fabric_protocol.origin import Origin
 from fabric_protocol.runs import runs_of
 
 if TYPE_CHECKING:
@@ -126,6 +127,10 @@ class Batch:
     @property
     def last_seq(self) -> int:
         return self.seq_of(self.count - 1)
+
+    def origin_of(self, index: int) -> Origin | None:
+        """The origin of a message; None if it was published to this hub."""
+        return self.block.origin_of(self.seq_of(index) - self.seq_of(0))
 
     @property
     def ts(self) -> float:
@@ -288,6 +293,7 @@ class Batch:
         if self.seqs:
             seqs = tuple(number for index in range(start, stop) for number in (self.seq_of(index), 1))
         block = Block(cut(self.block, start, stop))
+        block.origin = self.origin_of(start)
         return Batch(self.subscription, block, self.first_ordinal + start, self.attempt, seqs, self.leased_at)
 
     def forget_payloads(self) -> None:

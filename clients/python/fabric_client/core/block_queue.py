@@ -40,7 +40,10 @@ class BlockQueue:
     def launch(self, rid: int) -> Outgoing:
         """Number the first block of the queue and move it into flight."""
         block = self.queued[0]
-        if not block.pseq:
+        if not block.pseq and block.positions:
+            block.after, block.pseq = self.next_pseq - 1, block.positions[0]
+            self.next_pseq = block.positions[-1] + 1
+        elif not block.pseq:
             block.pseq = self.next_pseq
             self.next_pseq += block.count
         block.rid = rid
@@ -74,7 +77,7 @@ class BlockQueue:
         later = {rid: block for rid, block in self.in_flight.items() if rid >= first.rid}
         self.rewind(later)
         if first.pseq > self.stored_pseq:
-            self.next_pseq = first.pseq
+            self.next_pseq = first.after + 1 if first.positions else first.pseq
             for block in later.values():
                 block.pseq = 0
 
@@ -100,6 +103,16 @@ class BlockQueue:
         self.queued.remove(block)
         self.queued_messages -= block.count
         self.queued_bytes -= len(block.raw)
+
+    def cut(self, block: Outgoing, count: int) -> None:
+        """Remove the first messages of a queued block."""
+        if count >= block.count:
+            self.remove(block)
+            return
+        size = len(block.raw)
+        block.without(0, count)
+        self.queued_messages -= count
+        self.queued_bytes += len(block.raw) - size
 
     def withdraw(self, waiter: Ticket) -> bool:
         """Remove the queued message or block that a ticket waits for. False if it was sent, and not refused since: then

@@ -5,21 +5,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from fabric_client.core import wire_values
+from fabric_client.core.source_names import SourceName
 from fabric_client.errors import BadMessage
 from fabric_protocol import messages as m
+from fabric_protocol.errors import FabricError
 from fabric_protocol.messages import PROTOCOL_VERSION
 
 
 class Handshake:
     """The names of client and producer, and what the last WELCOME said of the session."""
 
-    __slots__ = ("_epoch", "_token", "hello_rid", "hub", "name", "producer")
+    __slots__ = ("_epoch", "_token", "hello_rid", "hub", "jumps", "name", "producer")
 
     def __init__(self, name: str, producer: str | None) -> None:
         self.name = wire_values.text(name, "name")
         if producer is not None and not wire_values.text(producer, "producer"):
             raise BadMessage("producer is a name, not an empty text", "leave it out for a producer without a name")
         self.producer = producer or f"producer-{uuid.uuid4().hex}"
+        self.jumps = isinstance(producer, SourceName)
         # A given name must be claimed from an earlier program; a random name has no earlier epoch.
         self._epoch: int | None = None if producer else 1
         self._token = b""  # the hub's name for this session; a secret
@@ -38,9 +41,25 @@ class Handshake:
         }
         if self._epoch is not None:
             fields["producer"]["epoch"] = self._epoch
+        if self.jumps:
+            fields["producer"]["jumps"] = True
         if self._token:
             fields["resume"] = {"session": self._token, "subs": seen}
         return m.Hello(rid, fields)
+
+    def unfit(self, fields: Mapping[str, Any]) -> FabricError | None:
+        """Why this client cannot work with the hub that sent a WELCOME."""
+        if self.jumps and not fields.get("producer", {}).get("jumps"):
+            return FabricError("this hub does not know numbered sources", "upgrade the hub")
+        return None
+
+    def terms(self, same_journal: bool) -> tuple[int, bool, tuple[int, int], int]:
+        """For the publisher: the last number that the hub has stored, whether in the same journal as before, the
+        window, and the bytes of a block."""
+        producer = self.hub.get("producer") or {}
+        blocks, size = self.hub.get("flow", (1, 1 << 20))
+        limit = self.hub.get("limits", {}).get("block_bytes", 1 << 20)
+        return producer.get("last_pseq", 0), same_journal, (blocks, size), limit
 
     def welcomed(self, fields: Mapping[str, Any]) -> bool:
         """Take over the fields of a WELCOME. True if the hub has the same journal as before."""

@@ -21,6 +21,7 @@ from fabric_client.core.verdict_exceptions import (
 from fabric_protocol.columns import HeaderValue
 from fabric_protocol.errors import FabricError
 from fabric_protocol.messages import Verdict
+from fabric_protocol.origin import Origin
 
 if TYPE_CHECKING:
     from fabric_client.core.batch import Batch
@@ -100,6 +101,12 @@ class Message:
     def ts(self) -> float:
         """When the hub accepted it, in seconds since 1970."""
         return self.batch.ts
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where it was born, if another journal had it first: journal, epoch, seq and time there. None if it was
+        published to this hub."""
+        return self.batch.origin_of(self.index)
 
     @property
     def group(self) -> str | None:

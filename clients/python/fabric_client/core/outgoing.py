@@ -5,7 +5,7 @@ block with good messages: the hub accepts or refuses a block as a whole.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from fabric_client.core import wire_values
@@ -16,6 +16,7 @@ from fabric_protocol import messages as m
 from fabric_protocol.columns import HEADER_NAMES_MAX, HeaderValue
 from fabric_protocol.errors import Code, ProtocolError
 from fabric_protocol.messages import Level
+from fabric_protocol.origin import Origin
 
 T = TypeVar("T")
 Settles = tuple[tuple[int, tuple[tuple[int, int, int, Any], ...]], ...]  # (channel, verdicts), as in a TXN
@@ -43,6 +44,20 @@ class Options(NamedTuple):
     expires_us: int = 0
     when: tuple[tuple[str, Any], ...] = ()  # the options of PUB: ttl_ms, delay_ms, at_us ...
     scheduled: bool = False  # confirmed by the id of a schedule, not by seqs
+    origin: Origin | None = None  # of the first message
+
+    @property
+    def alone(self) -> bool:
+        """Whether a message with these options has a block of its own."""
+        return self.scheduled or self.origin is not None
+
+    def behind(self, count: int) -> "Options":
+        """The options of a block that follows `count` messages with these options."""
+        return self if self.origin is None else self._replace(origin=self.origin.shifted(count))
+
+    def fields(self) -> dict[str, Any]:
+        """The options of PUB."""
+        return {**dict(self.when), **({"origin": self.origin} if self.origin is not None else {})}
 
 
 PLAIN: Final = Options()
@@ -128,6 +143,17 @@ def check_topic(topic: str) -> None:
         raise BadMessage(f"topic {topic!r} belongs to the hub", hint)
 
 
+def pieces(bodies: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """The ranges of the payloads, each about a block."""
+    start, room = 0, BLOCK_ROOM
+    for index, size in enumerate(map(len, bodies)):
+        room -= size + MESSAGE_COST
+        if room < 0 and index > start:
+            yield start, index
+            start, room = index, BLOCK_ROOM - size - MESSAGE_COST
+    yield start, len(bodies)
+
+
 def level_of(name: str) -> Level:
     """The level by its name."""
     try:
@@ -163,7 +189,7 @@ class Outgoing:
     """A sealed block. With `settles` it is a transaction: the hub applies these verdicts and stores the block, or does
     neither."""
 
-    __slots__ = ("count", "each", "options", "pseq", "raw", "rid", "settles", "topics", "waiters")
+    __slots__ = ("after", "count", "each", "options", "positions", "pseq", "raw", "rid", "settles", "topics", "waiters")
 
     def __init__(
         self,
@@ -173,6 +199,7 @@ class Outgoing:
         topics: tuple[str, ...],
         waiters: list[tuple[int, Ticket]],
         each: bool = False,
+        positions: Sequence[int] = (),
     ) -> None:
         self.raw = raw
         self.count = count
@@ -183,21 +210,28 @@ class Outgoing:
         self.settles: Settles = ()
         self.pseq = 0  # 0: gets the next number when it is sent
         self.rid = 0
+        self.positions = positions  # of each message, if the client is a numbered source
+        self.after = 0  # the position before the first
 
-    def without(self, index: int) -> None:
-        """Remove one message. Only for a block that was never sent, or that the hub has refused."""
-        raw = block.Block(self.raw)
-        self.raw = block_parts.select(raw, [run for run in ((0, index), (index + 1, raw.count)) if run[0] < run[1]])
+    def without(self, index: int, count: int = 1) -> None:
+        """Remove messages. Only for a block that was never sent, or that the hub has refused."""
+        raw, end = block.Block(self.raw), index + count
+        self.raw = block_parts.select(raw, [run for run in ((0, index), (end, raw.count)) if run[0] < run[1]])
         self.topics = block.Block(self.raw).topics
-        self.count -= 1
-        self.waiters = [(at - (at > index), waiter) for at, waiter in self.waiters if at != index]
+        self.count -= count
+        self.positions = [*self.positions[:index], *self.positions[end:]]
+        left = [(at, waiter) for at, waiter in self.waiters if not index <= at < end]
+        self.waiters = [(at - count * (at >= end), waiter) for at, waiter in left]
 
     def message(self) -> m.Publish | m.Transact:
         """The PUB or TXN."""
         if self.settles:
             return m.Transact(self.rid, self.pseq, self.settles, self.raw)
-        if self.options.when:
-            return m.Publish(self.rid, self.pseq, self.options.level, self.raw, dict(self.options.when))
+        if self.positions:
+            options = {**self.options.fields(), "last": self.positions[-1], "after": self.after}
+            return m.Publish(self.rid, self.pseq, self.options.level, self.raw, options)
+        if self.options.when or self.options.origin is not None:
+            return m.Publish(self.rid, self.pseq, self.options.level, self.raw, self.options.fields())
         return m.Publish(self.rid, self.pseq, self.options.level, self.raw)
 
 
@@ -212,7 +246,9 @@ class OpenBlock:
     are next touched.
     """
 
-    __slots__ = ("_headers", "_ids", "_keys", "_topics", "first_topic", "options", "payloads", "room", "waiters")
+    __slots__ = (
+        "_headers", "_ids", "_keys", "_topics", "first_topic", "options", "payloads", "positions", "room", "waiters",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.options = PLAIN
@@ -227,12 +263,15 @@ class OpenBlock:
         self._keys: list[bytes] | None = None
         self._ids: list[bytes] | None = None
         self._headers: list[Mapping[str, HeaderValue] | None] | None = None
+        self.positions: list[int] = []  # of each message, if the client is a numbered source
 
     def takes(self, options: Options, cost: int) -> bool:
         return not self.payloads or (self.options == options and cost <= self.room)
 
-    def add(self, message: Prepared, options: Options, waiter: Ticket | None = None) -> None:
+    def add(self, message: Prepared, options: Options, waiter: Ticket | None = None, position: int = 0) -> None:
         count = self._even()
+        if position:
+            self.positions.append(position)
         self._name(message.topic, 1, options)
         if message.key:
             self._keys = _pad(self._keys or [], count, b"")
@@ -251,7 +290,7 @@ class OpenBlock:
     def _even(self) -> int:
         """Remove what an interrupted call has left in the columns; returns how many messages there are."""
         count = len(self.payloads)
-        for column in (self._topics, self._keys, self._ids, self._headers):
+        for column in (self._topics, self._keys, self._ids, self._headers, self.positions):
             if column is not None and len(column) > count:
                 del column[count:]
         return count
@@ -283,7 +322,7 @@ class OpenBlock:
     def remove(self, index: int) -> None:
         """Remove one message."""
         self.room += len(self.payloads.pop(index)) + MESSAGE_COST
-        for column in (self._topics, self._keys, self._ids, self._headers):
+        for column in (self._topics, self._keys, self._ids, self._headers, self.positions):
             if column is not None and index < len(column):
                 column.pop(index)
         self.waiters = [(at - (at > index), waiter) for at, waiter in self.waiters if at != index]

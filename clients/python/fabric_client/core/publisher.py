@@ -106,8 +106,9 @@ class Publisher:
         in_flight = self._queue.in_flight.values()
         return self._queue.queued_messages + self.gathered + sum(block.count for block in in_flight)
 
-    def put(self, message: Prepared, options: Options, waiter: Ticket | None = None) -> None:
-        """Accept one message. `send_blocks` sends it, at once if nothing is in flight."""
+    def put(self, message: Prepared, options: Options, waiter: Ticket | None = None, position: int = 0) -> None:
+        """Accept one message. `send_blocks` sends it, at once if nothing is in flight. A numbered source gives its
+        position."""
         if message.cost + BLOCK_SLACK > self.block_bytes_max:
             limit = self.block_bytes_max - BLOCK_SLACK
             raise BadMessage(f"a message of {message.cost} bytes is over {limit}", describe(Code.TOO_LARGE))
@@ -115,8 +116,8 @@ class Publisher:
         self._close_fast_path()
         if not self.open_block.takes(options, message.cost):
             self.seal()
-        self.open_block.add(message, options, waiter)
-        if self.open_block.room <= 0:
+        self.open_block.add(message, options, waiter, position)
+        if self.open_block.room <= 0 or options.alone:
             self.seal()
 
     def put_alone(self, message: Prepared, options: Options, waiter: Ticket | None) -> None:
@@ -206,9 +207,10 @@ class Publisher:
             raw, topics = open_block.encoded()
         except Exception as error:  # an unchecked bad message must not fail the other messages of its block
             log.error("a block cannot be encoded, so its messages are sent one by one: %r", error)
-            self._enqueue_singly(open_block.take_singly(), options)
+            positions = open_block.positions
+            self._enqueue_singly(open_block.take_singly(), options, positions)
             return
-        block, fresh = Outgoing(raw, count, options, topics, waiters), OpenBlock()
+        block, fresh = Outgoing(raw, count, options, topics, waiters, positions=open_block.positions), OpenBlock()
         queue = self._queue
         queue.queued_messages += count
         queue.queued_bytes += len(raw)
@@ -216,10 +218,11 @@ class Publisher:
         self.open_block = fresh
         queue.queued.append(block)
 
-    def _enqueue_singly(self, singles: Iterable[Single], options: Options) -> None:
-        for made, topic, body, waiter in singles:
+    def _enqueue_singly(self, singles: Iterable[Single], options: Options, positions: list[int]) -> None:
+        for index, (made, topic, body, waiter) in enumerate(singles):
             if isinstance(made, bytes):
-                self._queue.add(Outgoing(made, 1, options, (topic,), [] if waiter is None else [(0, waiter)]))
+                waiters = [] if waiter is None else [(0, waiter)]
+                self._queue.add(Outgoing(made, 1, options, (topic,), waiters, positions=positions[index : index + 1]))
                 continue
             refusal = Refusal((topic,), (body,), Code.BAD_BLOCK, f"it cannot be encoded: {made}")
             if waiter is None:
@@ -340,8 +343,12 @@ class Publisher:
         """Remove a block that is refused for good. Its numbers are free, so later blocks are renumbered."""
         self._queue.renumber_from(block)
         assert self._queue.queued[0] is block
+        self._refuse(block, answer, answer.text)
+
+    def _refuse(self, block: Outgoing, answer: m.Err, why: str) -> None:
+        """Remove a queued block, and return its messages to the program."""
         self._queue.remove(block)
-        refusal = Refusal(block.topics, tuple(Block(block.raw).payloads()), answer.code, answer.text)
+        refusal = Refusal(block.topics, tuple(Block(block.raw).payloads()), answer.code, why)
         itself = answer.code in (Code.FENCED, Code.STALE)
         self._fail(block, from_wire(answer) if itself else refusal_error([refusal]))
         if len(block.waiters) < block.count and not (block.waiters and block.waiters[0][0] < 0):

@@ -47,7 +47,9 @@ class Reading:
 
     def page(self, answer: Mapping[str, Any], parts: Iterable[m.Got | m.Reply]) -> Iterator[Message]:
         """The messages of a page for the caller. The latest message of each key is known after the last page."""
-        found = [message for part in parts if isinstance(part, m.Got) for message in read(part.seqs, part.block)]
+        found = [
+            message for part in parts if isinstance(part, m.Got) for message in read(part.seqs, part.block, part.origin)
+        ]
         self.done = not answer.get("more")
         self._fields.pop("time_us", None)
         self._fields["before" if self._last else "seq"] = answer.get("next", 0)

@@ -23,6 +23,7 @@ from fabric_protocol.block import Block
 from fabric_protocol.bounds import REPLIES, REQUEST_MS
 from fabric_protocol.columns import HeaderValue
 from fabric_protocol.errors import FabricError
+from fabric_protocol.origin import Origin
 
 if TYPE_CHECKING:
     from fabric_client.core.calls import Call
@@ -32,10 +33,11 @@ END: Final = "end-of-replies"  # header of an empty last reply
 NO_SUBSCRIPTION: Final = Subscription(0, {})  # placeholder for messages that cannot be acked
 
 
-def read(seqs: tuple[int, ...], raw: bytes) -> Batch:
+def read(seqs: tuple[int, ...], raw: bytes, origin: Origin | None = None) -> Batch:
     """A batch of messages without a subscription."""
     parsed = Block(raw)
     parsed.verify_body()
+    parsed.origin = origin
     return Batch(NO_SUBSCRIPTION, parsed, 0, 1, seqs, 0.0)
 
 

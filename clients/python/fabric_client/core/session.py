@@ -26,6 +26,7 @@ from fabric_client.core.liveness import DEFAULT_LIVENESS, Liveness
 from fabric_client.core.publisher import Publisher
 from fabric_client.core.refresh import log_refusal
 from fabric_client.core.requests import Responder
+from fabric_client.core.source import Source
 from fabric_client.core.state import State
 from fabric_client.core.subscription import FOREVER, Subscription
 from fabric_client.core.ticket import Ticket
@@ -53,7 +54,7 @@ class Session:
         self.lost_reason = ""  # why it was last LOST
         self.subscriptions = Channels()
         self.unsettled = Unsettled()  # verdicts that the hub may never have received
-        self.publisher = Publisher(self.send, self._next_rid)
+        self.publisher = (Source if self.handshake.jumps else Publisher)(self.send, self._next_rid)
         self._random = random
         self._rid = 0
         self._attempt = 0
@@ -273,17 +274,16 @@ class Session:
         if self.state is not State.OPENING or message.rid != self.handshake.hello_rid:
             return
         fields = message.fields
+        if (unfit := self.handshake.unfit(fields)) is not None:
+            self.fail(unfit)
+            return
         if self.handshake.hub:
             log.warning("connected to the hub again (%s)", "resumed" if fields.get("resumed") else "new session")
         same_journal = self.handshake.welcomed(fields)
         self.state, self._attempt = State.LIVE, 0
-        heartbeat = self._heartbeat
-        heartbeat.interval_s = fields.get("hb_ms", heartbeat.interval_s * 1000) / 1000
-        producer = fields.get("producer") or {}
-        blocks, size = fields.get("flow", (1, 1 << 20))
-        limit = fields.get("limits", {}).get("block_bytes", 1 << 20)
+        self._heartbeat.interval_s = fields.get("hb_ms", self._heartbeat.interval_s * 1000) / 1000
         known = set(fields.get("subs", ())) if fields.get("resumed") else set()
-        self.publisher.welcomed(producer.get("last_pseq", 0), same_journal, (blocks, size), limit, known)
+        self.publisher.welcomed(*self.handshake.terms(same_journal), known)
         self._resume(known, same_journal, bool(fields.get("resumed")))
         self.publisher.send_blocks(now)
 

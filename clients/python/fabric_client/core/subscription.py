@@ -183,6 +183,7 @@ class Subscription:
             return False
         block = Block(message.block)
         block.verify_body()
+        block.origin = message.origin
         self.last_ordinal += missing + block.count
         self.deliveries.window.lost(missing)  # their leases lapsed while there was no connection
         self.deliveries.window.arrived_bytes += len(message.block)

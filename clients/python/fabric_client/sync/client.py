@@ -16,6 +16,7 @@ import zmq
 from fabric_client.core.fetchers import Fetchers
 from fabric_client.core.inbox import Inbox
 from fabric_client.core.liveness import SESSION_TTL_S, liveness
+from fabric_client.core.source_names import producer_name
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.verdict_exceptions import Seconds, patience, seconds
 from fabric_client.io.handler_runs import STILL_AT_WORK, HandlerRuns
@@ -35,6 +36,7 @@ def connect(
     *,
     name: str | None = None,
     producer: str | None = None,
+    source: str | None = None,
     context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
     timeout: Seconds = ANSWER_S,
     session_ttl: Seconds = SESSION_TTL_S,
@@ -43,8 +45,9 @@ def connect(
     """A connected client of the hub at `url` (default: FABRIC_URL, then tcp://127.0.0.1:7171).
 
     `name` is the name of this client in the hub's lists. `producer` names the publisher across restarts of the program:
-    the hub keeps its sequence numbers, and fences an older program with that name. `context` is the ZeroMQ context; an
-    inproc:// address needs the hub's.
+    the hub keeps its sequence numbers, and fences an older program with that name. `source` names a numbered source in
+    its place, which publishes with `publish_numbered` and goes on above `position` after a crash. `context` is the
+    ZeroMQ context; an inproc:// address needs the hub's.
 
     `session_ttl` (seconds, 1..600) is how long the hub keeps the session of a client that is silent or has lost its
     connection; `heartbeat` (0.2..60, by default a sixth of it, 5 s at most) is how often both send a heartbeat.
@@ -53,6 +56,7 @@ def connect(
         url,
         name=name,
         producer=producer,
+        source=source,
         context=context,
         timeout=timeout,
         session_ttl=session_ttl,
@@ -69,6 +73,7 @@ class Client(Publishing, Consuming, Asking):
         *,
         name: str | None = None,
         producer: str | None = None,
+        source: str | None = None,
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
         timeout: Seconds = ANSWER_S,
         session_ttl: Seconds = SESSION_TTL_S,
@@ -83,7 +88,7 @@ class Client(Publishing, Consuming, Asking):
         self._inbox_lock = threading.Lock()
         name = name or random_name("client")
         alive = liveness(session_ttl, heartbeat)
-        self._driver = SyncDriver(url or default_url(), name, producer, context, alive)
+        self._driver = SyncDriver(url or default_url(), name, producer_name(producer, source), context, alive)
         self._session = self._driver.session
         self._publisher = self._session.publisher
         try:

@@ -11,6 +11,7 @@ from fabric_client.core.publisher import Publisher
 from fabric_client.core.receipt import Receipt, Scheduled, total
 from fabric_client.core.schedules import Schedule, cancelled_due, check_one_schedule, schedule_choice, schedule_page
 from fabric_client.core.session import Session
+from fabric_client.core.source import source_of
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.unconfirmed import Pending
 from fabric_client.core.verdict_exceptions import Seconds, patience
@@ -19,9 +20,11 @@ from fabric_client.options import (
     ANSWER_S,
     PUBLISH_S,
     MessageOptions,
+    NumberedOptions,
     PublishOptions,
     ScheduleOptions,
     message_of,
+    numbered_of,
     pack,
     steering_of,
 )
@@ -143,12 +146,14 @@ class Publishing(Base):
         blocks = pack(topic, payloads, steering, keys=keys, ids=ids, headers=headers)
         check_one_schedule(steering, len(blocks))
         pending = [Pending(Ticket(), count) for _, count in blocks]
+        sent = 0
         try:
             for (raw, count), (ticket, _) in zip(blocks, pending, strict=True):
                 self._make_room(timeout)
                 with self._driver.lock:
                     self._driver.check()
-                    self._publisher.put_block(raw, count, steering, topic, ticket, each=ids is not None)
+                    self._publisher.put_block(raw, count, steering.behind(sent), topic, ticket, each=ids is not None)
+                    sent += count
                     self._driver.turn_locked()
         except (Timeout, ConnectionLost):
             with self._driver.lock:
@@ -187,7 +192,7 @@ class Publishing(Base):
         if publisher.refusals:
             raise refusal_error(publisher.take_refusals())
 
-    def _gather(self, message: Prepared, options: Options) -> None:
+    def _gather(self, message: Prepared, options: Options, position: int | None = None) -> None:
         """The slow path of publish_nowait."""
         publisher, driver = self._publisher, self._driver
         with self._driver.lock:
@@ -197,7 +202,9 @@ class Publishing(Base):
                 # Confirms that have arrived decide whether the message is sent at once or waits in the open block.
                 driver.turn_locked()
             blocks = publisher.blocks
-            if options.scheduled:
+            if position is not None:
+                source_of(publisher).put_numbered(position, message, options)
+            elif options.scheduled:
                 publisher.put_alone(message, options, None)
             else:
                 publisher.put(message, options)
@@ -205,6 +212,43 @@ class Publishing(Base):
                 driver.turn_locked()
                 driver.hand_over_locked()
             publisher.open_fast_path(message)
+
+    @property
+    def position(self) -> int:
+        """The last position of this numbered source that the hub has on disk; 0 if there is none. After a crash, go on
+        with the positions above it."""
+        return source_of(self._publisher).cursor
+
+    def publish_numbered(
+        self,
+        position: int,
+        topic: str,
+        data: object,
+        *,
+        timeout: Seconds | None = PUBLISH_S,
+        **options: Unpack[NumberedOptions],
+    ) -> Receipt:
+        """Publish the message of a position of this source (`connect(source=...)`) and return when the hub has it on
+        disk. Positions rise from message to message and may jump. A position that the hub has is not stored again: the
+        receipt is a `duplicate`, and its seq is 0 unless the hub was asked."""
+        message, steering = numbered_of(topic, data, options)
+        self._make_room(timeout)
+        ticket = Ticket()
+        with self._driver.lock:
+            self._driver.check()
+            source_of(self._publisher).put_numbered(position, message, steering, ticket)
+        return self._driver.published([Pending(ticket)], patience(timeout))[0]
+
+    def publish_numbered_nowait(
+        self, position: int, topic: str, data: object, **options: Unpack[NumberedOptions]
+    ) -> None:
+        """The same without waiting for the confirm; `flush` waits for all. If the buffer is full, this waits for room.
+        If the hub refuses a message for good, those behind it are not stored, so that `position` does not pass it, and
+        this or `flush` raises PublishRefused with all of them."""
+        self._gather(*numbered_of(topic, data, options), position)
+        self._make_room(None)
+        if self._publisher.refusals:
+            raise refusal_error(self._publisher.take_refusals())
 
     def drain(self, timeout: Seconds | None = None) -> None:
         """Wait until `publish_nowait` has room."""
