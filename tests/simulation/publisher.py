@@ -237,6 +237,8 @@ class Publishing(Refreshing):
         same = [one for one in self.schedules if tuple(idents[: len(one.idents)]) == one.idents]
         best = min(same, key=lambda one: (one.due_us, one.number), default=None)
         assert best is not None, "D8: a schedule fires once, and not when it was cancelled"
+        if len(same) > 1 and self.wall_us < self.turn_wall_us:  # the clock was set back
+            raise Unclear("schedules of equal messages may have fired in either order")
         assert best.due_us <= self.turn_wall_us, "D8: a schedule fires before it is due"
         self.counts["fired"] += 1
         self.counts["fired by cron"] += best.every_ms == CRON_MS
