@@ -63,6 +63,8 @@ class SaveGroup(NamedTuple):
     handed: tuple[tuple[int, int], ...] | None = None
     idle_us: int = 0  # when the last consumer left, for `expires_ms`; 0: a consumer was there, or the group stays
     paced_us: int = 0  # from this time on, a full burst of `rate` may be delivered
+    # The messages at or beyond the cursors that match, and the seq up to which they are counted. None: not counted.
+    ahead: tuple[int, int] | None = None
 
 
 class DropGroup(NamedTuple):

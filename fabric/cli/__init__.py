@@ -88,7 +88,7 @@ Examples:
   fabric hub                                   a hub with its journal in ./fabric-data
   fabric pub orders.created '{"id": 102}'
   fabric sub 'orders.#' --group billing
-  fabric group list                            how far behind each group is
+  fabric group list                            how many messages wait for each group
 """
 
 

@@ -25,6 +25,7 @@ from fabric.journal.tables.origins import origin_at
 from fabric.journal.tables.schedule_table import ScheduleReader
 from fabric.journal.tables.state import next_ids
 from fabric_protocol.block import Block, Stamp
+from fabric_protocol.block_contents import Contents, contents_of
 from fabric_protocol.errors import BlockError
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ _OPEN_BLOCKS_PER_CALL: Final = 64
 # Bounds for what a reader caches between calls.
 _CACHED_TOPICS: Final = 50_000
 _CACHED_MASKS: Final = 1024
+# Bound for one call of `contents`, in rows: about a millisecond. A block of several topics costs as much as some rows.
+_CONTENTS_WORK: Final = 384
+_MESSAGES_PER_ROW: Final = 64
 LATEST_KEYS_MAX: Final = 100_000  # keys that latest_per_key remembers, some 20 MB
 
 
@@ -128,6 +132,35 @@ class Reader:
                     seq = chunk.last_seq + 1
                 topics_left -= len(chunk.names) + 1
         return None, seq
+
+    def contents(self, seq: int, *, sizes: bool = False) -> tuple[list[Contents], int]:
+        """What the next blocks from seq on have, and the seq at which to go on; no body is copied or checked.
+
+        Damaged blocks and holes are left out. The list is empty at the end of the journal only.
+        """
+        last_seq, found = self._journal.open_chunk.last_seq, list[Contents]()
+        with self._transaction() as txn:
+            cursor = txn.cursor(self._tables.blocks)
+            more, work = seek(cursor, seq) or cursor.first(), _CONTENTS_WORK
+            while more and work > 0 and (base := key_seq(cursor.key())) <= last_seq:
+                raw, last = cursor.value(), base
+                with suppress(BlockError):
+                    last = span_of(base, raw).last_seq
+                    if last >= seq and hole_of(base, raw) is None:
+                        found.append(contents_of(memoryview(raw), sizes=sizes))
+                        if len(found[-1].topics) > 1:
+                            work -= len(found[-1].topics) + (last - base) // _MESSAGES_PER_ROW
+                seq, work, more = max(seq, last + 1), work - 1, cursor.next()
+        return found, seq if work <= 0 else max(seq, last_seq + 1)
+
+    def time_of(self, seq: int) -> int:
+        """When the block with seq was accepted, without reading its body; 0 when it is not on disk."""
+        with self._transaction() as txn:
+            cursor = txn.cursor(self._tables.blocks)
+            with suppress(BlockError):
+                if seek(cursor, seq) and (stamp := span_of(key_seq(cursor.key()), cursor.value())).last_seq >= seq:
+                    return stamp.ts_us
+        return 0
 
     def seek_time(self, ts_us: int) -> int:
         """The first seq that was accepted at or after a time; last_seq + 1 when there is none.

@@ -97,10 +97,12 @@ def decode_meta(row: bytes | memoryview) -> Meta:
 
 def encode_group(group: SaveGroup) -> tuple[bytes, bytes]:
     key = name_key(group.name)
-    name, settings, cursor, ranges, lanes, paused, refresh, untold, handed, idle_us, paced_us = group
+    name, settings, cursor, ranges, lanes, paused, refresh, untold, handed, idle_us, paced_us, ahead = group
     row = [FORMAT, name, list(settings), cursor, _flat(ranges), _flat(lanes), paused, list(refresh), untold]
     if handed is not None:
         row += [_flat(handed), idle_us, paced_us]
+        if ahead is not None:
+            row.append(list(ahead))
     return key, seal(key, pack(row))
 
 
@@ -114,7 +116,9 @@ def decode_group(key: bytes | memoryview, raw: bytes | memoryview) -> SaveGroup:
     untold = tuple((first, last, why) for first, last, why in later[0]) if later else ()
     handed = _pairs(later[1]) if len(later) > 1 else None
     place = (cursor, _pairs(ranges), _pairs(lanes))
-    return SaveGroup(name, settings, *place, paused, tuple(refresh), untold, handed, *later[2:4])
+    ahead = (later[4][0], later[4][1]) if len(later) > 4 else None
+    saved = SaveGroup(name, settings, *place, paused, tuple(refresh), untold, handed, *later[2:4])
+    return saved._replace(ahead=ahead)
 
 
 def encode_producer(producer: SaveProducer) -> tuple[bytes, bytes]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from fabric.router.schedules.due_queue import StoredSchedules
 from fabric_protocol.block import Block
+from fabric_protocol.block_contents import Contents
 
 if TYPE_CHECKING:
     from fabric.router.shared import Shared
@@ -60,6 +61,14 @@ class Reader(Protocol):
 
     def forget(self, wanted: Callable[[str], bool]) -> None:
         """Forget answers of `wanted`: it may want other topics from now on."""
+        ...
+
+    def contents(self, seq: int, *, sizes: bool = False) -> tuple[list[Contents], int]:
+        """What some blocks from seq on have, without reading their bodies, and the seq at which to go on."""
+        ...
+
+    def time_of(self, seq: int) -> int:
+        """When the block with seq was accepted; 0 when it is not on disk."""
         ...
 
     def seek_time(self, ts_us: int) -> int: ...
@@ -147,9 +156,15 @@ class BlockStore:
         if len(self._discarded) > DISCARDED_MAX:
             del self._discarded[next(iter(self._discarded))]
 
-    def is_discarded(self, block: Block) -> bool:
-        """Whether `discard` was called with a block."""
-        return block.base_seq in self._discarded
+    def is_discarded(self, base_seq: int) -> bool:
+        """Whether a block that may still be on disk was discarded."""
+        return base_seq in self._discarded
+
+    def time_of(self, seq: int) -> int:
+        """When the message seq was accepted; 0 when it is not stored."""
+        if self.holds(seq):
+            return self._blocks[bisect_right(self._bases, seq) - 1].ts_us
+        return self._reader.time_of(seq)
 
     def at(self, seq: int) -> Block | Damaged | None:
         """The block with seq."""
@@ -172,7 +187,7 @@ class BlockStore:
             if kept is not None and cursor >= self._reader.begins_at and any(map(wanted, kept.topics)):
                 return Found(kept, cursor, more=False)
             block, reached = self._reader.next_block(cursor, wanted)
-            if isinstance(block, Block) and self.is_discarded(block):
+            if isinstance(block, Block) and self.is_discarded(block.base_seq):
                 return Found(None, block.last_seq + 1, more=block.last_seq < horizon)
             return Found(block, cursor, more=False) if block else Found(None, reached, more=reached <= horizon)
         blocks, at, topics = self._blocks, bisect_right(self._bases, cursor) - 1, 0

@@ -18,6 +18,7 @@ from fabric_protocol.block import Block
 
 if TYPE_CHECKING:
     from fabric.router.groups.group import Group
+    from fabric.router.groups.recount import Recounts
 
 
 class Shared:
@@ -25,6 +26,7 @@ class Shared:
         "appended_seq",
         "block_store",
         "change",
+        "changed",
         "clock",
         "committed_seq",
         "counters",
@@ -34,6 +36,7 @@ class Shared:
         "keyed",
         "next_seq",
         "reader",
+        "recounts",
         "removed",
         "removed_below",
         "rounds",
@@ -58,4 +61,6 @@ class Shared:
         self.block_store = BlockStore(reader, self)
         self.trie: Trie[Group] = Trie()
         self.rounds = Rounds()
+        self.recounts: Recounts  # set by the dispatcher
+        self.changed: set[Group] = set()  # groups with numbers that have changed since INFO looked at them
         self.held = 0  # deliveries of all groups that are not settled

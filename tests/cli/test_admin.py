@@ -154,7 +154,7 @@ def test_a_group_is_deleted_when_confirmed(talk: Fabric) -> None:
     talk("group", "create", "g", "a")
     asked = talk("group", "delete", "g")
     assert asked.exit_code == 6
-    assert asked.stderr == "error: not done: delete the group g with 0 consumers, 0 behind\nhint: confirm with --yes\n"
+    assert asked.stderr == "error: not done: delete the group g with 0 consumers, 0 ready\nhint: confirm with --yes\n"
     assert told(talk, "group", "delete", "g", "--yes")["deleted"]
     assert told(talk, "group", "list") == {"groups": []}
 
@@ -165,7 +165,7 @@ def test_a_terminal_is_asked(talk: Fabric, monkeypatch: pytest.MonkeyPatch) -> N
     no = talk("group", "delete", "g", "-o", "table", stdin="n\n")
     assert no.exit_code == 6
     assert no.stderr.endswith("\nerror: not done\n")
-    assert "delete the group g with 0 consumers, 0 behind? [y/N]" in no.stderr
+    assert "delete the group g with 0 consumers, 0 ready? [y/N]" in no.stderr
     assert "deleted" in talk("group", "rm", "g", "-o", "table", stdin="y\n").stdout
 
 

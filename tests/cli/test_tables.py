@@ -11,8 +11,9 @@ from tests.cli.conftest import Fabric
 
 GROUP: Final = "invoices.of.the.whole.company"
 ROWS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    "group": ("group", {"group": GROUP, "patterns": ["orders.*"], "members": 12, "behind": 123_456_789,
-                            "outstanding": 8_192, "redelivering": 3, "dead_letters": 7, "state": "no consumers"}),
+    "group": ("group", {"group": GROUP, "patterns": ["orders.*"], "members": 12, "ready": 123_456_789,
+                            "outstanding": 8_192, "redelivering": 3, "dead_letters": 7, "oldest_age_ms": 7_000,
+                            "state": "no consumers"}),
     "queue": ("queue", {"queue": GROUP, "msgs": 1_234_567, "bytes": 9 << 30, "members": 3, "outstanding": 4,
                             "redelivering": 5, "dead_letters": 6, "max_msgs": 10_000_000}),
     "topic": ("topic", {"topic": GROUP, "msgs": 1_234_567, "bytes": 9 << 30, "keep": "last_per_key",
@@ -62,16 +63,16 @@ def test_a_table_has_its_key_at_any_width(
     assert not missing or width < 200
 
 
-def test_the_group_and_how_far_it_is_behind_stay(terminal: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_group_and_how_much_is_ready_stay(terminal: Any, capsys: pytest.CaptureFixture[str]) -> None:
     columns: tuple[Column, ...] = importlib.import_module("fabric.cli.commands.group").COLUMNS
     titles = {}
     for width in (40, 60, 80, 200):
         terminal(width)
         print_table([ROWS["group"][1]], columns)
         titles[width] = click.unstyle(capsys.readouterr().out).splitlines()[0].split()
-    assert titles[40] == ["GROUP", "BEHIND", "DEAD"]
-    assert titles[60] == ["GROUP", "CONSUMERS", "BEHIND", "DEAD", "STATE"]
-    assert titles[80] == ["GROUP", "PATTERNS", "CONSUMERS", "BEHIND", "DEAD", "STATE"]
+    assert titles[40] == ["GROUP", "READY", "DEAD"]
+    assert titles[60] == ["GROUP", "CONSUMERS", "READY", "DEAD", "STATE"]
+    assert titles[80] == ["GROUP", "PATTERNS", "CONSUMERS", "READY", "DEAD", "OLDEST", "STATE"]
     assert len(titles[200]) == len(" ".join(column.title for column in columns).split())
 
 

@@ -15,6 +15,7 @@ from fabric.router.groups.dispatcher import Dispatcher
 from fabric.router.groups.group import Group
 from fabric.router.groups.lease import Lease
 from fabric.router.groups.lifecycle import FIRST, Event, State
+from fabric.router.groups.recount import Recounts
 from fabric.router.groups.subscription import Subscription
 from fabric_protocol.block import Block
 from fabric_protocol.messages import Verdict
@@ -125,6 +126,7 @@ class Observer:
         wrap(Group, "due", unless_settled(Event.DUE))
         wrap(Group, "trimmed", always(Event.GAP))
         wrap(Group, "leave", always(None))
+        wrap(Recounts, "_sort", always(None), at=1)
         wrap(Dispatcher, "seek", always(Event.SEEK), at=1)
         wrap(Dispatcher, "settle_up_to", always(Event.SETTLE), at=1)
         wrap(Dispatcher, "update", unless_settled(Event.UPDATE), at=1)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from fabric.router.groups.description import describe
 from fabric_protocol import messages as m
 from fabric_protocol.block import encode
 from fabric_protocol.messages import Verdict
@@ -130,7 +131,7 @@ def test_what_came_back_and_is_too_old_is_settled_in_time(order: str, comes_back
     assert isinstance(w.put("b"), m.Err)
     w.pass_time(5)
     w.later()
-    group = w.router.groups["q"].describe()
+    group = describe(w.router.groups["q"])
     assert (group["expired"], group["redelivering"], group["parked"], group["failed"]) == (1, 0, 0, 0)
     assert w.reader.blocks[-1].topics[0] == "$dlq.q"
     assert w.stored("b") == 1
@@ -145,7 +146,7 @@ def test_what_a_consumer_has_is_its_own_however_old() -> None:
     w.later()
     assert w.floor == 0
     assert w.settle(A, 1, Verdict.ACK, 2, 2) == [m.Ok(1, 7, {"applied": 1, "stale": []})]
-    assert w.router.groups["q"].describe()["expired"] == 0
+    assert describe(w.router.groups["q"])["expired"] == 0
 
 
 def test_what_waits_behind_a_key_is_settled_in_time() -> None:
@@ -156,7 +157,7 @@ def test_what_waits_behind_a_key_is_settled_in_time() -> None:
     w.sub(P, 1, group="q", credit=1)
     assert w.bodies(A) + w.bodies(P) == ["a"]
     w.later()
-    group = w.router.groups["q"].describe()
+    group = describe(w.router.groups["q"])
     assert (group["expired"], group["parked"], group["outstanding"]) == (1, 0, 1)
 
 

@@ -110,7 +110,7 @@ def test_an_expired_message_is_never_delivered() -> None:
     assert more(w, 5) == ["new"]
     w.settle(A, 1, Verdict.ACK, 1, 1)
     assert w.router.groups["g"].floor == 2
-    assert w.router.groups["g"].expired == 1
+    assert w.router.groups["g"].tally.expired == 1
 
 
 def test_what_expires_between_two_attempts_is_not_delivered_again() -> None:

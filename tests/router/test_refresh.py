@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from fabric.router.groups.description import describe
 from fabric.router.groups.refresh import Phase
 from fabric_protocol import messages as m
 from fabric_protocol.block import encode
@@ -362,7 +363,7 @@ def test_a_wrong_wish_is_refused_and_nothing_happens(fields: dict[str, Any], cod
 def test_it_is_seen_in_the_description_of_the_group() -> None:
     mirror = Mirror(b"c")
     mirror.refresh()
-    assert 1 in mirror.router.groups["g"].describe()["refresh"]
+    assert 1 in describe(mirror.router.groups["g"])["refresh"]
 
 
 def test_many_at_once_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,9 +27,11 @@ from fabric.records import (
 from fabric.router.router import Router
 from fabric_protocol import messages as m
 from fabric_protocol.block import Block, encode
+from fabric_protocol.block_contents import Contents, contents_of
 from tests.router.schedules import MemorySchedules
 
 BIG = 1 << 40
+CONTENTS_MAX = 3  # blocks of one call, so that a count takes several
 
 
 class MemoryReader:
@@ -67,6 +69,14 @@ class MemoryReader:
 
     def forget(self, wanted: Callable[[str], bool]) -> None:
         pass
+
+    def contents(self, seq: int, *, sizes: bool = False) -> tuple[list[Contents], int]:
+        found = [contents_of(memoryview(b.raw), sizes=sizes) for b in self.blocks if b.last_seq >= seq][:CONTENTS_MAX]
+        return found, found[-1].last_seq + 1 if found else seq
+
+    def time_of(self, seq: int) -> int:
+        block = self.block_at(seq)
+        return block.ts_us if block is not None else 0
 
     def seek_time(self, ts_us: int) -> int:
         found = next((b.base_seq for b in self.blocks if b.ts_us >= ts_us), None)

@@ -27,7 +27,9 @@ from fabric.records import (
     TopicSettings,
 )
 from fabric_protocol.block import Block
+from fabric_protocol.block_contents import Contents, contents_of
 
+CONTENTS_MAX: Final = 8  # blocks of one call, so that a count takes several
 Key = tuple[int, int]  # (due_us, id)
 _STAMP: Final = struct.Struct("<8xI4xQq")  # count, base_seq, ts_us
 
@@ -189,6 +191,9 @@ class Disk:
             block = self.raws[at] = Block(block)
         return block
 
+    def blocks(self) -> list[Block]:
+        return [self._open(at) for at in range(len(self.bases))]
+
     def block_at(self, seq: int) -> Block | None:
         at = bisect_right(self.bases, seq) - 1
         block = self._open(at) if at >= 0 else None
@@ -200,6 +205,17 @@ class Disk:
             if block.last_seq >= seq and any(map(wanted, block.topics)):
                 return block, block.last_seq + 1
         return None, max(seq, self.last_seq + 1)
+
+    def contents(self, seq: int, *, sizes: bool = False) -> tuple[list[Contents], int]:
+        first = max(bisect_right(self.bases, seq) - 1, 0)
+        blocks = [self._open(at) for at in range(first, min(first + CONTENTS_MAX, len(self.bases)))]
+        found = [contents_of(memoryview(block.raw), sizes=sizes) for block in blocks if block.last_seq >= seq]
+        is_end = first + CONTENTS_MAX >= len(self.bases)
+        return found, max(self.last_seq + 1, seq) if is_end else blocks[-1].last_seq + 1
+
+    def time_of(self, seq: int) -> int:
+        block = self.block_at(seq)
+        return block.ts_us if block is not None else 0
 
     def seek_time(self, ts_us: int) -> int:
         for at in range(len(self.bases)):

@@ -13,9 +13,11 @@ from fabric.router.groups import dead_letter_writer, dispatcher, lanes, pattern_
 from fabric.router.groups import key_locks as keys
 from fabric.router.groups import redelivery as pending
 from fabric.router.groups import verdicts as settling
+from fabric.router.groups.backlog import Backlog
 from fabric.router.groups.failures import Failures
 from fabric.router.groups.group import Group
 from fabric.router.groups.members import Members
+from fabric.router.groups.recount import Recounts
 from fabric.router.groups.redelivery import Pending
 from fabric.router.groups.subscription import Subscription
 from fabric.router.groups.throttle import Throttle
@@ -32,6 +34,7 @@ from fabric.router.schedules.cron import Cron
 from fabric.router.schedules.due_queue import DueQueue
 from fabric.router.schedules.schedules import Schedules
 from fabric.router.sessions.session import Session
+from fabric.router.topics import retention
 from fabric.router.topics.compaction import Latest
 from fabric.router.topics.retention import TopicRetention
 from fabric.router.topics.table import TopicTable
@@ -392,6 +395,13 @@ MUTANTS: Final = {
         Requests, "reply", the_last_is_not_final(Requests.reply), ASKING
     ),
     "a request ends twice": Mutant(Requests, "_close", nothing, ASKING),
+    "expired messages stay ready": Mutant(lanes, "pass_by", nothing, EXPIRING),
+    "removed messages stay ready": Mutant(retention, "floor_rises", nothing, Bias(swarm={"topics": DROPPING})),
+    "delivered messages stay ready": Mutant(Backlog, "has", always(False), PATTERNED),
+    "a block of several topics is ready as a whole": Mutant(
+        dispatcher, "takers_of", lambda shared, block: [(g, block.count) for g in shared.trie.match(block.topics[0])]
+    ),
+    "a count forgets a block": Mutant(Recounts, "_add", nothing, REFRESHING),
     "ranges take too much": Mutant(Ranges, "remove", take_too_much(Ranges.remove)),
     "blocks are joined in the wrong order": Mutant(publishing, "join", lambda blocks: pick(blocks[-1], [(0, 1)])),
 }

@@ -26,10 +26,12 @@ from tests.simulation.faults import falters, understands
 from tests.simulation.observer import INSTANT_S, Observer
 from tests.simulation.people import Client, Lie, Taken, Wire
 from tests.simulation.plan import TICKS_S, Act, Plan
+from tests.simulation.recount import check
 
 START: Final = 1000 * TICKS_S
 WALL_US: Final = 1_700_000_056_000_000  # at START it is four seconds before a full minute
 STOPPING: Final = Refusal(Code.SHUTTING_DOWN, "the hub is stopping", 500)
+CHECK_EVERY: Final = 8  # turns of the hub between two counts of all messages
 GOES_MAX: Final = 100  # ticks in a row that a busy router may ask for
 QUIET_MIN: Final = 1  # sweeps without any effect after which the hub sweeps less often
 
@@ -76,6 +78,8 @@ class World:
         self._sweep_at = 0.0  # when the next sweep is due, while a quiet hub leaves some out
         self._silence_s = min(SILENT_BEATS, self.swarm.ttl_ms / 1000) + INSTANT_S  # of a client, until the hub acts
         self._sweeps_much = bool(self.swarm.topics) or self.swarm.templates[2]  # sweeps look after topics and ids
+        self._turn_number = 0
+        self._was_clean = True
         self.router = self._start()
 
     # Time.
@@ -224,7 +228,8 @@ class World:
     # The hub's shell.
 
     def _start(self) -> Router:
-        return Router(self.disk.restored(), self.disk, self._token, wall_us=self.wall_us(), now=self.now)
+        restored = self.disk.restored()._replace(was_clean=self._was_clean)
+        return Router(restored, self.disk, self._token, wall_us=self.wall_us(), now=self.now)
 
     def _token(self) -> bytes:
         self._tokens += 1
@@ -270,6 +275,16 @@ class World:
         if before == observer.turn:
             self._doze()
         self._set_alarm()
+        self._turn_number += 1
+        if self._turn_number % CHECK_EVERY == 0:
+            self.check_counts()
+
+    def check_counts(self) -> None:
+        """The numbers of INFO are those of a naive count."""
+        if self.disk.first_seq > self.router.shared.first_seq:  # the router is told soon
+            return
+        blocks = self.disk.blocks() + [block for sealed in self.router._sealed for block in sealed.blocks]
+        self.counts["exact counts"] += check(self.router, blocks)
 
     def _go_on(self) -> None:
         """Some group has more to hand out than one tick allows."""
@@ -387,6 +402,7 @@ class World:
         self._wake_at = self._quiet = 0
         self._looked_at = -1
         self.observer.crashed(self.disk, clean=clean)
+        self._was_clean = clean
         for wire in self.wires.values():
             wire.cut(drops=True)
         self.wires = {}

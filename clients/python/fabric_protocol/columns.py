@@ -113,7 +113,7 @@ def encode_headers(headers: Sequence[Headers | None]) -> bytes:
     )
 
 
-def headers_end(raw: bytes, pos: int, count: int) -> int:
+def headers_end(raw: bytes | memoryview, pos: int, count: int) -> int:
     _, n_pairs, _, _, values = header_places(raw, pos, count)
     return column_end(raw, values, n_pairs)
 
@@ -180,7 +180,7 @@ def _items_from(raw: bytes, pos: int, n: int, first: int, size: int) -> list[byt
     return [raw[start + a : start + b] for a, b in pairwise(offsets)]
 
 
-def header_places(raw: bytes, pos: int, count: int) -> tuple[int, int, int, int, int]:
+def header_places(raw: bytes | memoryview, pos: int, count: int) -> tuple[int, int, int, int, int]:
     """(n_names, n_pairs, start of names, start of name_idx, start of values); first_pair starts at pos + 8."""
     if pos + 8 > len(raw):
         raise BlockError("the headers run past the end of the block")

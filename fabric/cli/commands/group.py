@@ -25,6 +25,7 @@ from fabric.cli.support.tables import (
     some,
     span,
     usage,
+    waited,
     yes_option,
 )
 from fabric.cli.support.values import POSITIONS, Duration, Position, Seq, Text
@@ -35,10 +36,11 @@ COLUMNS: Final = (
     Column("GROUP", "group", folds=True),
     Column("PATTERNS", "patterns", some, folds=True, rank=3),
     Column("CONSUMERS", "members"),
-    Column("BEHIND", "behind", rank=0),
+    Column("READY", "ready", rank=0),
     Column("IN FLIGHT", "outstanding", rank=3),
     Column("RETRYING", "redelivering", rank=4),
     Column("DEAD", "dead_letters", rank=1),
+    Column("OLDEST", "oldest_age_ms", waited, rank=2),
     Column("STATE", "state", rank=1),
 )
 _FIELDS: Final = (
@@ -46,7 +48,9 @@ _FIELDS: Final = (
     Column("patterns", "patterns"),
     Column("state", "state"),
     Column("next seq", "cursor"),
-    Column("behind", "behind"),
+    Column("ready", "ready"),
+    Column("  seconds to drain", "drain_s"),
+    Column("oldest message waits for", "oldest_age_ms", waited),
     Column("settled up to", "floor"),
     Column("in flight", "outstanding"),
     Column("to be delivered again", "redelivering"),
@@ -103,15 +107,15 @@ def group() -> None:
 @output_options
 @asking_options
 def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
-    """List all groups, and how far behind they are.
+    """List all groups, and how many messages wait for them.
 
     \b
     Examples:
       fabric group list
-      fabric group list --json | jq -r '.groups[] | select(.behind > 1000).group'
+      fabric group list --json | jq -r '.groups[] | select(.ready > 1000).group'
 
-    BEHIND counts messages that were not delivered to the group yet: all messages of the journal after its position,
-    also on topics that its patterns do not match, and released messages.
+    READY counts messages that match the group and were not delivered yet; --json has ready_exact: whether the hub has
+    counted all of them. OLDEST is how long the oldest message waits that is not settled.
     """
     with connect(url, connect_timeout) as fab:
         rows = [row for row in all_rows(fab, "groups", "groups") if row.get("durable", True)]
@@ -214,8 +218,8 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
       fabric group delete billing --yes
     """
     with connect(url, connect_timeout) as fab:
-        found = fab.info("group", name)
-        confirm(f"delete the group {name} with {plural(found['members'], 'consumer')}, {found['behind']:,} behind", yes)
+        found = _with_state(fab.info("group", name))
+        confirm(f"delete the group {name} with {plural(found['members'], 'consumer')}, {found['ready']:,} ready", yes)
         answer = fab.admin.groups.delete(name)
     say("fabric.group.delete.v1", answer, f"group {name}: deleted", as_json)
 
@@ -391,6 +395,6 @@ def _with_state(row: Row) -> dict[str, Any]:
     states = [f"refresh {number} {PHASES[phase]}"] if phase in (1, 2, 4) else []
     if row.get("paused"):
         states.insert(0, "paused")
-    rate, rate_ms = row.get("rate", 0), row.get("rate_ms", 1000)
-    pace = f"{rate:,} in {span(rate_ms)}" if rate else "no limit"
-    return {**row, "pace": pace, "state": ", ".join(states) or ("working" if row.get("members") else "no consumers")}
+    pace = f"{row['rate']:,} in {span(row['rate_ms'])}" if row.get("rate") else "no limit"
+    state = ", ".join(states) or ("working" if row.get("members") else "no consumers")
+    return {"ready": row.get("behind", 0), **row, "pace": pace, "state": state}  # an older hub has no `ready`

@@ -230,6 +230,11 @@ def span(ms: int) -> str:
     return shown_span(ms / 1000)
 
 
+def waited(ms: int) -> str:
+    """How long the oldest message waits; 0: none waits."""
+    return span(ms) if ms else "-"
+
+
 def limit(shown: Callable[[int], str] = "{:,}".format) -> Callable[[int], str]:
     """A number for which 0 means that there is no limit."""
     return lambda value: shown(value) if value else "no limit"

@@ -53,4 +53,5 @@ def _write(group: Group, letter: DeadLetter, publishing: Publishing, turn: Turn)
         for raw in dead_letters(group.name, letter, block, first, last):
             publishing.append(Block(raw), turn)
         counters["dead_letters"] += last - first + 1
+    group.tally.dead += letter.last - letter.first + 1
     group.close(letter.first, last)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fabric.router.dead_letters.blocks import original
+from fabric.router.groups.backlog import pass_by
 from fabric.router.groups.group import Group
 from fabric.router.groups.lanes import REMOVED, STREAK_MAX, Lane, Runs, Work, next_work, redelivery_work
 from fabric.router.groups.lease import Lease
@@ -174,7 +175,7 @@ def _send(group: Group, member: Subscription, work: Work, take: int, now: float,
     base = work.block.base_seq
     runs, rest = split(work.runs, take)
     if work.lane is not None:
-        move_on(group, work, work.lane, rest[0][0] if rest else None)
+        move_on(group, work, work.lane, rest[0][0] if rest else None, sum(b - a for a, b in runs))
         if group.leases:
             group.open.add(base + runs[0][0], base + runs[-1][1] - 1)
     elif rest and work.redelivery is not None:
@@ -183,13 +184,17 @@ def _send(group: Group, member: Subscription, work: Work, take: int, now: float,
     return send_delivery(group, member, work, runs, now, turn)
 
 
-def move_on(group: Group, work: Work, lane: Lane, place: int | None) -> None:
-    """Move a lane to the first message of its work that was not delivered; None: all were delivered."""
-    block = work.block
+def move_on(group: Group, work: Work, lane: Lane, place: int | None, count: int) -> None:
+    """Move a lane past `count` messages to the first message of its work that was not delivered; None: all were."""
+    block, first = work.block, lane.cursor
     if place is not None:
         lane.move(block.base_seq + place, block)
     else:
         lane.move(block.base_seq + work.rest if work.rest is not None else block.last_seq + 1)
+    if group.shared.superseded is not None:  # the lane may have passed superseded messages, too
+        pass_by(group, block, first, lane.cursor - 1)
+    elif group.backlog.count is None or group.backlog.has(block.base_seq):
+        group.backlog.ahead -= count
     if lane.cursor <= block.last_seq:
         group.shared.block_store.keep(lane.cursor, block)
     if lane.handed.is_low(lane.cursor):
@@ -212,6 +217,10 @@ def send_delivery(
     first_ordinal, count = member.sent + 1, sum(b - a for a, b in runs)
     member.sent += count
     member.bytes_sent += len(raw)
+    member.session.messages_out += count
+    member.session.bytes_out += len(raw)
+    group.tally.delivered += count
+    group.shared.counters["deliveries"] += count
     group.shared.rounds.spent += len(raw) + LEASE_WORK + (block.n_topics - 1) * TOPIC_WORK
     origin = block.origin_of(runs[0][0])
     turn.send(member.session.peer, Deliver(member.chan, first_ordinal, work.attempt, flat(seqs), raw, origin))

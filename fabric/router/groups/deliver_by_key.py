@@ -144,7 +144,8 @@ class _KeyDelivery:
         if work.lane is not None:
             for a, b in dealt:
                 group.open.add(base + a, base + b - 1)
-            move_on(group, work, work.lane, stop if stop < work.runs[-1][1] else None)
+            passed = sum(b - a for a, b in dealt)
+            move_on(group, work, work.lane, stop if stop < work.runs[-1][1] else None, passed)
         elif work.redelivery is not None:
             if stop < work.runs[-1][1]:
                 group.pending.put(work.redelivery._replace(first=base + stop))

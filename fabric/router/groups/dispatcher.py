@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from fabric.records import DropGroup, GroupSettings, Restored, SaveFailure, SaveSetting
 from fabric.router.groups import verdicts
+from fabric.router.groups.backlog import takers_of
 from fabric.router.groups.dead_letter_writer import DEAD_LETTERS_ALL, DEAD_LETTERS_PER_GO, write_dead_letters
 from fabric.router.groups.deliver import deliver
 from fabric.router.groups.deliver_by_key import deliver_by_key
@@ -20,8 +21,10 @@ from fabric.router.groups.lanes import advance
 from fabric.router.groups.lease import Lease
 from fabric.router.groups.pattern_change import before_change
 from fabric.router.groups.positions import Ends, Position, find_position
+from fabric.router.groups.recount import Recounts
 from fabric.router.groups.rows import COMMIT_DELAY_S, GroupRows, all_handed_out
 from fabric.router.groups.subscription import Subscription
+from fabric.router.groups.timed import Timed, is_pending
 from fabric.router.groups.up_to import settle_up_to
 from fabric.router.groups.verdict_rows import Row, checked
 from fabric.router.part import Part
@@ -43,8 +46,6 @@ FETCH_GRACE_S: Final = 0.1
 PRIORITIES: Final = "priorities"  # the setting of the hub that lists the priorities in use
 IDLE_PER_SWEEP: Final = 4  # groups without consumers whose lanes advance; each takes about 2 ms
 
-_Timed = Lease | Group | Subscription
-
 
 class Dispatcher(Part):
     def __init__(self, shared: Shared, publishing: Publishing, rows: GroupRows, idle_groups: IdleGroups) -> None:
@@ -52,13 +53,13 @@ class Dispatcher(Part):
         self.groups: dict[str, Group] = {}
         self.shared = shared
         self.received_groups = 0  # number of groups of level `received`
-        self.timers: Timers[_Timed] = Timers(_is_pending)
+        self.timers: Timers[Timed] = Timers(is_pending)
         self.priorities: dict[int, None] = {}  # priorities of stored messages, without the default
-        self._publishing = publishing
-        self._rounds = shared.rounds
+        self._publishing, self._rounds = publishing, shared.rounds
         self._searches = Searches(shared.reader, shared.clock)
         self._idle: dict[Group, None] = {}  # groups without consumers whose lanes have not reached their next message
         self.group_rows, self.idle_groups = rows, idle_groups
+        self.recounts = shared.recounts = Recounts(shared)
         self._ids = count(1)
 
     # Groups.
@@ -72,11 +73,13 @@ class Dispatcher(Part):
             saved = row if restored.was_clean else all_handed_out(row)
             group = Group.restore(saved, failed.get(row.name, ()), self.shared, now)
             self._register(group)
+            self.recounts.restore(group, row.ahead)
             group.trimmed(self.shared.first_seq, turn)
             self._idle[group] = None
             self.idle_groups.note(group)
             self.group_rows.note(group)
             self._set_timer(group)
+        self.recounts.restored(was_clean=restored.was_clean)
 
     def create(self, name: str | None, settings: GroupSettings, start: Any) -> Group:
         """Create a group. Without a name, the group is ephemeral and ends with its only member."""
@@ -134,6 +137,7 @@ class Dispatcher(Part):
         group.dirty = True
         self._register(group)
         self.idle_groups.note(group, anew=is_new_wait)
+        self.recounts.wait(group)
         self.shared.reader.forget(group.wants)
         self.follow_up(group, turn)
 
@@ -164,6 +168,7 @@ class Dispatcher(Part):
     def unregister(self, group: Group) -> None:
         del self.groups[group.name]
         self._rounds.drop(group)
+        self.recounts.drop(group)
         self._idle.pop(group, None)
         self.received_groups -= group.received
         for pattern in group.patterns:
@@ -189,10 +194,9 @@ class Dispatcher(Part):
     def wake(self, blocks: list[Block], *, received: bool) -> None:
         """Mark the groups of a level as runnable for which blocks are new."""
         for block in blocks:
-            for owners in self.shared.trie.match_all(block.topics):
-                for group in owners:
-                    if group.received == received and (group.wake(block) or group.members or block.expires_us):
-                        self.mark_runnable(group)
+            for group, matching in takers_of(self.shared, block):
+                if group.received == received and (group.wake(block, matching) or group.members or block.expires_us):
+                    self.mark_runnable(group)
 
     def serve(self, now: float, turn: Turn) -> None:
         """Deliver for every runnable group, within the work of one turn."""
@@ -203,6 +207,7 @@ class Dispatcher(Part):
         if not self._rounds:
             return
         for group in self._rounds:
+            self.shared.changed.add(group)
             if group.untold:
                 group.tell_gaps(turn)
             sent, leased, more = len(turn.sends), list[Lease](), False
@@ -229,7 +234,6 @@ class Dispatcher(Part):
                 self._rounds.again(group)
                 if not delivered and not advanced:
                     self._rounds.spent += SEARCH_WORK
-            self.counters["deliveries"] += delivered
             if delivered or not more:
                 for sub in group.members:
                     if sub.fetch is not None and sub.has_fetched(all_of_it=more or group.is_held()):
@@ -248,6 +252,7 @@ class Dispatcher(Part):
     def sweep(self, now: float, turn: Turn) -> None:
         """Advance the lanes of some groups without consumers."""
         self._searches.sweep(now)
+        self.recounts.sweep(now)
         for group in list(self._idle)[:IDLE_PER_SWEEP]:
             del self._idle[group]
             more = self._advance(group, now, turn)
@@ -289,7 +294,9 @@ class Dispatcher(Part):
         for verdict, first, last, arg in rows:
             late = verdicts.settle(group, sub, verdict, first, last, arg, now, turn)
             stale += [list(pair) for pair in late]
-            applied += last - first + 1 - late.size()
+            messages = last - first + 1 - late.size()
+            applied += messages
+            group.tally.note(verdict, messages, self.counters)
         sub.key_index = None
         self.counters["settled"] += applied
         if stale:
@@ -361,13 +368,14 @@ class Dispatcher(Part):
     def next_deadline(self) -> float:
         return 0.0 if self._rounds else self.timers.next()
 
-    def _fire(self, what: _Timed, now: float, turn: Turn) -> None:
+    def _fire(self, what: Timed, now: float, turn: Turn) -> None:
         if isinstance(what, Lease):
             if what.open and what.deadline > now:
                 self.timers.set(what.deadline, what)
             elif what.open:
                 sub, count = what.sub, what.open.size()
                 self.counters["lapsed"] += count
+                sub.group.tally.lapsed += count
                 turn.advise("$sys.lapsed", group=sub.group.name, count=count, **sub.session.identity)
                 verdicts.lapse(sub.group, what, now, turn)
                 self.follow_up(what.sub.group, turn)
@@ -390,10 +398,3 @@ class Dispatcher(Part):
         if due < group.timer_at:
             group.timer_at = due
             self.timers.set(due, group)
-
-
-def _is_pending(what: _Timed) -> bool:
-    """Whether a timer is still needed."""
-    if isinstance(what, Lease):
-        return bool(what.open)
-    return what.next_due() < NEVER if isinstance(what, Group) else what.fetch is not None

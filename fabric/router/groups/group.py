@@ -8,9 +8,10 @@ end with the process.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from fabric.records import GroupSettings, SaveFailure, SaveGroup
+from fabric.router.groups.backlog import Backlog, pass_by, rising
 from fabric.router.groups.expiring import Expiring
 from fabric.router.groups.failures import Failures
 from fabric.router.groups.handed_out import ANYTHING, HandedOut
@@ -18,8 +19,10 @@ from fabric.router.groups.key_locks import Keys
 from fabric.router.groups.lanes import REMOVED, Lane, Runs, expire
 from fabric.router.groups.lease import DeadLetter, Redelivery
 from fabric.router.groups.positions import Position
+from fabric.router.groups.rate import Rate
 from fabric.router.groups.redelivery import Pending
 from fabric.router.groups.subscription import Subscription
+from fabric.router.groups.tally import Tally
 from fabric.router.groups.throttle import Throttle, throttle_of
 from fabric.router.ranges import Ranges
 from fabric.router.shared import Shared
@@ -61,7 +64,10 @@ class Group:
         self.refresh = (0, 0, 0)  # number of the latest refresh, its target seq, its phase
         self.dirty = False  # the row on disk is out of date
         self._recorded = cursor  # the position in that row
-        self.expired = 0  # messages that were too old to be delivered
+        self.backlog = Backlog()
+        self.tally = Tally(shared.clock.wall_us(shared.clock.now))
+        self.rate = Rate()
+        self.unsorted = Ranges()  # restored seqs: messages that do not match may be among them
         self.dead: list[DeadLetter] = []  # not written yet
         self.answers: Frames = []  # sent when these dead letters are on disk
         self.untold: list[tuple[int, int, str]] = []  # gaps that no consumer was told of: first seq, last seq, why
@@ -174,9 +180,13 @@ class Group:
         """The rank of a redelivery: by its priority, unless the group keeps an order."""
         return -PRIORITY_DEFAULT if self.ordered else -block.priority
 
-    def wake(self, block: Block) -> bool:
-        """A block that matches can be delivered now; True if a lane has to search its first message."""
-        lane = self.lane_of(block.priority)
+    def wake(self, block: Block, matching: int) -> bool:
+        """A block with messages that match can be delivered now; True if a lane has to search its first message."""
+        lane, shared = self.lane_of(block.priority), self.shared
+        if lane.cursor > block.base_seq or shared.removed or shared.keyed:
+            matching = rising(self, block, lane.cursor, matching)
+        self.backlog.ahead += matching
+        shared.changed.add(self)
         if lane.live and block.last_seq >= lane.cursor:
             lane.move(max(lane.cursor, block.base_seq), block if block.base_seq >= lane.cursor else None)
             return not lane.waits
@@ -214,6 +224,8 @@ class Group:
             else:
                 for rank, start, end in group.by_rank(row.first, row.last):
                     group.pending.put(Redelivery(rank, start, end, row.failures + 1, row.failures), due)
+        if group.keys is None:
+            group.unsorted = Ranges(fresh)
         for first, last in fresh:
             for rank, start, end in group.by_rank(first, last):
                 group.pending.put(Redelivery(rank, start, end, attempt=2, failures=0))
@@ -240,8 +252,15 @@ class Group:
             handed.sort(key=lambda mark: mark[0] != PRIORITY_DEFAULT)
         pace = self.throttle.pace if self.throttle is not None else None
         paced_us = pace.full_us + self.shared.clock.wall_us(0.0) if pace is not None else 0
+        counted = self.backlog.ahead, next_seq - 1 if self.received else horizon
         row = SaveGroup(self.name, self.settings, cursor, tuple(self.open), lanes, self.paused, self.refresh)
-        return row._replace(untold=tuple(self.untold), handed=tuple(handed), idle_us=self.idle_us, paced_us=paced_us)
+        return row._replace(
+            untold=tuple(self.untold),
+            handed=tuple(handed),
+            idle_us=self.idle_us,
+            paced_us=paced_us,
+            ahead=counted if self.backlog.is_counted else None,
+        )
 
     def record_beyond(self, seq: int) -> None:
         """Write the row if its position is not above a seq. Messages up to the seq leave the journal, and after a
@@ -280,6 +299,7 @@ class Group:
         for a, b in removed:
             self.lost(block.base_seq + a, block.base_seq + b - 1, REMOVED, turn)
         lane = self.lane_of(block.priority)
+        pass_by(self, block, lane.position(self.horizon), block.last_seq)
         if block.base_seq <= lane.cursor <= block.last_seq:
             lane.move(block.last_seq + 1)
 
@@ -299,6 +319,8 @@ class Group:
             if not lane.live and lane.cursor < first_seq:
                 lost = lane.cursor if lost is None else min(lost, lane.cursor)
                 lane.move(first_seq)
+                self.shared.recounts.doubt(self)
+        self.shared.changed.add(self)
         if self._recorded < first_seq:  # a restart would report a gap for an older position
             self.dirty = self.durable
         if lost is not None:
@@ -307,7 +329,7 @@ class Group:
 
     def move(self, to: Position) -> None:
         """Move to a position, without leases, redeliveries and failures."""
-        self.open, self.streak = Ranges(to.open if self.durable else ()), 0
+        self.open, self.streak, self.unsorted = Ranges(to.open if self.durable else ()), 0, Ranges()
         self.pending.clear()
         self.failures.clear()
         self.expiring = Expiring()
@@ -323,6 +345,7 @@ class Group:
             self.pending.put(Redelivery(-PRIORITY_DEFAULT, first, last, attempt=1, failures=0))
             self.expiring.put(first, last)
         self.dirty = self.durable
+        self.shared.recounts.wait(self)
 
     def expires_us(self) -> int:
         """When the first message at the cursor of a lane expires; 0: never."""
@@ -366,32 +389,6 @@ class Group:
             if self.keys is not None:
                 self.keys.drop(gone)
         return bool(seqs)
-
-    def describe(self) -> dict[str, Any]:
-        """The fields of INFO."""
-        position, pending, keys = self.position(), self.pending, self.keys
-        parked = list(keys.held()) if keys is not None else []
-        first = sum(again.size for again in pending if again.attempt == 1) + sum(held.attempt == 1 for held in parked)
-        return {
-            "group": self.name,
-            **self.settings._asdict(),
-            "patterns": list(self.settings.patterns),
-            "level": Level(self.settings.level).name.lower(),
-            "durable": self.durable,
-            "paused": self.paused,
-            "members": len(self.members),
-            "cursor": position,
-            "floor": self.floor,
-            "behind": max(self.shared.committed_seq + 1 - position, 0) + first,
-            "outstanding": sum(member.outstanding for member in self.members),
-            "redelivering": sum(again.size for again in pending) + len(parked) - first,
-            "waiting": sum(again.size for _, again in pending.waiting) + sum(held.due > 0 for held in parked),
-            "suspects": sum(again.size for again in pending.suspects),
-            "failed": len(self.failures),
-            "parked": keys.parked if keys is not None else 0,
-            "expired": self.expired,
-            "refresh": list(self.refresh),
-        }
 
 
 def _restored(mark: int, last_seq: int) -> HandedOut:

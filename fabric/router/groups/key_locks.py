@@ -54,13 +54,14 @@ class Lock:
 
 
 class Keys:
-    __slots__ = ("_due_times", "_names", "_pending", "_suspected", "locks", "movable", "parked")
+    __slots__ = ("_due_times", "_names", "_pending", "_suspected", "fresh", "locks", "movable", "parked")
 
     def __init__(self, pending: Pending) -> None:
         self.locks: dict[bytes, Lock] = {}
         # Locks with a parked message that may be delivered now: to the owner, or (None) to any member.
         self.movable: dict[Subscription | None, dict[Lock, None]] = {}
         self.parked = 0
+        self.fresh = 0  # parked messages that wait for attempt 1
         self._pending = pending
         self._suspected: dict[int, Lock] = {}  # by seq: locks with `suspected`
         self._due_times: list[tuple[float, bytes]] = []  # a heap: when the first parked message of a key is due
@@ -81,12 +82,20 @@ class Keys:
     def park(self, lock: Lock, held: ParkedMessage) -> None:
         insort(lock.parked, held)
         self.parked += 1
+        self.fresh += held.attempt == 1
 
     def unpark(self, lock: Lock) -> ParkedMessage:
         """Take the first parked message; it then counts as in flight."""
+        held = lock.parked.pop(0)
         self.parked -= 1
+        self.fresh -= held.attempt == 1
         lock.inflight += 1
-        return lock.parked.pop(0)
+        return held
+
+    @property
+    def suspected(self) -> int:
+        """Parked messages that are in `Pending.suspects`."""
+        return len(self._suspected)
 
     def update_lock(self, lock: Lock) -> None:
         """Remove a lock without messages, or list it in `movable` if its first parked message may be delivered."""
@@ -149,6 +158,7 @@ class Keys:
             lock.suspected = False
             if lock.parked and lock.parked[0].seq == seq:
                 self.parked -= 1
+                self.fresh -= lock.parked[0].attempt == 1
                 del lock.parked[0]
             self.update_lock(lock)
 
@@ -173,6 +183,7 @@ class Keys:
             if any(held.failures for held in lock.parked) and not any(held.failures for held in kept):
                 lock.has_failed = False
             self.parked -= len(lock.parked) - len(kept)
+            self.fresh += sum(held.attempt == 1 for held in kept) - sum(held.attempt == 1 for held in lock.parked)
             lock.parked = kept
             self.update_lock(lock)
 

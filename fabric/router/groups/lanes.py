@@ -12,6 +12,7 @@ from itertools import chain, compress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fabric.router.block_store import SCAN_BLOCKS_MAX
+from fabric.router.groups.backlog import pass_by
 from fabric.router.groups.handed_out import HandedOut
 from fabric.router.groups.lease import DeadLetter, Redelivery
 from fabric.router.shared import Shared
@@ -139,6 +140,7 @@ def search(group: "Group", lane: Lane, horizon: int, wall_us: int, turn: Turn) -
             lane.live = lane.cursor > horizon
             return None, more
         if not isinstance(block, Block):
+            group.shared.recounts.doubt(group)
             if lane is group.base:
                 group.lost(max(block.first_seq, lane.cursor), block.last_seq, block.why, turn)
             lane.cursor = block.last_seq + 1
@@ -147,8 +149,11 @@ def search(group: "Group", lane: Lane, horizon: int, wall_us: int, turn: Turn) -
             break
         if len(group.lanes) == 1 or group.takes(lane, block.priority):
             runs, rest = deliverable_runs(group, block, lane.cursor, block.last_seq, wall_us, turn)
+            place = runs[0][0] if runs else block.count if rest is None else rest
+            if block.expires_us or group.shared.superseded is not None:  # other messages that it passes do not count
+                pass_by(group, block, lane.cursor, block.base_seq + place - 1)
             if runs:
-                lane.cursor, lane.waits, lane.expires_us = block.base_seq + runs[0][0], True, block.expires_us
+                lane.cursor, lane.waits, lane.expires_us = block.base_seq + place, True, block.expires_us
                 return Work(block, runs, 1 if lane.cursor > lane.handed.before else 2, 0, lane, None, rest), False
             if rest is not None:
                 lane.cursor = block.base_seq + rest
@@ -258,7 +263,8 @@ def _without_removed(group: "Group", block: Block, runs: Runs, turn: Turn) -> tu
 def expire(group: "Group", seqs: Runs, turn: Turn) -> None:
     """Settle expired messages: seqs first..last, each range of one block."""
     for first, last in seqs:
-        group.expired += last - first + 1
+        group.tally.expired += last - first + 1
+        group.shared.counters["expired"] += last - first + 1
         turn.event(Happening.EXPIRED, group.name, "", 0, first, last)
         if group.durable and group.settings.on_expire == "dead":
             group.dead.append(DeadLetter(first, last, 0, "expired"))

@@ -5,7 +5,6 @@ published message on. So the group searches its next message before the patterns
 bring back a message that the group has passed.
 """
 
-from heapq import heapify
 from typing import Final
 
 from fabric.router.groups.group import Group
@@ -46,8 +45,7 @@ def _close_unmatched(group: Group) -> None:
                 group.close(first, last)
             lease.gaps = []
     pending = group.pending
-    pending.ready = [exact for redelivery in pending.ready for exact in _exact(group, redelivery)]
-    heapify(pending.ready)
+    pending.use_ready([exact for redelivery in pending.ready for exact in _exact(group, redelivery)])
 
 
 def _exact(group: Group, redelivery: Redelivery) -> list[Redelivery]:

@@ -17,13 +17,15 @@ SUSPECT_FAILURES: Final = 2
 
 
 class Pending:
-    __slots__ = ("ready", "suspect_failures", "suspects", "waiting")
+    __slots__ = ("fresh", "messages", "ready", "suspect_failures", "suspects", "waiting")
 
     def __init__(self) -> None:
         self.ready: list[Redelivery] = []  # a heap
         self.waiting: list[tuple[float, Redelivery]] = []  # a heap, by due time
         self.suspects: list[Redelivery] = []  # a heap
         self.suspect_failures = SUSPECT_FAILURES
+        self.messages = 0  # in all three
+        self.fresh = 0  # of these, messages that wait for attempt 1
 
     def __len__(self) -> int:
         return len(self.ready) + len(self.waiting) + len(self.suspects)
@@ -39,14 +41,23 @@ class Pending:
         self.suspect_failures = min(SUSPECT_FAILURES, attempts_max or SUSPECT_FAILURES)
         redeliveries, self.ready, self.suspects = self.ready + self.suspects, [], []
         for redelivery in redeliveries:
-            self.put(redelivery)
+            self._enter(redelivery)
 
     def put(self, redelivery: Redelivery, due: float = 0.0) -> None:
         """Add a redelivery that is ready at `due`; 0: now."""
+        self._count(redelivery, redelivery.size)
         if due:
             heappush(self.waiting, (due, redelivery))
         else:
-            heappush(self.suspects if redelivery.failures >= self.suspect_failures else self.ready, redelivery)
+            self._enter(redelivery)
+
+    def _enter(self, redelivery: Redelivery) -> None:
+        heappush(self.suspects if redelivery.failures >= self.suspect_failures else self.ready, redelivery)
+
+    def _count(self, redelivery: Redelivery, size: int) -> None:
+        self.messages += size
+        if redelivery.attempt == 1:
+            self.fresh += size
 
     def take(self, rank: int) -> Redelivery | None:
         """Remove and return the first ready redelivery of a rank."""
@@ -54,16 +65,20 @@ class Pending:
         if not ready:
             return None
         if ready[0].rank == rank:
-            return heappop(ready)
+            first = heappop(ready)
+            self._count(first, -first.size)
+            return first
         found = min((redelivery for redelivery in ready if redelivery.rank == rank), default=None)
         if found is not None:
             ready.remove(found)
             heapify(ready)
+            self._count(found, -found.size)
         return found
 
     def take_suspect(self) -> Redelivery:
         """Remove and return the first message of the suspects."""
         redelivery = heappop(self.suspects)
+        self._count(redelivery, -1)
         if redelivery.first < redelivery.last:
             heappush(self.suspects, redelivery._replace(first=redelivery.first + 1))
         return redelivery._replace(last=redelivery.first)
@@ -76,7 +91,7 @@ class Pending:
         moved = []
         while self.waiting and self.waiting[0][0] <= now:
             moved.append(heappop(self.waiting)[1])
-            self.put(moved[-1])
+            self._enter(moved[-1])
         return moved
 
     def drop(self, seqs: Ranges) -> None:
@@ -86,11 +101,24 @@ class Pending:
             heapify(queue)
         self.waiting = [(due, rest) for due, redelivery in self.waiting for rest in _without(redelivery, seqs)]
         heapify(self.waiting)
+        self._recount()
+
+    def use_ready(self, ready: list[Redelivery]) -> None:
+        """Replace the ready redeliveries."""
+        self.ready = ready
+        heapify(ready)
+        self._recount()
+
+    def _recount(self) -> None:
+        self.messages = self.fresh = 0
+        for redelivery in self:
+            self._count(redelivery, redelivery.size)
 
     def clear(self) -> None:
         self.ready.clear()
         self.waiting.clear()
         self.suspects.clear()
+        self.messages = self.fresh = 0
 
 
 def _without(redelivery: Redelivery, seqs: Ranges) -> list[Redelivery]:

@@ -38,3 +38,4 @@ def settle_up_to(group: Group, up_to: int, turn: Turn) -> None:
     if group.keys is not None:
         group.keys.drop(gone)
     group.dirty = group.durable
+    group.shared.recounts.wait(group)

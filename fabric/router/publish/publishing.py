@@ -192,6 +192,8 @@ class Publishing(Part):
         size = len(publish.block)
         session.inflight_blocks += 1
         session.inflight_bytes += size
+        session.messages_in += block.count
+        session.bytes_in += size
         blocks, taken = self._taken.get(session, (0, 0))
         self._taken[session] = (blocks + 1, taken + size)
 

@@ -11,6 +11,7 @@ from fabric.router.admin.dead_letters import letters_of
 from fabric.router.admin.groups import as_map, find
 from fabric.router.dead_letters.index import DeadLetterSet
 from fabric.router.fields import is_number
+from fabric.router.groups.description import describe
 from fabric.router.groups.group import Group
 from fabric.router.paging import page
 from fabric.router.read.message_search import copies
@@ -85,7 +86,8 @@ def _group(router: "Router", fields: Fields) -> Row:
 
 
 def _described(router: "Router", group: Group) -> Row:
-    return group.describe()
+    letters = router.dead_letters.by_group.get(group.name)
+    return {**describe(group), "dead": letters.count(router.shared.committed_seq) if letters else 0}
 
 
 def _sessions(router: "Router", fields: Fields) -> Row:

@@ -19,6 +19,8 @@ GRACE_S: Final = 1.4
 class Session:
     __slots__ = (
         "blocked",
+        "bytes_in",
+        "bytes_out",
         "channels",
         "client",
         "grace_until",
@@ -27,6 +29,8 @@ class Session:
         "inflight_blocks",
         "inflight_bytes",
         "last_seen",
+        "messages_in",
+        "messages_out",
         "number",
         "peer",
         "producer",
@@ -52,6 +56,8 @@ class Session:
         self.producer_epoch = 0
         self.inflight_blocks = 0  # publishes that are accepted and not yet confirmed
         self.inflight_bytes = 0
+        self.messages_in = self.bytes_in = 0  # published, in this life of the hub
+        self.messages_out = self.bytes_out = 0  # delivered
 
     @property
     def reachable(self) -> bool:
@@ -75,6 +81,10 @@ class Session:
             "unconfirmed": self.inflight_blocks,
             "suspect": self.suspect,
             "blocked": self.blocked,
+            "messages_in": self.messages_in,
+            "bytes_in": self.bytes_in,
+            "messages_out": self.messages_out,
+            "bytes_out": self.bytes_out,
             "producer": _mark(self.producer.name) if self.producer else "",
         }
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from fabric.records import Discard, DropTopic
 from fabric.router.dead_letters.index import DeadLetters
+from fabric.router.groups.backlog import floor_is_set, floor_rises
 from fabric.router.groups.lanes import wanted_runs
 from fabric.router.groups.rows import GroupRows
 from fabric.router.shared import Shared
@@ -185,6 +186,7 @@ class TopicRetention:
             return False
         topic.floor = block.base_seq + places[went] if went < len(places) else block.last_seq + 1
         if went:
+            floor_rises(topic.name, block, places[:went], self._shared)
             self._raise_floor(topic, gone, turn)
         return True
 
@@ -215,6 +217,7 @@ class TopicRetention:
         gone = topic.msgs
         topic.empty(self._shared.next_seq)
         self._raise_floor(topic, gone, turn)
+        floor_is_set(topic.name, self._shared)
         self.due[topic] = None
         return gone
 
@@ -270,7 +273,7 @@ class TopicRetention:
     def _discard(self, block: Block, turn: Turn) -> None:
         """Discard an empty block. Groups that have not passed it lose its messages now, because they cannot find it
         later."""
-        if self._shared.block_store.is_discarded(block):  # another topic of the block has found it empty
+        if self._shared.block_store.is_discarded(block.base_seq):  # another topic of the block has found it empty
             return
         takers = [group for owners in self._shared.trie.match_all(block.topics) for group in owners if group.durable]
         behind = [group for group in takers if group.reached(block.priority) <= block.last_seq]

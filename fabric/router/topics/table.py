@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from fabric.records import Record, SaveTopic, TopicSettings
 from fabric.router.dead_letters.index import DeadLetters
+from fabric.router.groups.backlog import floor_is_set
 from fabric.router.groups.group import Group
 from fabric.router.groups.rows import GroupRows
 from fabric.router.paging import page
@@ -78,6 +79,7 @@ class TopicTable(Part):
         if topic.floor > self._shared.first_seq:
             self._shared.removed[topic.name] = topic.floor
             self._dead_letters.floor_raised(topic.name, topic.floor)
+            floor_is_set(topic.name, self._shared)
         if not topic.deleted:
             self.tracked.add(topic.name)
             if self.trim_limit == UNHELD:

@@ -1,0 +1,48 @@
+"""The naive twin of the numbers of groups: it counts every stored message, and every lease."""
+
+from collections.abc import Iterable
+
+from fabric.router.groups.description import describe
+from fabric.router.groups.group import Group
+from fabric.router.router import Router
+from fabric_protocol.block import Block
+
+
+def waiting(group: Group, blocks: Iterable[Block]) -> int:
+    """The messages at or beyond the lanes of a group that match and are not removed."""
+    shared, horizon = group.shared, group.horizon
+    floor = shared.removed_below
+    count = 0
+    for block in blocks:
+        if block.base_seq > horizon:
+            break
+        reached = max(group.reached(block.priority), floor)
+        if block.last_seq < reached or shared.block_store.is_discarded(block.base_seq):
+            continue
+        for seq, topic in enumerate(block.topic_names(), block.base_seq):
+            count += seq >= reached and seq >= shared.removed.get(topic, 0) and group.wants(topic)
+    return count
+
+
+def check(router: Router, blocks: list[Block]) -> int:
+    """Compare the numbers of all groups with a naive count; returns how many groups had an exact number."""
+    exact = 0
+    for group in router.groups.values():
+        backlog, pending, keys = group.backlog, group.pending, group.keys
+        naive = waiting(group, blocks)
+        if backlog.is_exact:
+            assert backlog.ahead == naive, f"ready: {group.name} has {naive} messages ahead, not {backlog.ahead}"
+            exact += 1
+        elif not backlog.is_doubtful:
+            ready = backlog.ready(group.position())
+            assert ready >= naive, f"ready: {group.name} has {naive} messages ahead, and an estimate of {ready}"
+        assert pending.messages == sum(again.size for again in pending), f"retrying: {group.name}"
+        assert pending.fresh == sum(again.size for again in pending if again.attempt == 1), f"ready: {group.name}"
+        if keys is not None:
+            assert keys.fresh == sum(held.attempt == 1 for held in keys.held()), f"ready: parked of {group.name}"
+        row = describe(group)
+        leased = sum(lease.open.size() for sub in group.members for lease in sub.leases)
+        assert row["in_flight"] == leased, f"in_flight: {group.name} has {leased} messages leased"
+        if row["ready"] + row["retrying"] + row["in_flight"] == 0:
+            assert not row["oldest_us"] or not row["ready_exact"] or group.dead, f"oldest: {group.name} has no message"
+    return exact
