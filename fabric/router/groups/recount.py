@@ -156,7 +156,9 @@ class Recounts(Part):
             backlog.is_doubtful = False
             if backlog.anew:
                 backlog.wait(None, group.horizon + 1)
-        self._pass = Count(min(group.backlog.start or group.position() for group in self._groups))
+        first = min(group.backlog.start or group.position() for group in self._groups)
+        block = self._shared.block_store.at(first)  # it is not counted yet, also if the pass begins in its middle
+        self._pass = Count(min(block.base_seq, first) if isinstance(block, Block) else first)
         for group in self._groups:
             group.backlog.count = self._pass
 
