@@ -136,6 +136,7 @@ class Judge(Order):
 
     def settle_up_to(self, group: GroupBook, up_to: int) -> None:
         """All up to a seq is settled, whoever holds it."""
+        group.moved_in = self.turn  # what expired before in this turn has its dead letter
         for sub in group.subs:
             for ordinal, held in list(sub.open.items()):
                 if held.seq(ordinal) <= up_to:
