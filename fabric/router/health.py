@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from fabric.router.groups.description import oldest
 from fabric.router.shared import Shared
-from fabric_protocol.block import Block
 
 if TYPE_CHECKING:
     from fabric.router.groups.group import Group
@@ -76,9 +76,9 @@ def above(value: float, bounds: tuple[float, float]) -> tuple[Word, float]:
 
 
 def judge(
-    vitals: Vitals, refused: int, errors: int, oldest: Iterable[tuple[str, float]], limits: Thresholds
+    vitals: Vitals, refused: int, errors: int, ages: Iterable[tuple[str, float]], limits: Thresholds
 ) -> list[Reason]:
-    """The reasons why a hub is not healthy, the worst first. `oldest` has groups with the ages of their oldest
+    """The reasons why a hub is not healthy, the worst first. `ages` has groups with the ages of their oldest
     unsettled messages in seconds."""
     floor, found = vitals.disk_floor_bytes, list[Reason]()
 
@@ -103,7 +103,7 @@ def judge(
         text = f"the hub uses {vitals.memory_bytes:,} bytes of memory, and its budget is {budget:,}"
         note("memory", text, vitals.memory_bytes, bounds)
     note("errors", f"{errors} internal errors in the last minute; the log of the hub has them", errors, limits.errors)
-    for group, age_s in oldest:
+    for group, age_s in ages:
         text = f"the oldest unsettled message of group {group} is {age_s:.0f} s old"
         note("oldest", text, round(age_s), limits.oldest_s, group)
     return sorted(found, key=lambda reason: -reason.word)
@@ -124,8 +124,8 @@ class Health:
     def examine(self, vitals: Vitals, limits: Thresholds, groups: "Sequence[Group]", now: float, turn: "Turn") -> None:
         """Judge anew. A change is an advisory."""
         refused, errors = self._counted(now)
-        oldest = self._oldest(groups, now) if any(limits.oldest_s) else ()
-        reasons = judge(vitals, refused, errors, oldest, limits)[:REASONS_MAX]
+        ages = self._ages(groups, now) if any(limits.oldest_s) else ()
+        reasons = judge(vitals, refused, errors, ages, limits)[:REASONS_MAX]
         word = reasons[0].word if reasons else Word.HEALTHY
         before, self.vitals = [(one.word, one.code, one.group) for one in self.reasons], vitals
         self.word, self.reasons = word, reasons
@@ -151,20 +151,14 @@ class Health:
             samples.popleft()
         return refused - samples[0][1], errors - samples[0][2]
 
-    def _oldest(self, groups: "Sequence[Group]", now: float) -> list[tuple[str, float]]:
+    def _ages(self, groups: "Sequence[Group]", now: float) -> list[tuple[str, float]]:
         """Groups with the age of their oldest unsettled message; some groups are measured anew in each examination."""
         wall_us = self._shared.clock.wall_us(now)
         start = self._next_group if self._next_group < len(groups) else 0
         for group in groups[start : start + GROUPS_MAX]:
-            self._known[group.name] = (_age_s(self._shared, group, wall_us), now)
+            oldest_us = oldest(group)
+            self._known[group.name] = (max(wall_us - oldest_us, 1) / 1e6 if oldest_us else 0.0, now)
         self._next_group = start + GROUPS_MAX
         names = {group.name for group in groups if group.durable}
         self._known = {name: known for name, known in self._known.items() if name in names}
         return [(name, age_s + now - at) for name, (age_s, at) in self._known.items() if age_s]
-
-
-def _age_s(shared: Shared, group: "Group", wall_us: int) -> float:
-    """The age of the oldest unsettled message of a group; 0 when all are settled."""
-    seq = group.floor + 1
-    block = shared.block_store.at(seq) if seq <= shared.committed_seq else None
-    return max(wall_us - block.ts_us, 1) / 1e6 if isinstance(block, Block) else 0.0

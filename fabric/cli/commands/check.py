@@ -1,7 +1,6 @@
 """`fabric check`: a plug-in for monitoring systems. It prints one line and ends with 0 OK, 1 WARNING, 2 CRITICAL or
 3 UNKNOWN."""
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,8 +32,8 @@ class Plugin(click.Command):
 @click.option("--group", "names", type=Text(), multiple=True, metavar="NAME", help="Only this group; can be repeated.")
 @click.option("--warn-oldest", type=Duration(), help="WARNING: a group has an unsettled message of this age.")
 @click.option("--crit-oldest", type=Duration(), help="CRITICAL: a group has an unsettled message of this age.")
-@click.option("--warn-lag", type=click.IntRange(min=1), help="WARNING: a group is this many messages behind.")
-@click.option("--crit-lag", type=click.IntRange(min=1), help="CRITICAL: a group is this many messages behind.")
+@click.option("--warn-lag", type=click.IntRange(min=1), help="WARNING: this many messages wait for a group.")
+@click.option("--crit-lag", type=click.IntRange(min=1), help="CRITICAL: this many messages wait for a group.")
 @click.option("--warn-dead", type=click.IntRange(min=1), help="WARNING: this many dead letters.")
 @click.option("--crit-dead", type=click.IntRange(min=1), help="CRITICAL: this many dead letters.")
 @checking_options
@@ -68,7 +67,7 @@ def check(
         with connect(url, connect_timeout) as fab:
             health = fab.info("health")
             groups = _groups(fab, names)
-            figures = _figures(fab, groups, oldest, lag)
+            figures = _figures(groups, oldest, lag)
             letters = _letters(fab, names)
     except (fabric_client.ConnectionLost, fabric_client.Timeout, fabric_client.TimedOut) as error:
         click.echo(line_of(Result.CRITICAL, [f"the hub at {url} does not answer: {error}"]))
@@ -94,22 +93,14 @@ def _letters(fab: "Client", names: tuple[str, ...]) -> int:
     return sum(int(fab.info("group", name)["dead_letters"]) for name in names)
 
 
-def _figures(fab: "Client", groups: list[dict[str, Any]], oldest: Bounds, lag: Bounds) -> list[Figure]:
+def _figures(groups: list[dict[str, Any]], oldest: Bounds, lag: Bounds) -> list[Figure]:
     """The age of the oldest unsettled message and the lag of the groups: of each group with a name, or of the worst."""
-    ages = {row["group"]: _oldest_s(fab, row) for row in groups} if any(oldest) else {}
+    ages = {row["group"]: row["oldest_age_ms"] / 1000 for row in groups} if any(oldest) else {}
     figures = [Figure(f"oldest {name}", round(age_s, 3), "s", *oldest) for name, age_s in ages.items()]
-    figures += [Figure(f"behind {row['group']}", row["behind"], "", *lag) for row in groups]
+    figures += [Figure(f"ready {row['group']}", row["ready"], "", *lag) for row in groups]
     worst: dict[str, Figure] = {}
     for figure in figures:
         kind = figure.label.partition(" ")[0]
         if figure.result or kind not in worst or figure.value > worst[kind].value:
             worst[figure.label if figure.result else kind] = figure
     return figures if len(groups) <= 10 else list(dict.fromkeys(worst.values()))
-
-
-def _oldest_s(fab: "Client", row: dict[str, Any]) -> float:
-    """The age of the oldest unsettled message of a group; 0 when all are settled."""
-    if row.get("oldest_us") is not None:
-        return max(time.time() - row["oldest_us"] / 1e6, 0.0) if row["oldest_us"] else 0.0
-    found = [message.ts for pattern in row["patterns"] for message in fab.get(pattern, seq=row["floor"] + 1, n=1)]
-    return max(time.time() - min(found), 0.0) if found else 0.0
