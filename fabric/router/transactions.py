@@ -62,7 +62,7 @@ class Transactions:
                 raise ProtocolError(Code.NOT_FOUND, f"no subscription on channel {chan}")
             work.append((sub, merged(rows, twice=False)))
         require_few(sum(len(checked) for _, checked in work))
-        require_light(work)
+        require_light(work, whole=True)
         for sub, checked in work:
             _require_open(sub, checked)
         return work

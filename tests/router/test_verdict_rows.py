@@ -150,6 +150,8 @@ def test_what_fails_by_one_frame_is_bounded(
 ) -> None:
     """It may all become dead letters, in one turn."""
     monkeypatch.setattr(verdict_rows, bound, value)
+    if bound == "FAILED_MAX":
+        monkeypatch.setattr(verdict_rows, "FAILED_WHOLE_MAX", value)
     w = holding(6)
     apart = tuple((verdict, 10 * n + 5, 10 * n + 5, None) for n in range(6))
     for rows in (((verdict, 1, 60, None),), apart if bound == "FAILED_BYTES_MAX" else ((verdict, 1, 40, None),)):
@@ -163,3 +165,14 @@ def test_what_fails_by_one_frame_is_bounded(
     (answer,) = w.settle(b"a", 1, Verdict.ACK, 21, 60)
     assert isinstance(answer, m.Ok)
     assert answer.fields["applied"] == 40, "what is done may be as much as there is"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.RETRY, Verdict.REJECT])
+def test_what_fails_by_a_transaction_is_bounded_more_closely(monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> None:
+    """All of its dead letters are in its turn; those of an ACK are written in steps."""
+    monkeypatch.setattr(verdict_rows, "FAILED_WHOLE_MAX", 15)
+    w = holding(2)
+    for last, kind in ((16, m.Err), (15, m.Ok)):
+        rows = ((verdict, 1, last, None),)
+        answers = w.say(b"a", m.Transact(7, 0, ((1, rows),), encode("made", [b"x"])))
+        assert [type(answer) for answer in answers if isinstance(answer, m.Ok | m.Err)] == [kind]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ROWS_MAX: Final = 4_096  # of one ACK or TXN, after rows were merged
 # Bounds for messages of one ACK or TXN that fail, because a dead letter is a copy of the message.
 FAILED_MAX: Final = 131_072  # messages: two of the largest blocks
+FAILED_WHOLE_MAX: Final = 8_192  # of one TXN, whose dead letters are all written in one turn: some 60 ms
 FAILED_BYTES_MAX: Final = 64 << 20  # bytes, without the bytes of the largest delivery
 
 _FAILURES: Final = frozenset({Verdict.RETRY, Verdict.REJECT})
@@ -73,8 +74,9 @@ def require_few(count: int) -> None:
         )
 
 
-def require_light(work: "Sequence[tuple[Subscription, Sequence[Row]]]") -> None:
-    """Refuse an ACK or TXN with more failed messages or bytes than the hub may copy for one frame."""
+def require_light(work: "Sequence[tuple[Subscription, Sequence[Row]]]", *, whole: bool = False) -> None:
+    """Refuse an ACK or TXN with more failed messages or bytes than the hub may copy for one frame; `whole`: all their
+    dead letters are written in one turn."""
     failed = [(sub, row) for sub, rows in work for row in rows if row[0] in _FAILURES]
     if not failed:
         return
@@ -84,9 +86,10 @@ def require_light(work: "Sequence[tuple[Subscription, Sequence[Row]]]") -> None:
             count += min(last, lease.last) - max(first, lease.first) + 1
             sizes[lease] = lease.size
     size = sum(sizes.values()) - max(sizes.values(), default=0)
-    if count > FAILED_MAX or size > FAILED_BYTES_MAX:
+    count_max = FAILED_WHOLE_MAX if whole else FAILED_MAX
+    if count > count_max or size > FAILED_BYTES_MAX:
         raise ProtocolError(
             Code.TOO_LARGE,
-            f"{count} messages of {size} bytes are rejected or retried; at most {FAILED_MAX} messages of "
+            f"{count} messages of {size} bytes are rejected or retried; at most {count_max} messages of "
             f"{FAILED_BYTES_MAX} bytes are allowed in one frame: send the other rows in another frame",
         )
