@@ -271,7 +271,7 @@ class Sub:
             "open",
             "ordinal_max",
         ),
-        *("seen", "sent", "session", "stuck", "told", "unsure"),
+        *("resumed_in", "seen", "sent", "session", "stuck", "told", "unsure"),
     )
 
     def __init__(self, session: Session, chan: int, group: "GroupBook", fields: Any) -> None:
@@ -291,6 +291,7 @@ class Sub:
         self.fetch: tuple[int, int, float] | None = None  # rid, sent before, deadline
         self.again: dict[int, Held] = {}  # what a resume must send again
         self.told: set[int] = set()  # gaps that were sent on it
+        self.resumed_in = -1  # the turn of the latest resume, which sends gaps again
 
     def resume(self, seen: int) -> None:
         """The client is back, and has seen so much."""

@@ -163,6 +163,7 @@ class Observer(Administration):
                     self.leave(sub, now, lost=True)
                 else:
                     sub.resume(seen[sub.chan])
+                    sub.resumed_in = self.turn
             self.resumed = session
             self._is_back(session)
         session.last_seen = now
@@ -315,7 +316,7 @@ class Observer(Administration):
             return  # gone meanwhile
         sub = session.subs[message.chan]
         group, told = sub.group, range(message.first_seq, message.last_seq + 1)
-        if message.reason == REMOVED and group.moved_in < self.turn:  # otherwise the group may have been told before
+        if message.reason == REMOVED and max(group.moved_in, sub.resumed_in) < self.turn:  # else it is told once more
             twice = sub.told.intersection(told)
             assert not twice, f"J6: {group.name} is told twice that {twice} is gone"
             sub.told.update(told)
