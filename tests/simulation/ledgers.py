@@ -9,6 +9,7 @@ from fabric_protocol.block import Block
 from fabric_protocol.messages import Level
 from tests.router.plain_patterns import matches
 from tests.simulation.blocks import TOPICS
+from tests.simulation.numbering import Producer
 
 OWN_TOPICS: Final = ("$dlq.g0", "$dlq.g1", "$dlq.g2")  # those that a pattern may name
 _WANTED: Final[dict[tuple[tuple[str, ...], str], frozenset[str]]] = {}
@@ -42,34 +43,6 @@ def letters_in(raw: bytes) -> list[tuple[str, int]] | None:
     return [
         (topic, int(headers["fabric-seq"])) for topic, headers in zip(block.topic_names(), block.headers(), strict=True)
     ]
-
-
-class Producer:
-    """A producer's name, and the seq of each message that it numbered."""
-
-    __slots__ = ("blocks", "claimant", "epoch", "name", "proven", "seqs")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.epoch = 0
-        self.claimant: Session | None = None  # has claimed the name, and waits for its WELCOME
-        self.proven = 0  # the epoch of the latest publish or WELCOME
-        self.seqs: list[int] = []  # by pseq - 1; 0: not sealed yet
-        self.blocks: dict[int, tuple[tuple[int, ...], int]] = {}  # by first pseq: the idents, and the epoch
-
-    @property
-    def last(self) -> int:
-        return len(self.seqs)
-
-    def take(self, idents: tuple[int, ...], epoch: int) -> None:
-        """The next numbers are those of a new block."""
-        self.blocks[self.last + 1] = idents, epoch
-        self.seqs += [0] * len(idents)
-
-    def take_back(self, length: int, proven: int) -> None:
-        self.blocks.pop(length + 1, None)
-        del self.seqs[length:]
-        self.proven = proven
 
 
 class Published:

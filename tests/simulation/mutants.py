@@ -22,8 +22,10 @@ from fabric.router.groups.redelivery import Pending
 from fabric.router.groups.subscription import Subscription
 from fabric.router.groups.throttle import Throttle
 from fabric.router.publish import publishing as publishing
+from fabric.router.publish import sources
 from fabric.router.publish.dedupe.index import Ids
 from fabric.router.publish.producers import Producer
+from fabric.router.publish.sources import Source
 from fabric.router.ranges import Ranges
 from fabric.router.read.get import Reading
 from fabric.router.requests.requests import Requests
@@ -85,9 +87,11 @@ from tests.simulation.mutations import (
     producer_without_epoch,
     put_at_once,
     record_with,
+    record_without_the_cursor,
     resend_everything,
     resend_nothing,
     restore_producer_anew,
+    restore_without_blocks,
     restore_without_failures,
     restore_without_pause,
     room_whatever_the_bytes,
@@ -95,10 +99,12 @@ from tests.simulation.mutations import (
     search_past_gaps,
     take_early,
     take_too_much,
+    take_what_is_stored_in_part,
     the_last_is_not_final,
     touch_for_ever,
     welcome_at_once,
     without,
+    without_option,
     without_starts,
     write_without_the_rest,
 )
@@ -120,6 +126,10 @@ CLAIMING: Final = Bias(
     weights={Act.PUBLISH: 20, Act.PUBLISH_AGAIN: 12, Act.CONNECT: 20, Act.DISCONNECT: 14, Act.CRASH: 8},
 )
 CRASHES: Final = Bias(weights={Act.CRASH: 8})
+NUMBERED: Final = Bias(
+    swarm={"sources": True, "retries": True},
+    weights={Act.PUBLISH: 30, Act.PUBLISH_AGAIN: 10, Act.CONNECT: 12, Act.DISCONNECT: 8, Act.CRASH: 6},
+)
 FAILING: Final = Bias(
     weights={Act.CRASH: 6, Act.VERDICT: 40}, settings={"attempts_max": 3, "order": "none", "ack": "explicit"}
 )
@@ -225,6 +235,24 @@ MUTANTS: Final = {
     "a claim is not saved": Mutant(publishing.Publishing, "save", nothing, CLAIMING),
     "any block is a resend": Mutant(Producer, "_is_stored", always(True), CLAIMING),
     "a claim keeps the numbers": Mutant(Producer, "claim", claim_and_keep, CLAIMING),
+    "the cursor of a source is not saved": Mutant(Source, "record", record_without_the_cursor(Source.record), NUMBERED),
+    "sources forget their blocks on restart": Mutant(
+        Source, "restore", restore_without_blocks(Source.restore), NUMBERED
+    ),
+    "the last position of a block is ignored": Mutant(
+        sources, "_last", lambda pseq, count, options: pseq + count - 1, NUMBERED
+    ),
+    "a resend of a source is stored again": Mutant(Source, "duplicate_of", nothing, NUMBERED),
+    "a source passes over what was refused": Mutant(
+        Source, "duplicate_of", without_option("after")(Source.duplicate_of), NUMBERED
+    ),
+    "resends of a source are compared without their last position": Mutant(
+        Source, "duplicate_of", without_option("last")(Source.duplicate_of), NUMBERED
+    ),
+    "what is stored in part is stored again": Mutant(
+        Source, "duplicate_of", take_what_is_stored_in_part(Source._back_to), NUMBERED
+    ),
+    "a source is not told that it is one": Mutant(Source, "jumps", False, NUMBERED),
     "producers are not fenced": Mutant(Session, "fenced", False, Bias(swarm={"shared_producer": True})),
     "dead letters are dropped": Mutant(dead_letter_writer, "dead_letters", empty),
     "dead letters of what is left of a block are dropped": Mutant(

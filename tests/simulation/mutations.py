@@ -18,7 +18,8 @@ from fabric.router.groups.redelivery import Pending
 from fabric.router.groups.subscription import Subscription
 from fabric.router.groups.verdict_rows import merged
 from fabric.router.patterns.trie import Trie
-from fabric.router.publish.producers import Producer
+from fabric.router.publish.producers import NO_OPTIONS, Options, Producer
+from fabric.router.publish.sources import Source
 from fabric.router.ranges import Ranges
 from fabric.router.requests.requests import OpenRequest, Requests
 from fabric.router.rounds import Rounds
@@ -449,3 +450,39 @@ def write_without_the_rest(write: Callable[..., bool]) -> Callable[..., bool]:
         return write(self, group, *args)
 
     return written
+
+
+# Numbered sources.
+
+
+def record_without_the_cursor(record: Callable[[Source, int], SaveProducer]) -> Callable[[Source, int], SaveProducer]:
+    """The row of a source has the cursor that the source had when it was claimed."""
+    return lambda self, now_us: record(self, now_us)._replace(last_pseq=self.since_pseq - 1)
+
+
+def restore_without_blocks(restore: Callable[[Source, SaveProducer], None]) -> Callable[[Source, SaveProducer], None]:
+    """After a restart, a source does not know its latest blocks."""
+    return lambda self, saved: restore(self, saved._replace(blocks=b"", spans=b""))
+
+
+def without_option(name: str) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
+    """An option of a publish is not looked at when the block is compared."""
+
+    def mutate(duplicate_of: Callable[..., int | None]) -> Callable[..., int | None]:
+        def compared(self: Source, pseq: int, count: int, crc: int, options: Options = NO_OPTIONS) -> int | None:
+            return duplicate_of(self, pseq, count, crc, {key: options[key] for key in options if key != name})
+
+        return compared
+
+    return mutate
+
+
+def take_what_is_stored_in_part(back_to: Callable[..., int]) -> Callable[..., int | None]:
+    """A block that reaches beyond the cursor is new, though it begins below."""
+
+    def compared(self: Source, pseq: int, count: int, crc: int, options: Options = NO_OPTIONS) -> int | None:
+        if options.get("last", pseq + count - 1) > self.last_pseq:
+            return None
+        return self._seq_of(back_to(self, (pseq, options.get("last", pseq + count - 1), count, crc))) or 0
+
+    return compared

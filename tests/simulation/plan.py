@@ -134,6 +134,7 @@ class Swarm(NamedTuple):
     topics: Topics  # those that have settings
     ephemeral_pct: int
     start_pct: int  # subscriptions that name a start other than the first
+    sources: bool = False  # some clients number their messages with positions that jump
 
 
 class Plan(NamedTuple):
@@ -143,6 +144,8 @@ class Plan(NamedTuple):
 
 
 BIG: Final = 1 << 40
+MORE: Final = 0x5DEECE66D  # makes another seed of a seed
+SOURCES_SHARE: Final = 0.2  # of all lives
 KEPT: Final = (
     TopicSettings(keep="until_acked"),
     TopicSettings(keep="until_acked", max_msgs=4),
@@ -229,6 +232,12 @@ def swarm_of(rng: random.Random) -> Swarm:
     )
 
 
+def _with_more(swarm: Swarm, rng: random.Random) -> Swarm:
+    """What came later, from numbers of its own, so that all else of a seed is the same life as before."""
+    sources = rng.random() < SOURCES_SHARE
+    return swarm._replace(sources=sources)
+
+
 class Bias(NamedTuple):
     """What a life must have, for those who look for something special."""
 
@@ -242,7 +251,7 @@ def draw(seed: int, bias: Bias | None = None) -> Plan:
     """The life that a seed stands for."""
     rng = random.Random(seed)
     acts = rng.choice(LENGTHS)
-    swarm = swarm_of(rng)
+    swarm = _with_more(swarm_of(rng), random.Random(seed ^ MORE))
     weights: dict[Act, int] = dict(ALWAYS)
     for kind, weight in SOMETIMES.items():
         weights[kind] = weight * rng.choice((0, 0, 1, 1, 3))

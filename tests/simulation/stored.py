@@ -9,7 +9,8 @@ from fabric_protocol.block import verify_stamp
 from tests.simulation.blocks import IDENTS, idents_of
 from tests.simulation.disk import Disk, stamp_of
 from tests.simulation.facts import Undo
-from tests.simulation.ledgers import Producer, letters_in
+from tests.simulation.ledgers import letters_in
+from tests.simulation.numbering import Producer
 from tests.simulation.publisher import Publishing
 
 
