@@ -10,6 +10,7 @@ from fabric_protocol.messages import Level
 from tests.router.plain_patterns import matches
 from tests.simulation.blocks import TOPICS
 from tests.simulation.numbering import Producer
+from tests.simulation.pacing import Pace, pace_of
 
 OWN_TOPICS: Final = ("$dlq.g0", "$dlq.g1", "$dlq.g2")  # those that a pattern may name
 _WANTED: Final[dict[tuple[tuple[str, ...], str], frozenset[str]]] = {}
@@ -310,9 +311,12 @@ class GroupBook:
         self.restored_to = 0  # up to here, priorities were forgotten by a crash
         self.streak = 0  # messages sent since one was sent although a higher priority waited
         self.starved = 0  # messages sent in a row while a lower priority waited
+        self.pace: Pace | None = pace_of(settings, None, None)  # None: it has no rate
+        self.settings = settings
         self.use(settings)
 
     def use(self, settings: GroupSettings) -> None:
+        self.pace = pace_of(settings, self.settings, self.pace)
         self.settings = settings
         self.wanted = wanted_topics(settings.patterns, self.name if self.durable else "")
         self.lease_s = settings.lease_ms / 1000
@@ -374,6 +378,10 @@ class GroupBook:
         self.subs, self.leased, self.attempts = [], {}, {}
         self.lined, self.lines, self.streak, self.starved = 0, {}, 0, 0
         self.due = {seq: due for seq, due in self.due.items() if seq in self.failures}
+
+    def forget_pace(self) -> None:
+        """The hub may have forgotten the deliveries since the latest row of the group."""
+        self.pace = pace_of(self.settings, None, None)
 
     def snapshot(self) -> tuple[Any, ...]:
         """All that a seek throws away."""

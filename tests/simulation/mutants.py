@@ -20,7 +20,7 @@ from fabric.router.groups.members import Members
 from fabric.router.groups.recount import Recounts
 from fabric.router.groups.redelivery import Pending
 from fabric.router.groups.subscription import Subscription
-from fabric.router.groups.throttle import Throttle
+from fabric.router.groups.throttle import Pace, Throttle
 from fabric.router.publish import publishing as publishing
 from fabric.router.publish import sources
 from fabric.router.publish.dedupe.index import Ids
@@ -50,6 +50,7 @@ from tests.simulation.mutations import (
     always,
     apply_though_it_fails,
     below_the_position,
+    charge_half,
     claim_and_keep,
     close_without_a_row,
     close_without_a_word,
@@ -126,6 +127,9 @@ CLAIMING: Final = Bias(
     weights={Act.PUBLISH: 20, Act.PUBLISH_AGAIN: 12, Act.CONNECT: 20, Act.DISCONNECT: 14, Act.CRASH: 8},
 )
 CRASHES: Final = Bias(weights={Act.CRASH: 8})
+RATED: Final = Bias(
+    weights={Act.PUBLISH: 30, Act.VERDICT: 40, Act.STOP: 6}, settings={"rate": 5, "rate_ms": 1000, "patterns": ("#",)}
+)
 NUMBERED: Final = Bias(
     swarm={"sources": True, "retries": True},
     weights={Act.PUBLISH: 30, Act.PUBLISH_AGAIN: 10, Act.CONNECT: 12, Act.DISCONNECT: 8, Act.CRASH: 6},
@@ -218,9 +222,16 @@ RECOUNTED: Final = Bias(
 )
 VERBOSE: Final = Bias(weights={Act.VERDICT: 60}, settings={"ack": "explicit", "lease_ms": 30_000})
 
+RATED_BY_KEY: Final = ORDERED_BY_KEY._replace(settings={**ORDERED_BY_KEY.settings, **RATED.settings})
+
 MUTANTS: Final = {
     "group.settle leaves the leases": Mutant(settling, "take_back_up_to", nothing, ADMINISTERED),
     "a ceiling is ignored": Mutant(Throttle, "room", always(1 << 40), Bias(settings={"lease_ms": 5000})),
+    "the bucket of a rate is never charged": Mutant(Pace, "take", nothing, RATED),
+    "a message costs half of what it should": Mutant(Pace, "take", charge_half(Pace.take), RATED),
+    "a rate is not looked at before a key": Mutant(Pace, "room", always(1 << 40), RATED_BY_KEY),
+    "a stopped hub forgets how full a bucket is": Mutant(Pace, "restore", nothing, RATED),
+    "the wait for a rate never ends": Mutant(Throttle, "is_due", always(False), RATED),
     "confirmed before the disk": Mutant(Router, "seal", confirm_before_the_disk(Router.seal)),
     "delivered before the disk": Mutant(Router, "seal", deliver_before_the_disk(Router.seal)),
     "the floor goes down": Mutant(Group, "record", record_with(cursor=lambda row: max(row.cursor - 3, 1))),

@@ -16,6 +16,7 @@ from fabric.router.groups.lease import Lease, Redelivery
 from fabric.router.groups.members import Members
 from fabric.router.groups.redelivery import Pending
 from fabric.router.groups.subscription import Subscription
+from fabric.router.groups.throttle import Pace
 from fabric.router.groups.verdict_rows import merged
 from fabric.router.patterns.trie import Trie
 from fabric.router.publish.producers import NO_OPTIONS, Options, Producer
@@ -450,6 +451,13 @@ def write_without_the_rest(write: Callable[..., bool]) -> Callable[..., bool]:
         return write(self, group, *args)
 
     return written
+
+
+# Rates.
+
+
+def charge_half(take: Callable[[Pace, int], None]) -> Callable[[Pace, int], None]:
+    return lambda self, count: take(self, (count + 1) // 2)
 
 
 # Numbered sources.

@@ -9,7 +9,7 @@ promised; it knows nothing of how the router works. Names like D4 are those of t
     D4  what was confirmed as settled never comes again                 D5  the floor of a group never goes down
     D6  failures are counted, and at the limit there is one dead letter, in the transaction that settles the message
     D7  never more in flight than the credit                            D8  nothing before its time
-    D9  never more in flight than the ceiling of the group
+    D9  never more in flight than the ceiling of the group              D10 never more in a time than the rate allows
     C1  nobody is told that something is stored before it is on disk    C2  nothing is delivered before it is on disk
 
 All checks are incremental: each costs what happened, not what there is. What a crash takes back is kept as a log of

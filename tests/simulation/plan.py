@@ -146,6 +146,8 @@ class Plan(NamedTuple):
 BIG: Final = 1 << 40
 MORE: Final = 0x5DEECE66D  # makes another seed of a seed
 SOURCES_SHARE: Final = 0.2  # of all lives
+RATED_SHARE: Final = 0.2  # of all groups
+RATES: Final = ((5, 1000), (40, 1000), (100, 10_000), (3, 2000))  # messages, ms: bursts of 1, 4, 1 and 1
 KEPT: Final = (
     TopicSettings(keep="until_acked"),
     TopicSettings(keep="until_acked", max_msgs=4),
@@ -235,7 +237,15 @@ def swarm_of(rng: random.Random) -> Swarm:
 def _with_more(swarm: Swarm, rng: random.Random) -> Swarm:
     """What came later, from numbers of its own, so that all else of a seed is the same life as before."""
     sources = rng.random() < SOURCES_SHARE
-    return swarm._replace(sources=sources)
+    return swarm._replace(sources=sources, groups=tuple(_with_more_settings(group, rng) for group in swarm.groups))
+
+
+def _with_more_settings(group: GroupPlan, rng: random.Random) -> GroupPlan:
+    settings = group.settings
+    is_rated, rate = rng.random() < RATED_SHARE, rng.choice(RATES)
+    if is_rated:
+        settings = settings._replace(rate=rate[0], rate_ms=rate[1])
+    return GroupPlan(group.name, settings, fields_of(settings))
 
 
 class Bias(NamedTuple):

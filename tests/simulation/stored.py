@@ -161,6 +161,8 @@ class Stored(Publishing):
             group.handed = {seq for seq in group.handed if seq <= self.durable}  # other messages may have these seqs
             if self.clock_was_set:  # what waits by the wall's clock
                 group.due.clear()
+            if self.clock_was_set or not clean:
+                group.forget_pace()
         for name, producer in self.producers.items():
             row = disk.producers.get(name)
             producer.epoch, producer.claimant = row.epoch if row else 0, None
