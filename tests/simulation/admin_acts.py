@@ -36,6 +36,8 @@ def administer(world: World, client: Client, n: int) -> bool:
                 fields["patterns"] = list(PATTERNS[(n >> 6) % (len(PATTERNS) - 1)])
             if world.swarm.groups[at].settings.rate and n & 0x3000 == 0:
                 fields["rate"] = (0, 10, 40)[(n >> 14) % 3]
+            if world.swarm.groups[at].settings.expires_ms and n & 0x30000 == 0:
+                fields["expires_ms"] = (0, 1000, 3000)[(n >> 18) % 3]
         case "dlq.redrive":
             fields["all"] = True
     world.send(wire, m.Admin(client.next_rid(), fields))

@@ -1,5 +1,6 @@
 """What the observer writes down, one entry for each thing that happened: no ranges, no cursors, no heaps."""
 
+from math import inf
 from typing import Any, Final
 
 from fabric.records import GroupSettings
@@ -312,6 +313,8 @@ class GroupBook:
         self.streak = 0  # messages sent since one was sent although a higher priority waited
         self.starved = 0  # messages sent in a row while a lower priority waited
         self.pace: Pace | None = pace_of(settings, None, None)  # None: it has no rate
+        self.idle_from = self.idle_to = inf  # when its wait for a consumer began, at the earliest and at the latest
+        self.wait_turn = -1  # the turn in which that changed
         self.settings = settings
         self.use(settings)
 
@@ -378,6 +381,11 @@ class GroupBook:
         self.subs, self.leased, self.attempts = [], {}, {}
         self.lined, self.lines, self.streak, self.starved = 0, {}, 0, 0
         self.due = {seq: due for seq, due in self.due.items() if seq in self.failures}
+
+    def begin_wait(self, now: float, turn: int) -> None:
+        """The group waits for a consumer from now on; inf: it does not wait."""
+        self.idle_from, self.idle_to = -inf if self.idle_from == -inf else now, now
+        self.wait_turn = turn
 
     def forget_pace(self) -> None:
         """The hub may have forgotten the deliveries since the latest row of the group."""

@@ -16,6 +16,7 @@ from fabric.router.groups import verdicts as settling
 from fabric.router.groups.backlog import Backlog
 from fabric.router.groups.failures import Failures
 from fabric.router.groups.group import Group
+from fabric.router.groups.idle_groups import IdleGroups
 from fabric.router.groups.members import Members
 from fabric.router.groups.recount import Recounts
 from fabric.router.groups.redelivery import Pending
@@ -62,6 +63,7 @@ from tests.simulation.mutations import (
     deliver_before_the_disk,
     drop_of,
     empty,
+    end_with_consumers,
     fail_as_unseen,
     fit_what_expired,
     forget_gaps,
@@ -95,6 +97,7 @@ from tests.simulation.mutations import (
     restore_without_blocks,
     restore_without_failures,
     restore_without_pause,
+    restore_without_the_wait,
     room_whatever_the_bytes,
     room_whatever_the_peer,
     search_past_gaps,
@@ -222,16 +225,26 @@ RECOUNTED: Final = Bias(
 )
 VERBOSE: Final = Bias(weights={Act.VERDICT: 60}, settings={"ack": "explicit", "lease_ms": 30_000})
 
+RATED_IN_BURSTS: Final = RATED._replace(settings={**RATED.settings, "rate": 40})
+ENDING: Final = Bias(
+    weights={Act.GOODBYE: 6, Act.UNSUBSCRIBE: 6, Act.PASS: 12, Act.CRASH: 4}, settings={"expires_ms": 2000}
+)
 RATED_BY_KEY: Final = ORDERED_BY_KEY._replace(settings={**ORDERED_BY_KEY.settings, **RATED.settings})
 
 MUTANTS: Final = {
     "group.settle leaves the leases": Mutant(settling, "take_back_up_to", nothing, ADMINISTERED),
     "a ceiling is ignored": Mutant(Throttle, "room", always(1 << 40), Bias(settings={"lease_ms": 5000})),
     "the bucket of a rate is never charged": Mutant(Pace, "take", nothing, RATED),
-    "a message costs half of what it should": Mutant(Pace, "take", charge_half(Pace.take), RATED),
+    "a message costs half of what it should": Mutant(Pace, "take", charge_half(Pace.take), RATED_IN_BURSTS),
     "a rate is not looked at before a key": Mutant(Pace, "room", always(1 << 40), RATED_BY_KEY),
     "a stopped hub forgets how full a bucket is": Mutant(Pace, "restore", nothing, RATED),
     "the wait for a rate never ends": Mutant(Throttle, "is_due", always(False), RATED),
+    "a group ends although a consumer is there": Mutant(
+        IdleGroups, "note", end_with_consumers(IdleGroups.note), ENDING
+    ),
+    "a group without consumers never ends": Mutant(IdleGroups, "tick", nothing, ENDING),
+    "a group waits anew after a restart": Mutant(Group, "restore", restore_without_the_wait(Group.restore), ENDING),
+    "a group that has ended comes back": Mutant(Router, "seal", without(DropGroup)(Router.seal), ENDING),
     "confirmed before the disk": Mutant(Router, "seal", confirm_before_the_disk(Router.seal)),
     "delivered before the disk": Mutant(Router, "seal", deliver_before_the_disk(Router.seal)),
     "the floor goes down": Mutant(Group, "record", record_with(cursor=lambda row: max(row.cursor - 3, 1))),

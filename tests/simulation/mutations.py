@@ -12,6 +12,7 @@ from fabric.router.groups import lanes
 from fabric.router.groups import verdicts as settling
 from fabric.router.groups.dispatcher import Dispatcher
 from fabric.router.groups.group import Group
+from fabric.router.groups.idle_groups import IdleGroups
 from fabric.router.groups.lease import Lease, Redelivery
 from fabric.router.groups.members import Members
 from fabric.router.groups.redelivery import Pending
@@ -451,6 +452,26 @@ def write_without_the_rest(write: Callable[..., bool]) -> Callable[..., bool]:
         return write(self, group, *args)
 
     return written
+
+
+# Groups that end by themselves.
+
+
+def end_with_consumers(note: Callable[..., None]) -> Callable[..., None]:
+    """A group ends some time after a consumer has come."""
+
+    def noted(self: IdleGroups, group: Group, *, anew: bool = False) -> None:
+        note(self, group, anew=anew)
+        if group.members and group.settings.expires_ms:
+            self._ends[group] = self._shared.clock.now + group.settings.expires_ms / 1000
+            self._timers.set(self._ends[group], group)
+
+    return noted
+
+
+def restore_without_the_wait(original: Callable[..., Group]) -> Any:
+    """When the last consumer of a group left is forgotten on restart."""
+    return classmethod(lambda cls, saved, *more: original(saved._replace(idle_us=0), *more))
 
 
 # Rates.

@@ -10,6 +10,7 @@ promised; it knows nothing of how the router works. Names like D4 are those of t
     D6  failures are counted, and at the limit there is one dead letter, in the transaction that settles the message
     D7  never more in flight than the credit                            D8  nothing before its time
     D9  never more in flight than the ceiling of the group              D10 never more in a time than the rate allows
+    G1  a group with consumers never ends                               G2  one without ends when its time is over
     C1  nobody is told that something is stored before it is on disk    C2  nothing is delivered before it is on disk
 
 All checks are incremental: each costs what happened, not what there is. What a crash takes back is kept as a log of
@@ -28,9 +29,9 @@ from fabric.router.sessions.session import GRACE_S, SILENT_BEATS
 from fabric_protocol import messages as m
 from fabric_protocol.block import verify_stamp
 from fabric_protocol.errors import Code
-from tests.simulation.administration import Administration
 from tests.simulation.blocks import idents_of
 from tests.simulation.disk import Disk, stamp_of
+from tests.simulation.ending import Ending
 from tests.simulation.ledgers import GroupBook, Held, Published, Scheduled, Session, Sub
 from tests.simulation.numbering import Producer, Source
 from tests.simulation.publisher import ANY
@@ -41,7 +42,7 @@ REFUSALS: Final = {code.value: f"refused {code.name}" for code in Code}
 INSTANT_S: Final = 1 / 1024
 
 
-class Observer(Administration):
+class Observer(Ending):
     def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, TopicSettings]] = ()) -> None:
         super().__init__(counts, settings)
         self.sessions: dict[bytes, Session] = {}  # by peer

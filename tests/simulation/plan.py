@@ -147,6 +147,8 @@ BIG: Final = 1 << 40
 MORE: Final = 0x5DEECE66D  # makes another seed of a seed
 SOURCES_SHARE: Final = 0.2  # of all lives
 RATED_SHARE: Final = 0.2  # of all groups
+ENDING_SHARE: Final = 0.2  # of all groups
+ENDS_MS: Final = (500, 2000, 6000)
 RATES: Final = ((5, 1000), (40, 1000), (100, 10_000), (3, 2000))  # messages, ms: bursts of 1, 4, 1 and 1
 KEPT: Final = (
     TopicSettings(keep="until_acked"),
@@ -243,6 +245,9 @@ def _with_more(swarm: Swarm, rng: random.Random) -> Swarm:
 def _with_more_settings(group: GroupPlan, rng: random.Random) -> GroupPlan:
     settings = group.settings
     is_rated, rate = rng.random() < RATED_SHARE, rng.choice(RATES)
+    is_ending, expires_ms = rng.random() < ENDING_SHARE, rng.choice(ENDS_MS)
+    if is_ending:
+        settings = settings._replace(expires_ms=expires_ms)
     if is_rated:
         settings = settings._replace(rate=rate[0], rate_ms=rate[1])
     return GroupPlan(group.name, settings, fields_of(settings))
