@@ -68,6 +68,7 @@ from tests.simulation.mutations import (
     fit_what_expired,
     forget_gaps,
     forget_the_rest,
+    forget_the_wait,
     forget_what_waits,
     get_from_the_second,
     get_no_more,
@@ -238,7 +239,7 @@ MUTANTS: Final = {
     "a message costs half of what it should": Mutant(Pace, "take", charge_half(Pace.take), RATED_IN_BURSTS),
     "a rate is not looked at before a key": Mutant(Pace, "room", always(1 << 40), RATED_BY_KEY),
     "a stopped hub forgets how full a bucket is": Mutant(Pace, "restore", nothing, RATED),
-    "the wait for a rate never ends": Mutant(Throttle, "is_due", always(False), RATED),
+    "the wait for a rate never ends": Mutant(Throttle, "is_due", forget_the_wait, RATED),
     "a group ends although a consumer is there": Mutant(
         IdleGroups, "note", end_with_consumers(IdleGroups.note), ENDING
     ),

@@ -17,7 +17,7 @@ from fabric.router.groups.lease import Lease, Redelivery
 from fabric.router.groups.members import Members
 from fabric.router.groups.redelivery import Pending
 from fabric.router.groups.subscription import Subscription
-from fabric.router.groups.throttle import Pace
+from fabric.router.groups.throttle import Pace, Throttle
 from fabric.router.groups.verdict_rows import merged
 from fabric.router.patterns.trie import Trie
 from fabric.router.publish.producers import NO_OPTIONS, Options, Producer
@@ -27,6 +27,7 @@ from fabric.router.requests.requests import OpenRequest, Requests
 from fabric.router.rounds import Rounds
 from fabric.router.router import Router, Transaction
 from fabric.router.schedules.due_queue import Key
+from fabric.router.timers import NEVER
 from fabric.router.topics.retention import TopicRetention
 from fabric.router.topics.topic import Counting, Topic
 from fabric.router.turn import Turn
@@ -475,6 +476,13 @@ def restore_without_the_wait(original: Callable[..., Group]) -> Any:
 
 
 # Rates.
+
+
+def forget_the_wait(self: Throttle, now: float) -> bool:
+    """The time for the next message has come, and the group is not served."""
+    if self.due <= now:
+        self.due = NEVER
+    return False
 
 
 def charge_half(take: Callable[[Pace, int], None]) -> Callable[[Pace, int], None]:
