@@ -34,6 +34,10 @@ def administer(world: World, client: Client, n: int) -> bool:
             fields |= ({"attempts_max": 1 + n % 4}, {"lease_ms": 1000 + 500 * (n % 3)})[n & 1]
             if n & 0x30 and not world.swarm.topics:  # who needs what a topic keeps would change with them
                 fields["patterns"] = list(PATTERNS[(n >> 6) % (len(PATTERNS) - 1)])
+            if world.swarm.groups[at].settings.rate and n & 0x3000 == 0:
+                fields["rate"] = (0, 10, 40)[(n >> 14) % 3]
+            if world.swarm.groups[at].settings.expires_ms and n & 0x30000 == 0:
+                fields["expires_ms"] = (0, 1000, 3000)[(n >> 18) % 3]
         case "dlq.redrive":
             fields["all"] = True
     world.send(wire, m.Admin(client.next_rid(), fields))

@@ -39,19 +39,23 @@ class Administration(Asking):
             case "group.settle":
                 self.settle_up_to(group, fields["up_to"])
             case "group.delete":
-                self.deleted(group)
-                for sub in list(group.subs):
-                    self.leave(sub, 0.0, lost=False)
-                del self.groups[name]
-                self.changed()
-                self.undo.append((self.groups.__setitem__, name, group))
-                for letter in [letter for letter in self.letters if letter[0] == name]:
-                    self.dead.pop(letter, None)
+                self.remove(group)
             case "group.refresh":
                 self.refresh(session, message.rid, group, fields["from"])
             case "dlq.redrive":
                 self.redriving.add(name)
         return 0
+
+    def remove(self, group: GroupBook) -> None:
+        """A group is deleted, or has ended by itself."""
+        self.deleted(group)
+        for sub in list(group.subs):
+            self.leave(sub, 0.0, lost=False)
+        del self.groups[group.name]
+        self.changed()
+        self.undo.append((self.groups.__setitem__, group.name, group))
+        for letter in [letter for letter in self.letters if letter[0] == group.name]:
+            self.dead.pop(letter, None)
 
     def updated(self, code: int) -> None:
         """What became of a group.update."""

@@ -34,6 +34,8 @@ def greet(world: World, client: Client, *, resume: bool = True, forget: bool = F
     if client.eager:
         fields |= {"hb_ms": 60_000, "ttl_ms": 600_000}
     fields["producer"] = {"name": client.producer, "epoch": client.epoch} if client.epoch else {"name": client.producer}
+    if client.jumps:
+        fields["producer"]["jumps"] = True
     if client.session and resume:
         subs = [[chan, sub.seen] for chan, sub in client.subs.items()]
         fields["resume"] = {"session": client.session, "subs": subs[1:] if forget else subs}

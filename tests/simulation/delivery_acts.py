@@ -44,7 +44,7 @@ def subscribe(world: World, client: Client, n: int) -> bool:
     if ephemeral >= swarm.ephemeral_pct:
         fields["group"] = plan.name
     else:
-        fields["order"], fields["max_in_flight"] = "none", 0
+        fields |= {"order": "none", "max_in_flight": 0, "expires_ms": 0}
     if start < swarm.start_pct:
         start = n
         fields["start"] = ("first", "new", {"seq": n % 30}, "last")[start % 4]

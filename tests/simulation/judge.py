@@ -226,6 +226,9 @@ class Judge(Order):
         for seq in seqs:
             assert self.topics[seq - 1] in group.wanted, f"{group.name} does not want {self.topics[seq - 1]}"
             assert not self.is_expired(seq), f"D8: {seq} has expired"
+        if group.pace is not None:
+            self.counts["deliveries under a rate"] += 1
+            group.pace.delivered(count, now)
         sub.sent += count
         sub.bytes_sent += len(message.block)
         if not group.durable:

@@ -1,5 +1,6 @@
 """What the observer writes down, one entry for each thing that happened: no ranges, no cursors, no heaps."""
 
+from math import inf
 from typing import Any, Final
 
 from fabric.records import GroupSettings
@@ -9,6 +10,8 @@ from fabric_protocol.block import Block
 from fabric_protocol.messages import Level
 from tests.router.plain_patterns import matches
 from tests.simulation.blocks import TOPICS
+from tests.simulation.numbering import Producer
+from tests.simulation.pacing import Pace, pace_of
 
 OWN_TOPICS: Final = ("$dlq.g0", "$dlq.g1", "$dlq.g2")  # those that a pattern may name
 _WANTED: Final[dict[tuple[tuple[str, ...], str], frozenset[str]]] = {}
@@ -42,34 +45,6 @@ def letters_in(raw: bytes) -> list[tuple[str, int]] | None:
     return [
         (topic, int(headers["fabric-seq"])) for topic, headers in zip(block.topic_names(), block.headers(), strict=True)
     ]
-
-
-class Producer:
-    """A producer's name, and the seq of each message that it numbered."""
-
-    __slots__ = ("blocks", "claimant", "epoch", "name", "proven", "seqs")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.epoch = 0
-        self.claimant: Session | None = None  # has claimed the name, and waits for its WELCOME
-        self.proven = 0  # the epoch of the latest publish or WELCOME
-        self.seqs: list[int] = []  # by pseq - 1; 0: not sealed yet
-        self.blocks: dict[int, tuple[tuple[int, ...], int]] = {}  # by first pseq: the idents, and the epoch
-
-    @property
-    def last(self) -> int:
-        return len(self.seqs)
-
-    def take(self, idents: tuple[int, ...], epoch: int) -> None:
-        """The next numbers are those of a new block."""
-        self.blocks[self.last + 1] = idents, epoch
-        self.seqs += [0] * len(idents)
-
-    def take_back(self, length: int, proven: int) -> None:
-        self.blocks.pop(length + 1, None)
-        del self.seqs[length:]
-        self.proven = proven
 
 
 class Published:
@@ -338,9 +313,14 @@ class GroupBook:
         self.restored_to = 0  # up to here, priorities were forgotten by a crash
         self.streak = 0  # messages sent since one was sent although a higher priority waited
         self.starved = 0  # messages sent in a row while a lower priority waited
+        self.pace: Pace | None = pace_of(settings, None, None)  # None: it has no rate
+        self.idle_from = self.idle_to = inf  # when its wait for a consumer began, at the earliest and at the latest
+        self.wait_turn = -1  # the turn in which that changed
+        self.settings = settings
         self.use(settings)
 
     def use(self, settings: GroupSettings) -> None:
+        self.pace = pace_of(settings, self.settings, self.pace)
         self.settings = settings
         self.wanted = wanted_topics(settings.patterns, self.name if self.durable else "")
         self.lease_s = settings.lease_ms / 1000
@@ -402,6 +382,15 @@ class GroupBook:
         self.subs, self.leased, self.attempts = [], {}, {}
         self.lined, self.lines, self.streak, self.starved = 0, {}, 0, 0
         self.due = {seq: due for seq, due in self.due.items() if seq in self.failures}
+
+    def begin_wait(self, now: float, turn: int) -> None:
+        """The group waits for a consumer from now on; inf: it does not wait."""
+        self.idle_from, self.idle_to = -inf if self.idle_from == -inf else now, now
+        self.wait_turn = turn
+
+    def forget_pace(self) -> None:
+        """The hub may have forgotten the deliveries since the latest row of the group."""
+        self.pace = pace_of(self.settings, None, None)
 
     def snapshot(self) -> tuple[Any, ...]:
         """All that a seek throws away."""

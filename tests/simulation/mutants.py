@@ -16,14 +16,17 @@ from fabric.router.groups import verdicts as settling
 from fabric.router.groups.backlog import Backlog
 from fabric.router.groups.failures import Failures
 from fabric.router.groups.group import Group
+from fabric.router.groups.idle_groups import IdleGroups
 from fabric.router.groups.members import Members
 from fabric.router.groups.recount import Recounts
 from fabric.router.groups.redelivery import Pending
 from fabric.router.groups.subscription import Subscription
-from fabric.router.groups.throttle import Throttle
+from fabric.router.groups.throttle import Pace, Throttle
 from fabric.router.publish import publishing as publishing
+from fabric.router.publish import sources
 from fabric.router.publish.dedupe.index import Ids
 from fabric.router.publish.producers import Producer
+from fabric.router.publish.sources import Source
 from fabric.router.ranges import Ranges
 from fabric.router.read.get import Reading
 from fabric.router.requests.requests import Requests
@@ -48,6 +51,7 @@ from tests.simulation.mutations import (
     always,
     apply_though_it_fails,
     below_the_position,
+    charge_half,
     claim_and_keep,
     close_without_a_row,
     close_without_a_word,
@@ -59,10 +63,12 @@ from tests.simulation.mutations import (
     deliver_before_the_disk,
     drop_of,
     empty,
+    end_with_consumers,
     fail_as_unseen,
     fit_what_expired,
     forget_gaps,
     forget_the_rest,
+    forget_the_wait,
     forget_what_waits,
     get_from_the_second,
     get_no_more,
@@ -85,20 +91,25 @@ from tests.simulation.mutations import (
     producer_without_epoch,
     put_at_once,
     record_with,
+    record_without_the_cursor,
     resend_everything,
     resend_nothing,
     restore_producer_anew,
+    restore_without_blocks,
     restore_without_failures,
     restore_without_pause,
+    restore_without_the_wait,
     room_whatever_the_bytes,
     room_whatever_the_peer,
     search_past_gaps,
     take_early,
     take_too_much,
+    take_what_is_stored_in_part,
     the_last_is_not_final,
     touch_for_ever,
     welcome_at_once,
     without,
+    without_option,
     without_starts,
     write_without_the_rest,
 )
@@ -120,6 +131,13 @@ CLAIMING: Final = Bias(
     weights={Act.PUBLISH: 20, Act.PUBLISH_AGAIN: 12, Act.CONNECT: 20, Act.DISCONNECT: 14, Act.CRASH: 8},
 )
 CRASHES: Final = Bias(weights={Act.CRASH: 8})
+RATED: Final = Bias(
+    weights={Act.PUBLISH: 30, Act.VERDICT: 40, Act.STOP: 6}, settings={"rate": 5, "rate_ms": 1000, "patterns": ("#",)}
+)
+NUMBERED: Final = Bias(
+    swarm={"sources": True, "retries": True},
+    weights={Act.PUBLISH: 30, Act.PUBLISH_AGAIN: 10, Act.CONNECT: 12, Act.DISCONNECT: 8, Act.CRASH: 6},
+)
 FAILING: Final = Bias(
     weights={Act.CRASH: 6, Act.VERDICT: 40}, settings={"attempts_max": 3, "order": "none", "ack": "explicit"}
 )
@@ -208,9 +226,26 @@ RECOUNTED: Final = Bias(
 )
 VERBOSE: Final = Bias(weights={Act.VERDICT: 60}, settings={"ack": "explicit", "lease_ms": 30_000})
 
+RATED_IN_BURSTS: Final = RATED._replace(settings={**RATED.settings, "rate": 40})
+ENDING: Final = Bias(
+    weights={Act.GOODBYE: 6, Act.UNSUBSCRIBE: 6, Act.PASS: 12, Act.CRASH: 4}, settings={"expires_ms": 2000}
+)
+RATED_BY_KEY: Final = ORDERED_BY_KEY._replace(settings={**ORDERED_BY_KEY.settings, **RATED.settings})
+
 MUTANTS: Final = {
     "group.settle leaves the leases": Mutant(settling, "take_back_up_to", nothing, ADMINISTERED),
     "a ceiling is ignored": Mutant(Throttle, "room", always(1 << 40), Bias(settings={"lease_ms": 5000})),
+    "the bucket of a rate is never charged": Mutant(Pace, "take", nothing, RATED),
+    "a message costs half of what it should": Mutant(Pace, "take", charge_half(Pace.take), RATED_IN_BURSTS),
+    "a rate is not looked at before a key": Mutant(Pace, "room", always(1 << 40), RATED_BY_KEY),
+    "a stopped hub forgets how full a bucket is": Mutant(Pace, "restore", nothing, RATED),
+    "the wait for a rate never ends": Mutant(Throttle, "is_due", forget_the_wait, RATED),
+    "a group ends although a consumer is there": Mutant(
+        IdleGroups, "note", end_with_consumers(IdleGroups.note), ENDING
+    ),
+    "a group without consumers never ends": Mutant(IdleGroups, "tick", nothing, ENDING),
+    "a group waits anew after a restart": Mutant(Group, "restore", restore_without_the_wait(Group.restore), ENDING),
+    "a group that has ended comes back": Mutant(Router, "seal", without(DropGroup)(Router.seal), ENDING),
     "confirmed before the disk": Mutant(Router, "seal", confirm_before_the_disk(Router.seal)),
     "delivered before the disk": Mutant(Router, "seal", deliver_before_the_disk(Router.seal)),
     "the floor goes down": Mutant(Group, "record", record_with(cursor=lambda row: max(row.cursor - 3, 1))),
@@ -225,6 +260,24 @@ MUTANTS: Final = {
     "a claim is not saved": Mutant(publishing.Publishing, "save", nothing, CLAIMING),
     "any block is a resend": Mutant(Producer, "_is_stored", always(True), CLAIMING),
     "a claim keeps the numbers": Mutant(Producer, "claim", claim_and_keep, CLAIMING),
+    "the cursor of a source is not saved": Mutant(Source, "record", record_without_the_cursor(Source.record), NUMBERED),
+    "sources forget their blocks on restart": Mutant(
+        Source, "restore", restore_without_blocks(Source.restore), NUMBERED
+    ),
+    "the last position of a block is ignored": Mutant(
+        sources, "_last", lambda pseq, count, options: pseq + count - 1, NUMBERED
+    ),
+    "a resend of a source is stored again": Mutant(Source, "duplicate_of", nothing, NUMBERED),
+    "a source passes over what was refused": Mutant(
+        Source, "duplicate_of", without_option("after")(Source.duplicate_of), NUMBERED
+    ),
+    "resends of a source are compared without their last position": Mutant(
+        Source, "duplicate_of", without_option("last")(Source.duplicate_of), NUMBERED
+    ),
+    "what is stored in part is stored again": Mutant(
+        Source, "duplicate_of", take_what_is_stored_in_part(Source._back_to), NUMBERED
+    ),
+    "a source is not told that it is one": Mutant(Source, "jumps", False, NUMBERED),
     "producers are not fenced": Mutant(Session, "fenced", False, Bias(swarm={"shared_producer": True})),
     "dead letters are dropped": Mutant(dead_letter_writer, "dead_letters", empty),
     "dead letters of what is left of a block are dropped": Mutant(

@@ -12,18 +12,22 @@ from fabric.router.groups import lanes
 from fabric.router.groups import verdicts as settling
 from fabric.router.groups.dispatcher import Dispatcher
 from fabric.router.groups.group import Group
+from fabric.router.groups.idle_groups import IdleGroups
 from fabric.router.groups.lease import Lease, Redelivery
 from fabric.router.groups.members import Members
 from fabric.router.groups.redelivery import Pending
 from fabric.router.groups.subscription import Subscription
+from fabric.router.groups.throttle import Pace, Throttle
 from fabric.router.groups.verdict_rows import merged
 from fabric.router.patterns.trie import Trie
-from fabric.router.publish.producers import Producer
+from fabric.router.publish.producers import NO_OPTIONS, Options, Producer
+from fabric.router.publish.sources import Source
 from fabric.router.ranges import Ranges
 from fabric.router.requests.requests import OpenRequest, Requests
 from fabric.router.rounds import Rounds
 from fabric.router.router import Router, Transaction
 from fabric.router.schedules.due_queue import Key
+from fabric.router.timers import NEVER
 from fabric.router.topics.retention import TopicRetention
 from fabric.router.topics.topic import Counting, Topic
 from fabric.router.turn import Turn
@@ -449,3 +453,73 @@ def write_without_the_rest(write: Callable[..., bool]) -> Callable[..., bool]:
         return write(self, group, *args)
 
     return written
+
+
+# Groups that end by themselves.
+
+
+def end_with_consumers(note: Callable[..., None]) -> Callable[..., None]:
+    """A group ends some time after a consumer has come."""
+
+    def noted(self: IdleGroups, group: Group, *, anew: bool = False) -> None:
+        note(self, group, anew=anew)
+        if group.members and group.settings.expires_ms:
+            self._ends[group] = self._shared.clock.now + group.settings.expires_ms / 1000
+            self._timers.set(self._ends[group], group)
+
+    return noted
+
+
+def restore_without_the_wait(original: Callable[..., Group]) -> Any:
+    """When the last consumer of a group left is forgotten on restart."""
+    return classmethod(lambda cls, saved, *more: original(saved._replace(idle_us=0), *more))
+
+
+# Rates.
+
+
+def forget_the_wait(self: Throttle, now: float) -> bool:
+    """The time for the next message has come, and the group is not served."""
+    if self.due <= now:
+        self.due = NEVER
+    return False
+
+
+def charge_half(take: Callable[[Pace, int], None]) -> Callable[[Pace, int], None]:
+    return lambda self, count: take(self, (count + 1) // 2)
+
+
+# Numbered sources.
+
+
+def record_without_the_cursor(record: Callable[[Source, int], SaveProducer]) -> Callable[[Source, int], SaveProducer]:
+    """The row of a source has the cursor that the source had when it was claimed."""
+    return lambda self, now_us: record(self, now_us)._replace(last_pseq=self.since_pseq - 1)
+
+
+def restore_without_blocks(restore: Callable[[Source, SaveProducer], None]) -> Callable[[Source, SaveProducer], None]:
+    """After a restart, a source does not know its latest blocks."""
+    return lambda self, saved: restore(self, saved._replace(blocks=b"", spans=b""))
+
+
+def without_option(name: str) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
+    """An option of a publish is not looked at when the block is compared."""
+
+    def mutate(duplicate_of: Callable[..., int | None]) -> Callable[..., int | None]:
+        def compared(self: Source, pseq: int, count: int, crc: int, options: Options = NO_OPTIONS) -> int | None:
+            return duplicate_of(self, pseq, count, crc, {key: options[key] for key in options if key != name})
+
+        return compared
+
+    return mutate
+
+
+def take_what_is_stored_in_part(back_to: Callable[..., int]) -> Callable[..., int | None]:
+    """A block that reaches beyond the cursor is new, though it begins below."""
+
+    def compared(self: Source, pseq: int, count: int, crc: int, options: Options = NO_OPTIONS) -> int | None:
+        if options.get("last", pseq + count - 1) > self.last_pseq:
+            return None
+        return self._seq_of(back_to(self, (pseq, options.get("last", pseq + count - 1), count, crc))) or 0
+
+    return compared

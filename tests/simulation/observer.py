@@ -3,12 +3,14 @@ promised; it knows nothing of how the router works. Names like D4 are those of t
 
     J1  seqs are 1, 2, 3, …: no gap, no reuse, also across restarts     J3  what was confirmed can be read as it was
     J4  a publish is stored wholly or not at all                        J5  a resend is answered with its first seq
+    J9  each position of a numbered source is stored at most once, and its cursor is the last one that was stored
     D1  every group has each wanted message settled or among its dead letters, in the end
     D2  never two leases of one message in one group                    D3  a stale verdict changes nothing, and is told
     D4  what was confirmed as settled never comes again                 D5  the floor of a group never goes down
     D6  failures are counted, and at the limit there is one dead letter, in the transaction that settles the message
     D7  never more in flight than the credit                            D8  nothing before its time
-    D9  never more in flight than the ceiling of the group
+    D9  never more in flight than the ceiling of the group              D10 never more in a time than the rate allows
+    G1  a group with consumers never ends                               G2  one without ends when its time is over
     C1  nobody is told that something is stored before it is on disk    C2  nothing is delivered before it is on disk
 
 All checks are incremental: each costs what happened, not what there is. What a crash takes back is kept as a log of
@@ -27,10 +29,11 @@ from fabric.router.sessions.session import GRACE_S, SILENT_BEATS
 from fabric_protocol import messages as m
 from fabric_protocol.block import verify_stamp
 from fabric_protocol.errors import Code
-from tests.simulation.administration import Administration
 from tests.simulation.blocks import idents_of
 from tests.simulation.disk import Disk, stamp_of
-from tests.simulation.ledgers import GroupBook, Held, Producer, Published, Scheduled, Session, Sub
+from tests.simulation.ending import Ending
+from tests.simulation.ledgers import GroupBook, Held, Published, Scheduled, Session, Sub
+from tests.simulation.numbering import Producer, Source
 from tests.simulation.publisher import ANY
 
 # Refusals of a publish that is sent again under the same rid; the answer to an earlier one may still be on its way.
@@ -39,7 +42,7 @@ REFUSALS: Final = {code.value: f"refused {code.name}" for code in Code}
 INSTANT_S: Final = 1 / 1024
 
 
-class Observer(Administration):
+class Observer(Ending):
     def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, TopicSettings]] = ()) -> None:
         super().__init__(counts, settings)
         self.sessions: dict[bytes, Session] = {}  # by peer
@@ -141,7 +144,8 @@ class Observer(Administration):
         wish = fields["producer"]
         producer = self.producers.get(wish["name"])
         if producer is None:
-            producer = self.producers[wish["name"]] = Producer(wish["name"])
+            producer = Source(wish["name"]) if wish.get("jumps") else Producer(wish["name"])
+            self.producers[wish["name"]] = producer
         epoch = wish.get("epoch")
         if epoch is not None and (epoch < producer.epoch or producer.claimant is not None):
             return Code.FENCED
@@ -186,6 +190,9 @@ class Observer(Administration):
                 producer.claimant = None
         producer.epoch = session.epoch = told["epoch"]
         assert told["last_pseq"] == producer.last, "J5: how far a producer got"
+        assert told.get("jumps", False) == producer.jumps, "J9: a source is told that it is one"
+        if isinstance(producer, Source) and producer.last_seq():
+            assert told["last_seq"] == producer.last_seq(), "J9: the last message of a source"
         if session.resumed:
             assert fields["subs"] == sorted(session.subs)
         elif self.sessions.get(session.peer) is session:

@@ -6,12 +6,14 @@ from fabric_protocol import messages as m
 from fabric_protocol.errors import Code
 from tests.simulation.blocks import Template
 from tests.simulation.disk import stamp_of
+from tests.simulation.numbering import last_of
 from tests.simulation.plan import Swarm
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 SENT_MAX: Final = 40  # publishes that a client remembers
+SOURCES: Final = 2  # clients that are numbered sources, where there are any: those that may share a name
 
 
 class Lie(NamedTuple):
@@ -71,12 +73,13 @@ class Taken:
 class Sent:
     """A publish that a client has made, so that it can make it again."""
 
-    __slots__ = ("confirmed", "count", "message", "pseq")
+    __slots__ = ("confirmed", "last", "message", "pseq")
 
     def __init__(self, message: m.Publish | m.Transact, template: Template) -> None:
         self.message = message
         self.pseq = message.pseq
-        self.count = len(template.idents)
+        options = message.options if isinstance(message, m.Publish) else {}
+        self.last = last_of(message.pseq, len(template.idents), options)
         self.confirmed = False
 
 
@@ -85,13 +88,14 @@ class Client:
         self.index = index
         self.name = f"c{index}"
         self.producer = "p0" if swarm.shared_producer and index < 2 else f"p{index}"
+        self.jumps = swarm.sources and index < SOURCES
         self.retries = swarm.retries
         self.latency = swarm.latency[index % len(swarm.latency)]
         self.wire: Wire | None = None
         self.session = b""
         self.welcomed = False
         self.epoch: int | None = None
-        self.pseq = 0  # of the last message that was numbered
+        self.pseq = 0  # of the last message that was numbered; of a source, its last position
         self.subs: dict[int, Taken] = {}
         self.sent: dict[int, Sent] = {}  # by rid
         self.rid = 100
@@ -108,7 +112,7 @@ class Client:
             self.sent.pop(next(iter(self.sent)))
         self.sent[message.rid] = Sent(message, template)
         if message.pseq:
-            self.pseq += len(template.idents)
+            self.pseq = max(self.pseq, self.sent[message.rid].last)
 
     def next_rid(self) -> int:
         self.rid += 1
@@ -174,13 +178,10 @@ class Client:
         last = fields["producer"]["last_pseq"]
         again = [rid for rid, sent in self.sent.items() if sent.pseq and not sent.confirmed]
         self.to_resend = again if self.retries else []
-        self.pseq = max([last, *(self._end(rid) for rid in self.to_resend)])
+        self.pseq = max([last, *(self.sent[rid].last for rid in self.to_resend)])
         for rid, sent in list(self.sent.items()):
             if sent.pseq > last and rid not in self.to_resend:  # it was lost, and will not come again
                 del self.sent[rid]
-
-    def _end(self, rid: int) -> int:
-        return self.sent[rid].pseq + self.sent[rid].count - 1
 
     def _noticed(self, kind: str, fields: Any) -> None:
         if kind == "taken_over":
@@ -196,6 +197,8 @@ class Client:
     def _refused(self, rid: int, code: int, fields: Any) -> None:
         if code == Code.SEQUENCE_GAP:
             self.pseq = fields["expected"] - 1
+        elif code == Code.PSEQ_TAKEN and self.jumps:
+            self.pseq = max(self.pseq, fields["cursor"])
         elif code in (Code.NO_SESSION, Code.FENCED):
             self.welcomed = False
             self.session = b""

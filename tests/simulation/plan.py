@@ -134,6 +134,7 @@ class Swarm(NamedTuple):
     topics: Topics  # those that have settings
     ephemeral_pct: int
     start_pct: int  # subscriptions that name a start other than the first
+    sources: bool = False  # some clients number their messages with positions that jump
 
 
 class Plan(NamedTuple):
@@ -143,6 +144,12 @@ class Plan(NamedTuple):
 
 
 BIG: Final = 1 << 40
+MORE: Final = 0x5DEECE66D  # makes another seed of a seed
+SOURCES_SHARE: Final = 0.2  # of all lives
+RATED_SHARE: Final = 0.2  # of all groups
+ENDING_SHARE: Final = 0.2  # of all groups
+ENDS_MS: Final = (500, 2000, 6000)
+RATES: Final = ((5, 1000), (40, 1000), (100, 10_000), (3, 2000))  # messages, ms: bursts of 1, 4, 1 and 1
 KEPT: Final = (
     TopicSettings(keep="until_acked"),
     TopicSettings(keep="until_acked", max_msgs=4),
@@ -229,6 +236,23 @@ def swarm_of(rng: random.Random) -> Swarm:
     )
 
 
+def _with_more(swarm: Swarm, rng: random.Random) -> Swarm:
+    """What came later, from numbers of its own, so that all else of a seed is the same life as before."""
+    sources = rng.random() < SOURCES_SHARE
+    return swarm._replace(sources=sources, groups=tuple(_with_more_settings(group, rng) for group in swarm.groups))
+
+
+def _with_more_settings(group: GroupPlan, rng: random.Random) -> GroupPlan:
+    settings = group.settings
+    is_rated, rate = rng.random() < RATED_SHARE, rng.choice(RATES)
+    is_ending, expires_ms = rng.random() < ENDING_SHARE, rng.choice(ENDS_MS)
+    if is_ending:
+        settings = settings._replace(expires_ms=expires_ms)
+    if is_rated:
+        settings = settings._replace(rate=rate[0], rate_ms=rate[1])
+    return GroupPlan(group.name, settings, fields_of(settings))
+
+
 class Bias(NamedTuple):
     """What a life must have, for those who look for something special."""
 
@@ -242,7 +266,7 @@ def draw(seed: int, bias: Bias | None = None) -> Plan:
     """The life that a seed stands for."""
     rng = random.Random(seed)
     acts = rng.choice(LENGTHS)
-    swarm = swarm_of(rng)
+    swarm = _with_more(swarm_of(rng), random.Random(seed ^ MORE))
     weights: dict[Act, int] = dict(ALWAYS)
     for kind, weight in SOMETIMES.items():
         weights[kind] = weight * rng.choice((0, 0, 1, 1, 3))

@@ -7,6 +7,7 @@ from fabric_protocol.messages import Level, Verdict
 from tests.simulation.blocks import LATER
 from tests.simulation.connection_acts import ready
 from tests.simulation.people import Client
+from tests.simulation.source_acts import position
 from tests.simulation.world import World
 
 
@@ -20,8 +21,11 @@ def publish(world: World, client: Client, n: int) -> bool:
     n, numbered = divmod(n, 4)
     n, ttl = divmod(n, 100)
     level = Level.RECEIVED if level < world.swarm.received_pct else Level.JOURNALED
-    options = {"ttl_ms": (125, 1000, 4000)[n % 3]} if ttl < world.swarm.ttl_pct else {}
-    pseq = client.pseq + 1 if numbered else 0
+    options: dict[str, Any] = {"ttl_ms": (125, 1000, 4000)[n % 3]} if ttl < world.swarm.ttl_pct else {}
+    pseq = 0
+    if numbered:
+        pseq, positions = position(client, n // 3, len(template.idents))
+        options |= positions
     message = m.Publish(client.next_rid(), pseq, level, template.raw, options)
     client.remember(message, template)
     world.send(wire, message)
@@ -44,7 +48,11 @@ def publish_later(world: World, client: Client, n: int) -> bool:
         options["name"] = f"n{n >> 10 & 1}"
     repeats = "every_ms" in options or "cron" in options
     template = LATER[place * 2 + repeats]  # what repeats is not taken for what does not
-    message = m.Publish(client.next_rid(), client.pseq + 1 if n & 0x3000 else 0, 0, template.raw, options)
+    pseq = 0
+    if n & 0x3000:
+        pseq, positions = position(client, n >> 15, len(template.idents))
+        options |= positions
+    message = m.Publish(client.next_rid(), pseq, 0, template.raw, options)
     client.remember(message, template)
     world.send(wire, message)
     return True
@@ -100,5 +108,6 @@ def publish_ahead(world: World, client: Client, n: int) -> bool:
     if wire is None:
         return False
     template = world.templates[n % len(world.templates)]
-    world.send(wire, m.Publish(client.next_rid(), client.pseq + 2, 0, template.raw))
+    options = {"after": client.pseq + 1} if client.jumps else {}
+    world.send(wire, m.Publish(client.next_rid(), client.pseq + 2, 0, template.raw, options))
     return True

@@ -10,8 +10,9 @@ from fabric_protocol.errors import Code
 from fabric_protocol.messages import Level
 from tests.simulation.blocks import IDENTS, idents_of
 from tests.simulation.facts import Unclear
-from tests.simulation.ledgers import Producer, Published, Scheduled, Session, Sub
+from tests.simulation.ledgers import Published, Scheduled, Session, Sub
 from tests.simulation.limits import is_over
+from tests.simulation.numbering import Producer
 from tests.simulation.refreshing import Refreshing
 
 MINUTE_US: Final = 60_000_000
@@ -23,6 +24,10 @@ Work = list[tuple[Sub, Any]]
 def is_used_up(producer: Producer | None, pseq: int) -> bool:
     """Whether something was stored under that number."""
     return producer is not None and 0 < pseq <= producer.last
+
+
+def options_of(message: m.Publish | m.Transact) -> Any:
+    return message.options if isinstance(message, m.Publish) else {}
 
 
 class Publishing(Refreshing):
@@ -42,13 +47,15 @@ class Publishing(Refreshing):
         assert producer is not None
         if session.epoch != producer.epoch or producer.claimant is not None:
             return Code.FENCED
-        if message.pseq > producer.last + 1:
-            return Code.SEQUENCE_GAP
+        assert session.epoch is not None
+        idents = idents_of(message.block)
+        refusal = producer.refusal(message.pseq, idents, session.epoch, options_of(message))
+        if refusal:
+            return refusal
         self._hoped = (session, message, [])
-        if not is_used_up(producer, message.pseq):
-            return ANY if self.is_refusing(idents_of(message.block)) else 0
-        stored = producer.blocks.get(message.pseq)
-        return 0 if stored == (idents_of(message.block), session.epoch) else Code.PSEQ_TAKEN
+        if is_used_up(producer, message.pseq):
+            return 0
+        return ANY if self.is_refusing(idents) else 0
 
     def transact(self, session: Session, message: m.Transact) -> int:
         expected = self.publish(session, message)
@@ -83,7 +90,7 @@ class Publishing(Refreshing):
         producer = session.producer
         assert producer is not None
         is_dup = is_used_up(producer, message.pseq)
-        options = message.options if isinstance(message, m.Publish) else {}
+        options = options_of(message)
         if "delay_ms" in options or "cron" in options:
             self._schedule(session, message, options, producer, is_dup=is_dup)
             return
@@ -91,11 +98,12 @@ class Publishing(Refreshing):
         published = Published(session, message.rid, level, idents_of(message.block), self.turn)
         if is_dup:
             self.counts["duplicates"] += 1
-            published.first, published.is_new = producer.seqs[message.pseq - 1], False
+            published.first, published.is_new = producer.first_seq_of(message.pseq), False
+            self.counts["duplicates of sources"] += producer.jumps
         else:
             if "ttl_ms" in options:
                 published.expires_us = self.wall_us + options["ttl_ms"] * 1000
-            self._number_producer(session, producer, published, message.pseq)
+            self._number_producer(session, producer, published, message)
             self._look_up_ids(published)
             self._take_room(published)
             self.accepted.append(published)
@@ -105,13 +113,16 @@ class Publishing(Refreshing):
         else:
             self._transacted(session, message.rid, published, work, now)
 
-    def _number_producer(self, session: Session, producer: Producer, published: Published, pseq: int) -> None:
-        if pseq:
+    def _number_producer(
+        self, session: Session, producer: Producer, published: Published, message: m.Publish | m.Transact
+    ) -> None:
+        if message.pseq:
             assert session.epoch is not None
-            self.undo.append((producer.take_back, len(producer.seqs), producer.proven))
+            self.undo.append((producer.take_back, producer.last, producer.proven))
             producer.proven = session.epoch
-            published.producer, published.pseq = producer, pseq
-            producer.take(published.idents, session.epoch)
+            published.producer, published.pseq = producer, message.pseq
+            producer.take(message.pseq, published.idents, session.epoch, options_of(message))
+            self.counts["blocks of sources"] += producer.jumps
 
     def _take_room(self, published: Published) -> None:
         """In the topics that have limits."""
@@ -193,7 +204,7 @@ class Publishing(Refreshing):
             return
         idents = idents_of(message.block)
         published = Published(session, message.rid, message.level, idents, self.turn)
-        self._number_producer(session, producer, published, message.pseq)
+        self._number_producer(session, producer, published, message)
         due_us = self.wall_us + options.get("delay_ms", 0) * 1000
         if "cron" in options:
             due_us = (self.wall_us // MINUTE_US + 1) * MINUTE_US
@@ -307,9 +318,7 @@ class Publishing(Refreshing):
                 published.known[place] = self.ids[topic, name][0]
         published.first = seqs[0] if seqs else published.known[min(published.known)]
         if published.producer is not None:
-            at = published.pseq - 1
-            firsts = range(published.first, published.first + len(published.idents))
-            published.producer.seqs[at : at + len(published.idents)] = firsts
+            published.producer.found(published.pseq, published.first, len(published.idents))
 
     def confirmed(self, session: Session, message: m.PubOk) -> None:
         for row in message.confirms:

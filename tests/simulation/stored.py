@@ -9,7 +9,8 @@ from fabric_protocol.block import verify_stamp
 from tests.simulation.blocks import IDENTS, idents_of
 from tests.simulation.disk import Disk, stamp_of
 from tests.simulation.facts import Undo
-from tests.simulation.ledgers import Producer, letters_in
+from tests.simulation.ledgers import letters_in
+from tests.simulation.numbering import Producer
 from tests.simulation.publisher import Publishing
 
 
@@ -160,6 +161,8 @@ class Stored(Publishing):
             group.handed = {seq for seq in group.handed if seq <= self.durable}  # other messages may have these seqs
             if self.clock_was_set:  # what waits by the wall's clock
                 group.due.clear()
+            if self.clock_was_set or not clean:
+                group.forget_pace()
         for name, producer in self.producers.items():
             row = disk.producers.get(name)
             producer.epoch, producer.claimant = row.epoch if row else 0, None

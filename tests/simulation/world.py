@@ -80,6 +80,7 @@ class World:
         self._sweeps_much = bool(self.swarm.topics) or self.swarm.templates[2]  # sweeps look after topics and ids
         self._turn_number = 0
         self._was_clean = True
+        self.observer.watches = any(group.settings.expires_ms for group in self.swarm.groups)
         self.router = self._start()
 
     # Time.
@@ -262,6 +263,8 @@ class World:
         router.tick(now)
         self.out += router.take_frames()
         observer.ticked(now, router.counters)
+        if observer.watches:
+            observer.look_at_ended([name for name in observer.groups if self._is_gone(name)], now)
         if self.out:
             before = -1
             self.flush()
@@ -285,6 +288,9 @@ class World:
             return
         blocks = self.disk.blocks() + [block for sealed in self.router._sealed for block in sealed.blocks]
         self.counts["exact counts"] += check(self.router, blocks)
+
+    def _is_gone(self, name: str) -> bool:
+        return self.observer.groups[name].durable and name not in self.router.groups
 
     def _go_on(self) -> None:
         """Some group has more to hand out than one tick allows."""
