@@ -151,6 +151,8 @@ def _seek_first(txn: Reading, cursor: "lmdb.Cursor[memoryview]", table: bytes, f
 class ShardWriter:
     """Writes a shard under a temporary name: its final name contains its seqs and checksum."""
 
+    _origins: "lmdb._Database | None" = None  # made for the first foreign block
+
     def __init__(self, path: Path, table: bytes, shard_bytes: int) -> None:
         self.path = path
         self._shard_bytes = shard_bytes
@@ -173,7 +175,6 @@ class ShardWriter:
                 lib_version=0,
             )
             self._table = self._environment.open_db(table)
-            self._origins: "lmdb._Database | None" = None  # made for the first foreign block
 
     def __enter__(self) -> "ShardWriter":
         return self

@@ -118,8 +118,8 @@ class BlockWalk:
                         born = dict(origin_rows(txn, opened.origins, found[0][0].base_seq, found[-1][0].base_seq))
                 for stamp, raw in found:
                     if (block := self._checked(stamp, raw)) is not None:
-                        if (row := born.get(stamp.base_seq)) is not None:
-                            block.origin = self._origin(stamp, row)
+                        if stamp.base_seq in born:
+                            block.origin = self._origin(stamp, born[stamp.base_seq])
                         yield block
         self._reach(piece.last + 1)
 

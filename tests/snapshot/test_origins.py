@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -49,18 +50,18 @@ def origins(path: Path) -> dict[int, Origin]:
 
 def change(path: Path, file: str, base: int, row: bytes | None) -> None:
     """Write or remove a row of table `origins`, and leave the size of the file in the manifest as it is then."""
-    options = {"subdir": False, "lock": False, "max_dbs": 2, "map_size": 1 << 26, "lib_version": 0}
-    with closing(lmdb.open(str(path / file), **options)) as environment:  # type: ignore[arg-type]
+    options: dict[str, Any] = {"subdir": False, "lock": False, "max_dbs": 2, "map_size": 1 << 26, "lib_version": 0}
+    with closing(lmdb.open(str(path / file), **options)) as environment:
         table = environment.open_db(ORIGINS)
         with environment.begin(write=True) as txn:
             done = txn.put(seq_key(base), row, db=table) if row is not None else txn.delete(seq_key(base), db=table)
             assert done
     size = (path / file).stat().st_size
 
-    def sizes(fields: dict[str, object]) -> None:
-        for shard in fields["shards"]:  # type: ignore[attr-defined]
+    def sizes(fields: dict[str, Any]) -> None:
+        for shard in fields["shards"]:
             if shard["file"] == file:
-                fields["bytes"] += size - shard["bytes"]  # type: ignore[operator]
+                fields["bytes"] += size - shard["bytes"]
                 shard["bytes"] = size
 
     rewrite(path, sizes)

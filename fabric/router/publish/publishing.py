@@ -66,7 +66,9 @@ class Publishing(Part):
         dead_letters: DeadLetters,
         ids: Ids,
         restored: Restored,
+        place: Mapping[str, Any],  # of INFO: which journal this is
     ) -> None:
+        self._own_journal = bytes.fromhex(place.get("journal", ""))
         self._ids = ids
         self._topics = topics
         self._shared = shared
@@ -171,7 +173,7 @@ class Publishing(Part):
         if not self._known_topics.issuperset(block.topics):
             self._learn(block.topics)
         if publish.options:
-            block.origin = origin_of(publish.options, block.count)
+            block.origin = origin_of(publish.options, block.count, self._own_journal)
         if not publish.pseq:
             if publish.options:
                 _require_pseq(publish.options)
