@@ -187,6 +187,10 @@ class SaveProducer(NamedTuple):
     spans: bytes = b""  # of a numbered source: flat (first, last position), u64 each, of the same blocks as `blocks`
 
 
+class DropProducer(NamedTuple):
+    name: str
+
+
 class Restored(NamedTuple):
     """The state in the journal, with which a hub starts. The defaults are of a new journal."""
 
@@ -205,5 +209,5 @@ class Restored(NamedTuple):
 _Groups = SaveGroup | DropGroup | SaveFailure | DropFailure
 _Topics = SaveTopic | DropTopic | Discard
 _Later = SaveSchedule | DropSchedule | CountSchedules
-_Others = SaveProducer | SaveIds | DropIds | SaveEvents | SaveSetting
+_Others = SaveProducer | DropProducer | SaveIds | DropIds | SaveEvents | SaveSetting
 Record = Append | SaveOrigin | _Groups | _Topics | _Later | _Others

@@ -2,7 +2,8 @@
 
 They need a peer whose session has the producer `p`, whose first message was b"1" on `t`; channel 1 in group `g` on
 topic `t` with ordinals 1 to 3 outstanding; channel 2 that answers requests to `ask`; group `r` with a refresh that has
-ended, on channel 3; a schedule `s`; the queue `q`; dead letters of group `d`; the topic `limited` with settings.
+ended, on channel 3; a schedule `s`; the queue `q`; dead letters of group `d`; the topic `limited` with settings;
+the producer `away`, which no session has.
 """
 
 from collections.abc import Iterator
@@ -79,6 +80,7 @@ def samples() -> Iterator[Sample]:
     yield _admin("dlq.discard", group="d", all=True)
     yield _admin("hub.update", events=True)
     yield _admin("session.kick", client="victim")
+    yield _admin("producer.delete", name="away")
     yield _admin("topic.create", topic="new", max_msgs=5)
     yield _admin("topic.update", topic="limited", max_msgs=6)
     yield _admin("topic.delete", topic="limited")

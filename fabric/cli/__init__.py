@@ -58,6 +58,7 @@ COMMANDS: Final = {
     "dlq": Command("dlq", "dlq", "Dead letters: list, peek, redrive, discard."),
     "schedule": Command("schedule", "schedule", "Schedules of delayed publishes: list, cancel."),
     "session": Command("session", "session", "Sessions of clients: list, kick."),
+    "producer": Command("producer", "producer", "Producers and numbered sources: delete."),
     "setting": Command("setting", "setting", "Settings of the hub: list, set."),
     "info": Command("info", "info", "Show the state of the hub as JSON or as a table."),
     "top": Command("top", "top", "Watch a hub: rates, backlogs, dead letters, topics, sessions."),
@@ -69,7 +70,7 @@ COMMANDS: Final = {
 }
 AS_OPTIONS: Final = {"help": "use 'fabric --help', or 'fabric COMMAND --help'", "version": "use 'fabric --version'"}
 PLURALS: Final = {
-    f"{name}s": name for name in ("group", "topic", "queue", "schedule", "session", "setting", "snapshot")
+    f"{name}s": name for name in ("group", "topic", "queue", "schedule", "session", "producer", "setting", "snapshot")
 }
 # The client's hints name methods of Python; these hints name commands and options.
 HINTS: Final = {

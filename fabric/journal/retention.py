@@ -59,9 +59,9 @@ class Retention:
         self.wanted = 0  # retention would remove messages below this seq, but they are held; 0: none is held
 
     def saw(self, producer: SaveProducer) -> None:
+        self._seen.pop(producer.name, None)  # first: the name may have been of an ordinary producer, which was deleted
         if producer.jumps:
             return  # a source without its cursor would store everything again, so its row stays
-        self._seen.pop(producer.name, None)
         self._seen[producer.name] = producer.seen_us
 
     def holes_made(self) -> None:

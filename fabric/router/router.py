@@ -109,7 +109,7 @@ class Router:
         self.group_rows = GroupRows(shared)
         self.topics = TopicTable(restored.topics, shared, self.dead_letters, self.group_rows)
         self.ids = Ids(reader, clock, self.topics.settings_of, partial(is_over, shared), restored.settings)
-        self.publishing = Publishing(shared, self.topics, self.dead_letters, self.ids, restored)
+        self.publishing = Publishing(shared, self.topics, self.dead_letters, self.ids, restored, self.place)
         self.idle_groups = IdleGroups(shared, self.group_rows, lambda group, turn: end_group(self, group, turn))
         self.dispatcher = Dispatcher(shared, self.publishing, self.group_rows, self.idle_groups)
         self.dispatcher.restore(restored, now, turn)

@@ -12,7 +12,7 @@ from fabric.snapshot.create import Made, create, create_in
 from fabric.snapshot.folder import Busy, Snapshot, find, snapshots
 from fabric.snapshot.manifest import EventShard, GroupState, Manifest, NotASnapshot, Shard, TopicState, load
 from fabric.snapshot.push import Pushed, push
-from fabric.snapshot.shards import iterate_blocks, iterate_events, open_shard
+from fabric.snapshot.shards import iterate_blocks, iterate_events, iterate_origins, open_shard
 from fabric.snapshot.verify import Report, verify
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "find",
     "iterate_blocks",
     "iterate_events",
+    "iterate_origins",
     "load",
     "open_shard",
     "push",

@@ -22,7 +22,7 @@ from fabric.journal.environment import STEP_BYTES
 from fabric.journal.limits import DISK_FLOOR_BYTES, DISK_FLOOR_SHARE
 from fabric.journal.tables.holes import last_seq_of
 from fabric.snapshot.folder import Snapshot
-from fabric.snapshot.journal_view import Moment, Overtaken, Rows, Source
+from fabric.snapshot.journal_view import Moment, Overtaken, Row, Rows, Source
 from fabric.snapshot.manifest import FORMAT, SHARDS_DIR, EventShard, Manifest, Shard, problem_with
 from fabric.snapshot.shard_summary import BlockSummary, EventSummary, Summary, event_end
 from fabric.snapshot.shards import SHARD_BYTES, ShardWriter, end_heads, open_shard
@@ -152,6 +152,8 @@ class Builder:
             return False
         if self._source.outline(shard.first_seq, shard.last_seq) != (shard.blocks, shard.holes):
             return False
+        if self._source.origins(shard.first_seq, shard.last_seq) != shard.origins:  # an older program copied none
+            return False
         try:  # a journal whose file was replaced by hand may have other blocks with the same seqs
             environment = open_shard(folder / shard.file)
             try:
@@ -201,9 +203,9 @@ class Builder:
         while first <= last:
             held = summary(first)
             with ShardWriter(self._folder / "shard.partial", held.table, self._pace.shard_bytes) as writer:
-                for number, raw in rows:
-                    held.add(number, raw)
-                    writer.add(number, raw)
+                for row in rows:
+                    held.add(*row)
+                    writer.add(*row)
                     if writer.is_full and not whole:
                         break
                 else:
@@ -216,7 +218,7 @@ class Builder:
 
     def _rows(
         self, read: Callable[[int, int], Rows], end_of: Callable[[int, bytes], int], first: int, last: int
-    ) -> Iterator[tuple[int, bytes]]:
+    ) -> Iterator[Row]:
         """All rows, read in steps, at the allowed rate."""
         while first <= last:
             self._require_room()
@@ -224,8 +226,8 @@ class Builder:
             if not rows:
                 return
             yield from rows
-            first = end_of(*rows[-1]) + 1
-            self._read_bytes += sum(len(raw) for _, raw in rows)
+            first = end_of(rows[-1].number, rows[-1].raw) + 1
+            self._read_bytes += sum(len(row.raw) for row in rows)
             if self._pace.rate_bytes:
                 due_s = self._begun_s + self._read_bytes / self._pace.rate_bytes
                 time.sleep(max(due_s - time.monotonic(), 0))

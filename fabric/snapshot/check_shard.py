@@ -1,7 +1,7 @@
 """Checks a shard: the file against the manifest, and the rows against each other.
 
-The quick check reads the heads of blocks: their CRC, order, seqs and times. The full check reads all bytes: also the
-file's sha256 and the CRC of each body.
+The quick check reads the heads of blocks: their CRC, order, seqs and times, and the origins. The full check reads all
+bytes: also the file's sha256 and the CRC of each body.
 """
 
 import hashlib
@@ -10,13 +10,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import lmdb
+
+from fabric.errors import JournalDamaged
 from fabric.event_block import Extent, columns, extent_of
 from fabric.journal.blocks import check_block
-from fabric.journal.environment import lmdb_errors
-from fabric.journal.rows import key_seq
+from fabric.journal.environment import Reading, lmdb_errors
+from fabric.journal.rows import SEQ_MAX, key_seq, seq_key
 from fabric.journal.tables.holes import hole_of
+from fabric.journal.tables.origins import decode_origin, origin_rows
 from fabric.snapshot.manifest import EventShard, Shard, Span, problem_with
-from fabric.snapshot.shards import BLOCKS, EVENTS, open_shard
+from fabric.snapshot.shards import BLOCKS, EVENTS, open_shard, origins_table
 from fabric_protocol.block import Stamp, stamp_of
 from fabric_protocol.errors import BlockError, FabricError
 
@@ -46,10 +50,11 @@ def walk(folder: Path, shard: Shard | EventShard, quick: bool, tell: Tell) -> li
     try:
         with closing(open_shard(folder / shard.file)) as environment, lmdb_errors(f"cannot read {shard.file}"):
             table = environment.open_db(BLOCKS if isinstance(shard, Shard) else EVENTS, create=False)
+            origins = origins_table(environment) if isinstance(shard, Shard) else None
             with environment.begin(buffers=True) as txn:
                 rows = ((key_seq(key), value) for key, value in txn.cursor(table))
                 if isinstance(shard, Shard):
-                    found = _Blocks(shard, quick).run(rows, tell)
+                    found = _Blocks(shard, quick).run(rows, tell) + _origins(shard, txn, table, origins)
                 else:
                     found = _events(shard, quick, rows, tell)
     except FabricError as error:
@@ -146,6 +151,25 @@ class _Blocks:
                 )
             ]
         return []
+
+
+def _origins(shard: Shard, txn: Reading, blocks: "lmdb._Database", origins: "lmdb._Database | None") -> list[Problem]:
+    """Check that each origin is readable, belongs to a block, and is counted in the manifest."""
+    found: list[Problem] = []
+    count = 0
+    for base, row in origin_rows(txn, origins, 0, SEQ_MAX):
+        count += 1
+        block = txn.get(seq_key(base), db=blocks)
+        if block is None or hole_of(base, block) is not None:
+            found.append((base, base, "it has an origin, and no block begins there"))
+            continue
+        try:
+            decode_origin(base, row)
+        except JournalDamaged:
+            found.append((base, base, "the origin of the block that begins there is damaged"))
+    if not found and count != shard.origins:
+        found.append((0, 0, f"it has {count} origins, and {shard.origins} in the manifest"))
+    return found
 
 
 def _covered(problem: Problem, spans: tuple[Span, ...]) -> bool:

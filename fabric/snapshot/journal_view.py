@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,6 +31,7 @@ from fabric.journal.environment import (
 from fabric.journal.rows import Meta, decode_group, key_seq, seq_key
 from fabric.journal.tables import state
 from fabric.journal.tables.holes import Hole, hole_of, last_seq_of
+from fabric.journal.tables.origins import origin_rows
 from fabric.records import SaveFailure, SaveGroup, SaveTopic
 from fabric.snapshot.manifest import Failure, GroupState, Span, TopicState
 from fabric_protocol.block import HEAD_BYTES
@@ -37,7 +39,16 @@ from fabric_protocol.errors import BlockError
 
 STEP_ROWS: Final = 20_000  # read within one read transaction
 
-Rows = list[tuple[int, bytes]]
+
+class Row(NamedTuple):
+    """A block or a hole by its first seq, or a block of events by the number of its first event."""
+
+    number: int
+    raw: bytes
+    origin: bytes = b""  # the row of table `origins` of a foreign block
+
+
+Rows = list[Row]
 
 
 class Moment(NamedTuple):
@@ -108,7 +119,8 @@ class Source:
     def blocks(self, seq: int, last_seq: int, budget: int = STEP_BYTES) -> Rows:
         """Rows of table `blocks` from `seq` up to last_seq: at least one, at most STEP_BYTES.
 
-        Holes are cut to that range. A block that begins before `seq` is not given: `seq` is where one begins.
+        Holes are cut to that range. A block that begins before `seq` is not given: `seq` is where one begins. The
+        origins come from the same transaction, because retention removes them with their blocks.
         """
         rows: Rows = []
         with self._reading() as txn:
@@ -121,10 +133,25 @@ class Source:
             while more and budget > 0 and (base := key_seq(cursor.key())) <= last_seq:
                 raw = bytes(cursor.value())
                 hole = hole_of(base, raw)
-                rows.append((base, raw) if hole is None else _cut(hole, seq, last_seq))
+                rows.append(Row(base, raw) if hole is None else _cut(hole, seq, last_seq))
                 budget -= len(raw)
                 more = cursor.next()
+            if rows:
+                born = dict(origin_rows(txn, self._tables.origins, rows[0].number, rows[-1].number))
+                if born:
+                    rows = [row._replace(origin=born.get(row.number, b"")) for row in rows]
         return rows
+
+    def origins(self, first_seq: int, last_seq: int) -> int:
+        """The number of foreign blocks that begin in a range. Reads their rows, which are short."""
+        count, seq = 0, first_seq
+        while seq <= last_seq:
+            with self._reading() as txn:
+                found = list(islice(origin_rows(txn, self._tables.origins, seq, last_seq), STEP_ROWS))
+            if not found:
+                break
+            count, seq = count + len(found), found[-1][0] + 1
+        return count
 
     def events(self, number: int, last: int, budget: int = STEP_BYTES) -> Rows:
         """Blocks of events from `number` on, without their checksums, at most STEP_BYTES."""
@@ -136,8 +163,8 @@ class Source:
                 raise Overtaken
             more = cursor.set_range(seq_key(number))
             while more and budget > 0 and (first := key_seq(cursor.key())) <= last:
-                rows.append((first, bytes(cursor.value()[:-4])))
-                budget -= len(rows[-1][1])
+                rows.append(Row(first, bytes(cursor.value()[:-4])))
+                budget -= len(rows[-1].raw)
                 more = cursor.next()
         return rows
 
@@ -201,10 +228,10 @@ class Source:
         return True
 
 
-def _cut(hole: Hole, first_seq: int, last_seq: int) -> tuple[int, bytes]:
+def _cut(hole: Hole, first_seq: int, last_seq: int) -> Row:
     """A row for the part of a hole within a range."""
     part = Hole(max(hole.first_seq, first_seq), min(hole.last_seq, last_seq), hole.ts_us)
-    return part.first_seq, part.encode()[1]
+    return Row(part.first_seq, part.encode()[1])
 
 
 def _groups(groups: list[SaveGroup], failures: tuple[SaveFailure, ...]) -> tuple[GroupState, ...]:

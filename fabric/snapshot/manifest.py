@@ -1,7 +1,7 @@
 """The manifest: the contents of a snapshot. A folder without a manifest is no snapshot.
 
     <snapshot>/manifest.json                                            written last
-    <snapshot>/shards/<first_seq>-<last_seq>-<sha256, 16 digits>.mdb    rows of the journal's table `blocks`
+    <snapshot>/shards/<first_seq>-<last_seq>-<sha256, 16 digits>.mdb    rows of the journal's tables blocks, origins
     <snapshot>/shards/events-<first>-<last>-<sha256, 16 digits>.mdb     blocks of delivery events
 
 Shards are consecutive: seqs that are in no block are in `holes` (removed by retention of single topics) or in `lost`
@@ -52,6 +52,7 @@ class Shard(NamedTuple):
     holes: tuple[Span, ...]
     lost: tuple[Span, ...] = ()  # damaged or missing when the snapshot was taken
     closed: bool = False  # full: later snapshots of the journal link the same file
+    origins: int = 0  # blocks that another journal had first; a file without them has no table of origins
 
 
 class EventShard(NamedTuple):

@@ -26,7 +26,7 @@ class Summary(Protocol[Entry_co]):
     def table(self) -> bytes: ...
     @property
     def prefix(self) -> str: ...  # of the file's name
-    def add(self, number: int, raw: bytes) -> None: ...
+    def add(self, number: int, raw: bytes, origin: bytes = b"") -> None: ...
     def close(self, last: int) -> None: ...
     def entry(self, file: str, size: int, sha256: str, closed: bool) -> Entry_co: ...
 
@@ -41,13 +41,15 @@ class BlockSummary:
         self.first = self.next = first
         self._rows = self._blocks = 0
         self._first_ts_us = self._last_ts_us = 0
+        self._origins = 0
         self._topics: set[str] = set()
         self._holes: list[Span] = []
         self._lost: list[Span] = []
 
-    def add(self, number: int, raw: bytes) -> None:
+    def add(self, number: int, raw: bytes, origin: bytes = b"") -> None:
         """Add a row. A gap before it comes from a damaged or missing block."""
         self._lose(self.next, number - 1)
+        self._origins += bool(origin)
         hole = hole_of(number, raw)
         if hole is not None:
             self._holes.append((number, hole.last_seq))
@@ -86,6 +88,7 @@ class BlockSummary:
             holes=tuple(self._holes),
             lost=tuple(self._lost),
             closed=closed,
+            origins=self._origins,
         )
 
     def _lose(self, first: int, last: int) -> None:
@@ -111,7 +114,7 @@ class EventSummary:
         self._rows = self._blocks = 0
         self._first_ts_us = self._last_ts_us = 0
 
-    def add(self, number: int, raw: bytes) -> None:
+    def add(self, number: int, raw: bytes, origin: bytes = b"") -> None:
         self._blocks += 1
         self.next = event_end(number, raw) + 1
         try:

@@ -1,6 +1,7 @@
 """Shards: single LMDB files that are written once and never change.
 
-A shard of messages has unchanged rows of the journal's table `blocks`, with the holes; a shard of events has blocks of
+A shard of messages has unchanged rows of the journal's table `blocks`, with the holes, and of its table `origins`, if a
+block is foreign; a shard of events has blocks of
 events without the checksums of their rows, because blocks have a CRC of their own. A shard is never written to after
 it got its name, so readers need no lock, and several snapshots may share the file.
 """
@@ -19,11 +20,15 @@ from fabric.journal.directory import FILE_MODE
 from fabric.journal.environment import Reading, append_row, lmdb_errors, seek
 from fabric.journal.rows import SEQ_MAX, key_seq, seq_key
 from fabric.journal.tables.holes import hole_of, span_of
+from fabric.journal.tables.origins import decode_origin, origin_rows
 from fabric_protocol.block import HEAD_BYTES
 from fabric_protocol.errors import BlockError
+from fabric_protocol.origin import Origin
 
 BLOCKS: Final = b"blocks"
 EVENTS: Final = b"events"
+ORIGINS: Final = b"origins"
+_TABLES_MAX: Final = 2  # of one file: blocks and origins
 SHARD_BYTES: Final = 128 << 20  # enough for a Spark task or two; the last shard is small enough to write again
 SHARD_BYTES_MIN: Final = 1 << 16
 SHARD_BYTES_MAX: Final = 4 << 30
@@ -54,7 +59,7 @@ def open_shard(file: str | os.PathLike[str]) -> lmdb.Environment:
             create=False,
             readahead=True,
             map_size=max(size, _PAGE_BYTES),
-            max_dbs=1,
+            max_dbs=_TABLES_MAX,
             max_spare_txns=1,
             lib_version=0,  # as the journal's environment
         )
@@ -96,6 +101,25 @@ def iterate_events(shard: lmdb.Environment, first: int = 0, last: int = SEQ_MAX)
     return iterate_rows(shard, EVENTS, first, last)
 
 
+def iterate_origins(
+    shard: lmdb.Environment, first_seq: int = 0, last_seq: int = SEQ_MAX
+) -> Iterator[tuple[int, Origin]]:
+    """(base seq, origin) of the foreign blocks that begin in first..last. Raises JournalDamaged for a damaged one."""
+    with lmdb_errors(f"cannot read the shard {shard.path()}"):
+        table = origins_table(shard)
+        with shard.begin(buffers=True) as txn:
+            for base, row in origin_rows(txn, table, first_seq, last_seq):
+                yield base, decode_origin(base, row)
+
+
+def origins_table(shard: lmdb.Environment) -> "lmdb._Database | None":
+    """The table of origins; None if no block is foreign, or an older program made the shard."""
+    try:
+        return shard.open_db(ORIGINS, create=False)
+    except lmdb.NotFoundError:
+        return None
+
+
 def end_heads(shard: lmdb.Environment) -> dict[int, bytes]:
     """The heads of the first and the last block of a shard, by their base seqs."""
     heads: dict[int, bytes] = {}
@@ -127,11 +151,13 @@ def _seek_first(txn: Reading, cursor: "lmdb.Cursor[memoryview]", table: bytes, f
 class ShardWriter:
     """Writes a shard under a temporary name: its final name contains its seqs and checksum."""
 
+    _origins: "lmdb._Database | None" = None  # made for the first foreign block
+
     def __init__(self, path: Path, table: bytes, shard_bytes: int) -> None:
         self.path = path
         self._shard_bytes = shard_bytes
         self._cost = 0
-        self._waiting: list[tuple[int, bytes]] = []
+        self._waiting: list[tuple[int, bytes, bytes]] = []
         self._waiting_bytes = 0
         path.unlink(missing_ok=True)
         with lmdb_errors(f"cannot write {path}"):
@@ -145,7 +171,7 @@ class ShardWriter:
                 writemap=False,  # with a writable map, a full disk is SIGBUS
                 meminit=True,
                 mode=FILE_MODE,
-                max_dbs=1,
+                max_dbs=_TABLES_MAX,
                 lib_version=0,
             )
             self._table = self._environment.open_db(table)
@@ -162,11 +188,11 @@ class ShardWriter:
     def is_full(self) -> bool:
         return self._cost >= self._shard_bytes
 
-    def add(self, number: int, value: bytes) -> None:
-        """Add a row at the end."""
-        self._waiting.append((number, value))
+    def add(self, number: int, value: bytes, origin: bytes = b"") -> None:
+        """Add a row at the end, and its row of table `origins`."""
+        self._waiting.append((number, value, origin))
         self._waiting_bytes += len(value)
-        self._cost += cost_of(len(value))
+        self._cost += cost_of(len(value)) + (cost_of(len(origin)) if origin else 0)
         if self._waiting_bytes >= _WRITE_BYTES:
             self._write()
 
@@ -187,7 +213,13 @@ class ShardWriter:
                 self._environment.set_mapsize(2 * self._environment.info()["map_size"])
                 self._put(rows)
 
-    def _put(self, rows: list[tuple[int, bytes]]) -> None:
+    def _put(self, rows: list[tuple[int, bytes, bytes]]) -> None:
+        foreign = [(number, origin) for number, _, origin in rows if origin]
+        if foreign and self._origins is None:
+            self._origins = self._environment.open_db(ORIGINS)
         with self._environment.begin(write=True) as txn:
-            for number, value in rows:
+            for number, value, _ in rows:
                 append_row(txn, seq_key(number), value, self._table)
+            for number, origin in foreign:
+                assert self._origins is not None
+                append_row(txn, seq_key(number), origin, self._origins)

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from fabric_protocol.block import COUNT_MAX, Block, Sections
 from fabric_protocol.columns import TEXT_BIT, header_places, items
+from fabric_protocol.origin import Origin
 from fabric_spark.topics import Wanted
 
 BATCH_ROWS: Final = 65_536
@@ -106,9 +107,14 @@ class Rows:
         self.hub = hub
         self.counts = np.array([cut.stop - cut.start for cut in cuts], np.int64)
         self.count = int(self.counts.sum())
+        self.has_origins = any(cut.block.origin is not None for cut in cuts)
         self._tables = Tables()
         self.names = self._tables.names
         self._topics: Numbers | None = None
+
+    def foreign(self) -> pa.Buffer | None:
+        """Which rows have an origin."""
+        return validity(np.repeat(np.array([cut.block.origin is not None for cut in self.cuts]), self.counts))
 
     def topics(self) -> Numbers:
         """For each row the number of its topic in `names`."""
@@ -178,6 +184,38 @@ def _of_block(value: Callable[[Block], int], dtype: str) -> Callable[[Rows, pa.D
 def _expires(rows: Rows, kind: pa.DataType) -> pa.Array:
     values = np.repeat(np.array([cut.block.expires_us for cut in rows.cuts], np.int64), rows.counts)
     return pa.Array.from_buffers(kind, len(values), [validity(values > 0), pa.py_buffer(values)])
+
+
+def _of_origin(value: Callable[[Origin], int]) -> Callable[[Rows, pa.DataType], pa.Array]:
+    """A column of a number of the origin, the same for all messages of a block; null without an origin."""
+
+    def make(rows: Rows, kind: pa.DataType) -> pa.Array:
+        if not rows.has_origins:
+            return pa.nulls(rows.count, kind)
+        origins = [cut.block.origin for cut in rows.cuts]
+        values = np.array([0 if origin is None else value(origin) for origin in origins], np.int64)
+        buffers = [rows.foreign(), pa.py_buffer(np.repeat(values, rows.counts))]
+        return pa.Array.from_buffers(kind, rows.count, buffers)
+
+    return make
+
+
+def _origin_seq(rows: Rows, kind: pa.DataType) -> pa.Array:
+    """The seq of each message in the journal of its origin: as far behind the first one as in its block."""
+    if not rows.has_origins:
+        return pa.nulls(rows.count, kind)
+    firsts = [0 if block.origin is None else block.origin.seq for block, _, _ in rows.cuts]
+    seqs = [np.arange(first + start, first + stop) for first, (_, start, stop) in zip(firsts, rows.cuts, strict=True)]
+    return pa.Array.from_buffers(kind, rows.count, [rows.foreign(), pa.py_buffer(np.concatenate(seqs))])
+
+
+def _origin_journal(rows: Rows, kind: pa.DataType) -> pa.Array:
+    if not rows.has_origins:
+        return pa.nulls(rows.count, kind)
+    names = Names()
+    places = [-1 if cut.block.origin is None else names[cut.block.origin.journal.hex()] for cut in rows.cuts]
+    numbers = np.repeat(np.array(places, np.int32), rows.counts)
+    return names.array().take(pa.array(numbers, mask=numbers < 0))
 
 
 def _topic(rows: Rows, kind: pa.DataType) -> pa.Array:
@@ -293,4 +331,8 @@ _MAKERS: Final[dict[str, Callable[[Rows, pa.DataType], pa.Array]]] = {
     "payload_len": _payload_len,
     "priority": _of_block(lambda block: block.priority, "<i4"),
     "expires": _expires,
+    "origin_journal": _origin_journal,
+    "origin_epoch": _of_origin(lambda origin: origin.epoch),
+    "origin_seq": _origin_seq,
+    "origin_ts": _of_origin(lambda origin: origin.time_us),
 }

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 
 from fabric_spark.arrow import BATCH_BYTES, BATCH_ROWS, Cut, record_batch
 from fabric_spark.catalog import places
+from fabric_spark.columns import ORIGINS
 from fabric_spark.errors import SourceError, explained
 from fabric_spark.events import event_batches, group_rows
 from fabric_spark.options import LATEST, SEQ_END, Options, time_us
@@ -41,7 +42,14 @@ class Scan(NamedTuple):
         if not isinstance(partition, Task):  # Spark makes its own partition when there are none
             return
         options, share = self.options, partition.share
-        rules = Rules(options.start_us, options.end_us, options.verify, options.fail_on_data_loss, options.cache)
+        rules = Rules(
+            start_us=options.start_us,
+            end_us=options.end_us,
+            verify=options.verify,
+            fail_on_data_loss=options.fail_on_data_loss,
+            cache=options.cache,
+            with_origins=any(name in ORIGINS for name in self.schema.names),
+        )
         with explained():
             if options.stream == "events":
                 yield from event_batches(share.pieces, rules, self.schema, share.hub)

@@ -45,6 +45,8 @@ def _list(of: Column) -> Column:
     return Column(ArrayType(of.spark), pa.list_(of.arrow))
 
 
+ORIGINS: Final = ("origin_journal", "origin_epoch", "origin_seq", "origin_ts")
+
 HEADERS_MAP: Final = Column(MapType(StringType(), BinaryType()), pa.map_(pa.string(), pa.binary()))
 HEADERS_RAW: Final = _list(_struct(name=_TEXT, value=_BYTES, text=_TRUTH))
 
@@ -61,6 +63,10 @@ TABLES: Final[dict[str, dict[str, Column]]] = {
         "id": _BYTES._replace(is_default=False),
         "priority": _INT._replace(is_default=False),
         "expires": _MOMENT._replace(is_default=False),
+        "origin_journal": _TEXT._replace(is_default=False),
+        "origin_epoch": _LONG._replace(is_default=False),
+        "origin_seq": _LONG._replace(is_default=False),
+        "origin_ts": _MOMENT._replace(is_default=False),
     },
     "events": {
         "hub": _TEXT._replace(is_default=False),

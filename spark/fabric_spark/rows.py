@@ -17,14 +17,17 @@ from fabric.errors import JournalDamaged
 from fabric.journal.environment import STEP_BYTES, Cursor, lmdb_errors, open_environment, open_tables, seek
 from fabric.journal.rows import META_KEY, decode_meta, key_seq, unseal
 from fabric.journal.tables.holes import span_of
-from fabric.snapshot.shards import BLOCKS, EVENTS, open_shard
+from fabric.journal.tables.origins import decode_origin, origin_rows
+from fabric.snapshot.shards import BLOCKS, EVENTS, open_shard, origins_table
 from fabric_protocol.block import HEAD_BYTES, Block, Stamp
 from fabric_protocol.errors import BlockError
+from fabric_protocol.origin import Origin
 from fabric_spark import remote
 from fabric_spark.errors import SourceError
 
 STEP_ROWS: Final = 20_000  # rows read in one transaction
 _DAMAGED: Final = "read another snapshot, or set failOnDataLoss=false to leave them out"
+_DAMAGED_ORIGIN: Final = "read another snapshot, or set failOnDataLoss=false to read null in its place"
 _TRIMMED: Final = "start later, set the option pin, or set failOnDataLoss=false to read what is left"
 
 Span = tuple[int, int]
@@ -50,12 +53,14 @@ class Rules(NamedTuple):
     verify: bool = True
     fail_on_data_loss: bool = True
     cache: str = ""
+    with_origins: bool = False  # a query that wants none does not look for them
 
 
 class _Opened(NamedTuple):
     environment: lmdb.Environment
     table: "lmdb._Database | None"  # None: a journal of an old format has no such table
     meta: "lmdb._Database | None"  # of a live journal
+    origins: "lmdb._Database | None" = None  # None: no block is foreign, or none of the columns is wanted
 
 
 def _open(piece: Piece, table: bytes, rules: Rules) -> _Opened:
@@ -66,7 +71,8 @@ def _open(piece: Piece, table: bytes, rules: Rules) -> _Opened:
         except BaseException:
             environment.close()
             raise
-        return _Opened(environment, tables.blocks if table == BLOCKS else tables.events, tables.meta)
+        rows = tables.blocks if table == BLOCKS else tables.events
+        return _Opened(environment, rows, tables.meta, tables.origins if rules.with_origins else None)
     path = Path(piece.file)
     if remote.is_remote(piece.file):
         path = remote.local_copy(piece.file, piece.sha256, piece.size, rules.cache)
@@ -77,7 +83,8 @@ def _open(piece: Piece, table: bytes, rules: Rules) -> _Opened:
     environment = open_shard(path)
     try:
         with lmdb_errors(f"cannot read the shard {path}"):
-            return _Opened(environment, environment.open_db(table, create=False), None)
+            origins = origins_table(environment) if rules.with_origins else None
+            return _Opened(environment, environment.open_db(table, create=False), None, origins)
     except BaseException:
         environment.close()
         raise
@@ -106,8 +113,13 @@ class BlockWalk:
                     if opened.meta is not None and (row := txn.get(META_KEY, db=opened.meta)) is not None:
                         self._first_seq = decode_meta(row).first_seq
                     found, more = self._step(txn.cursor(opened.table))
+                    born: dict[int, bytes] = {}
+                    if found and opened.origins is not None:
+                        born = dict(origin_rows(txn, opened.origins, found[0][0].base_seq, found[-1][0].base_seq))
                 for stamp, raw in found:
                     if (block := self._checked(stamp, raw)) is not None:
+                        if stamp.base_seq in born:
+                            block.origin = self._origin(stamp, born[stamp.base_seq])
                         yield block
         self._reach(piece.last + 1)
 
@@ -150,6 +162,15 @@ class BlockWalk:
             self._damaged(stamp.base_seq, stamp.last_seq, str(error))
             return None
         return block
+
+    def _origin(self, stamp: Stamp, row: bytes) -> Origin | None:
+        """The origin of a block; None if it is damaged, and that is no error."""
+        try:
+            return decode_origin(stamp.base_seq, row)
+        except JournalDamaged:
+            what = f"the origin of seqs {stamp.base_seq}..{stamp.last_seq} of {self._piece.file} is damaged"
+            self._lose(what, _DAMAGED_ORIGIN)
+            return None
 
     def _reach(self, seq: int) -> None:
         """What comes next begins at `seq`: whatever lies between is missing, or was lost before."""

@@ -28,13 +28,14 @@ from fabric_client.core.ticket import Ticket
 from fabric_client.options import block_options, default_url
 from fabric_protocol.block import ID_BYTES_MAX, encode
 from fabric_protocol.errors import FabricError
+from fabric_spark.columns import ORIGINS
 from fabric_spark.errors import SourceError, explained
 
 TIMEOUT_S: Final = 60.0
 IN_FLIGHT_MAX: Final = 64  # unconfirmed blocks: more would only take memory
 WRITING: Final = ("url", "topic", "idPrefix", "timeout", "level", "report", "checkpointLocation", "path")
 # Columns of a journal that a publish ignores, so that rows that were read can be written.
-_PASSED_OVER: Final = ("hub", "seq", "ts", "payload_len", "priority", "expires", "date")
+_PASSED_OVER: Final = ("hub", "seq", "ts", "payload_len", "priority", "expires", "date", *ORIGINS)
 _TEXTS: Final = (StringType, BinaryType)
 
 

@@ -367,6 +367,21 @@ def test_sessions_are_listed_and_ended(talk: Fabric, hub: HubProcess) -> None:
     assert talk("session", "kick", "worker-7", "--yes").exit_code == 4
 
 
+def test_a_source_is_deleted_when_it_is_not_connected(talk: Fabric, hub: HubProcess) -> None:
+    name = "kafka:c1:orders:0"
+    with fabric_client.connect(hub.url, source=name) as fab:
+        fab.publish_numbered(41, "a", b"x")
+        refused = talk("producer", "delete", name, "--yes")
+        assert refused.exit_code == 6
+        assert "publishes as 'kafka:c1:orders:0'" in refused.stderr
+    assert talk("producer", "delete", name).exit_code == 6
+    answer = told(talk, "producer", "delete", name, "--yes")
+    assert answer == {"name": name, "deleted": True, "last_pseq": 41, "jumps": True}
+    assert talk("producer", "delete", name, "--yes").exit_code == 4
+    with fabric_client.connect(hub.url, source=name) as fab:
+        assert fab.position == 0
+
+
 def test_settings_of_the_hub(talk: Fabric) -> None:
     assert {"setting": "events", "value": False} in told(talk, "setting", "list")["settings"]
     assert talk("setting", "set", "events", "on", "-o", "table").stdout == "setting events: on\n"

@@ -162,6 +162,7 @@ def test_each_operation_has_its_fields() -> None:
     admin.hub.update(events=True)
     admin.sessions.kick(client="c")
     admin.sessions.kick(4)
+    admin.producers.delete("kafka:c:t:0")
     admin.ask("group.pause", group="g", nothing=None)
     assert said == [
         {"op": "group.create", "group": "g", "patterns": ["a.*", "b"], "start": {"seq": 5}, "lease_ms": 2000,
@@ -183,6 +184,7 @@ def test_each_operation_has_its_fields() -> None:
         {"op": "hub.update", "events": True},
         {"op": "session.kick", "client": "c"},
         {"op": "session.kick", "session": 4},
+        {"op": "producer.delete", "name": "kafka:c:t:0"},
         {"op": "group.pause", "group": "g"},
     ]  # fmt: skip
 

@@ -8,7 +8,7 @@ import pytest
 
 from fabric.cli.support.message_format import record
 from fabric.hub import Hub
-from fabric_client import BadMessage, Client, Origin, aconnect, connect
+from fabric_client import BadMessage, Client, FabricError, Origin, aconnect, connect
 
 BORN = Origin(b"j" * 16, 3, 700, 1_600_000_000_500_000)
 
@@ -69,3 +69,10 @@ def test_the_json_of_a_message_has_its_origin(fab: Client) -> None:
     assert "origin" not in local
     assert json.loads(json.dumps(foreign["origin"]))["seq"] == 700
     assert foreign["origin"]["journal"] == BORN.journal.hex()
+
+
+def test_a_hub_refuses_messages_of_its_own_journal(fab: Client) -> None:
+    own = BORN._replace(journal=bytes.fromhex(fab.info("hub")["journal"]))
+    with pytest.raises(FabricError, match="own journal"):
+        fab.publish("a", b"x", origin=own)
+    assert fab.publish("a", b"x", origin=BORN).seq == 1

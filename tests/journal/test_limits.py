@@ -12,7 +12,7 @@ from fabric.journal import retention
 from fabric.journal.directory import require_local
 from fabric.journal.journal import Journal, Limits
 from fabric.journal.rows import seq_key
-from fabric.records import Append, SaveProducer
+from fabric.records import Append, DropProducer, SaveProducer
 from fabric_protocol.block import Block
 from tests.journal.sample import Pen, rows_in
 
@@ -149,6 +149,19 @@ def test_without_limits_nothing_is_removed(tmp_path: Path) -> None:
     journal.commit(Pen().blocks(5))
     assert journal.trim_step(now_us=10**9 * DAY_US) is None
     assert journal.load().first_seq == 1
+    journal.close()
+
+
+def test_a_source_with_the_name_of_a_deleted_producer_is_not_forgotten(tmp_path: Path) -> None:
+    source = SaveProducer("p", 1, 7, (), 2_000_000, jumps=True)
+    journal = Journal.open(tmp_path / "j")
+    journal.commit([*Pen().blocks(1), SaveProducer("p", 1, 5, (), 1_000_000)])
+    journal.commit([DropProducer("p")])
+    assert journal.load().producers == ()
+    journal.commit([DropProducer("p"), source])
+    while journal.trim_step(10**15):
+        pass
+    assert [(found.name, found.last_pseq) for found in journal.load().producers] == [("p", 7)]
     journal.close()
 
 

@@ -34,6 +34,8 @@ class Planted(Exception):
 def world() -> World:
     """A world in which each sample is a good command."""
     w = World()
+    w.hello(V, producer={"name": "away"})
+    w.say(V, m.Goodbye(1))
     w.hello(V, client="victim")
     secret = w.hello(A, client="a", producer={"name": "p"}, ttl_ms=600_000).fields["session"]  # type: ignore[union-attr]
     w.__dict__["secret"] = secret

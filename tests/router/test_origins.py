@@ -161,3 +161,17 @@ def test_a_delayed_publish_has_no_origin(w: World) -> None:
 def test_a_later_program_may_say_more_in_an_origin(w: World) -> None:
     assert isinstance(publish(w, "a", origin=[*BORN, "more"]), m.PubOk)
     assert got(w) == [(1, at(0))]
+
+
+def test_a_message_of_this_hubs_own_journal_is_refused() -> None:
+    """It went in a circle: two hubs that copy from each other would store it again and again."""
+    w = World(place={"journal": BORN.journal.hex()})
+    w.hello(A)
+    block = encode("a", [b"x"])
+    for origin in (BORN, BORN._replace(epoch=9)):
+        (answer,) = w.say(A, m.Publish(9, 0, 0, block, {"origin": tuple(origin)}))
+        assert isinstance(answer, m.Err)
+        assert answer.code == Code.BAD_OPTION
+        assert "own journal (6a6a6a6a6a6a6a6a6a6a6a6a6a6a6a6a), at seq 700" in answer.text
+    assert isinstance(publish(w, "x", origin=tuple(BORN._replace(journal=b"k" * 16))), m.PubOk)
+    assert [origin and origin.journal for _, origin in got(w)] == [b"k" * 16]

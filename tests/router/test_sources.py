@@ -218,3 +218,89 @@ def test_a_name_of_a_source_may_be_longer() -> None:
     assert isinstance(w.hello(A, producer={"name": long, "jumps": True}), m.Welcome)
     assert isinstance(w.hello(B, producer={"name": long}), m.Err)
     assert isinstance(w.hello(b"c", producer={"name": long + "k", "jumps": True}), m.Err)
+
+
+# Deleted sources.
+
+
+def deleted(w: World, name: str = NAME, **more: Any) -> Any:
+    """The answer to producer.delete, or the code of its refusal."""
+    answer = w.say(B, m.Admin(7, {"op": "producer.delete", "name": name, **more}))[-1]
+    if isinstance(answer, m.Err):
+        return Code(answer.code)
+    assert isinstance(answer, m.Ok)
+    return dict(answer.fields)
+
+
+def test_a_deleted_source_begins_at_0_also_after_a_restart() -> None:
+    w = World()
+    w.hello(B)
+    claimed(w)
+    said(w, 40, "x", last=50)
+    assert deleted(w) == Code.CONFLICT
+    w.say(A, m.Goodbye(1))
+    assert NAME in w.producers
+    assert deleted(w) == {"name": NAME, "deleted": True, "last_pseq": 50, "jumps": True}
+    assert NAME not in w.producers
+    assert deleted(w) == Code.NOT_FOUND
+    w.restart()
+    w.hello(B)
+    assert deleted(w) == Code.NOT_FOUND
+    assert claimed(w)["last_pseq"] == 0
+    assert said(w, 1, "again") == (2, 1, 0)
+
+
+def test_a_deleted_source_may_become_an_ordinary_producer() -> None:
+    w = World()
+    w.hello(B)
+    claimed(w)
+    w.say(A, m.Goodbye(1))
+    assert refused_hello(w, A) == Code.CONFLICT
+    deleted(w)
+    assert isinstance(w.hello(A, producer={"name": NAME}), m.Welcome)
+
+
+def test_a_source_whose_session_is_silent_is_not_deleted() -> None:
+    """The session may come back, and its unconfirmed blocks are resends."""
+    w = World()
+    w.hello(A, ttl_ms=60_000, producer={"name": NAME, "jumps": True})
+    w.pass_time(30)
+    w.hello(B)
+    assert deleted(w) == Code.CONFLICT
+
+
+def test_a_delete_makes_room_for_another_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_table, "SOURCES_MAX", 1)
+    w = World()
+    w.hello(B)
+    claimed(w)
+    w.say(A, m.Goodbye(1))
+    other = {"name": "other", "jumps": True}
+    answer = w.hello(A, producer=other)
+    assert isinstance(answer, m.Err)
+    assert "producer.delete" in answer.text
+    deleted(w)
+    assert isinstance(w.hello(A, producer=other), m.Welcome)
+    assert refused_hello(w, b"\0c", jumps=True) == Code.BAD_OPTION
+
+
+def test_a_claim_in_the_turn_of_the_delete_is_on_disk() -> None:
+    w = World()
+    w.hello(B)
+    claimed(w)
+    said(w, 40, "x")
+    w.say(A, m.Goodbye(1))
+    w.say(B, m.Admin(7, {"op": "producer.delete", "name": NAME}), commit=False)
+    w.say(A, m.Hello(8, {"proto": 1, "producer": {"name": NAME, "jumps": True}}), commit=False)
+    w.commit()
+    assert w.producers[NAME].last_pseq == 0
+    w.restart()
+    assert claimed(w, B)["last_pseq"] == 0
+
+
+@pytest.mark.parametrize("name", ["", 5, "x" * 301])
+def test_a_wrong_name_is_refused(name: Any) -> None:
+    w = World()
+    w.hello(B)
+    assert deleted(w, name) == Code.BAD_OPTION
+    assert deleted(w, NAME, force=True) == Code.BAD_OPTION

@@ -10,6 +10,7 @@ from fabric.records import (
     DropFailure,
     DropGroup,
     DropIds,
+    DropProducer,
     DropSchedule,
     DropTopic,
     Record,
@@ -239,6 +240,8 @@ class World:
                     self.settings[name] = record
                 case SaveProducer(name):
                     self.producers[name] = record
+                case DropProducer(name):
+                    self.producers.pop(name, None)
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds

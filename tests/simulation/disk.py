@@ -12,6 +12,7 @@ from fabric.records import (
     DropFailure,
     DropGroup,
     DropIds,
+    DropProducer,
     DropSchedule,
     DropTopic,
     Record,
@@ -122,6 +123,8 @@ class Disk:
                     self.groups[name] = record
                 case SaveProducer(name):
                     self.producers[name] = record
+                case DropProducer(name):
+                    self.producers.pop(name, None)
                 case SaveFailure(group, first):
                     self.failures[group, first] = record
                 case DropFailure(group, first):

@@ -11,14 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabric_protocol.block import Block, encode, stamp
+from fabric_protocol.origin import Origin
 from fabric_spark.arrow import Cut, record_batch
 from fabric_spark.columns import TABLES, arrow_schema, spark_schema
 from fabric_spark.options import parse
 from fabric_spark.topics import Wanted, matches, parse_patterns
 
+TIMES = ("ts", "expires", "origin_ts")
 TOPICS = ["a", "a.b", "a.b.c", "ü.b", "$dlq.x"]
 header_maps = st.dictionaries(
     st.sampled_from(["h1", "h2", "läng", ""]), st.one_of(st.text(max_size=6), st.binary(max_size=6)), max_size=3
+)
+
+origins = st.builds(
+    Origin, st.sampled_from([b"j" * 16, b"k" * 16]), st.integers(1, 9), st.integers(1, 1 << 62), st.integers(0, 1 << 50)
 )
 
 
@@ -44,7 +50,9 @@ def blocks(draw: st.DrawFn, base_seq: int) -> Block:
         priority=draw(st.integers(0, 9)),
         expires_us=draw(st.sampled_from([0, 1_800_000_000_000_000])),
     )
-    return Block(stamp(raw, base_seq, draw(st.integers(0, 2_000_000_000_000_000))))
+    block = Block(stamp(raw, base_seq, draw(st.integers(0, 2_000_000_000_000_000))))
+    block.origin = draw(st.none() | origins)
+    return block
 
 
 @st.composite
@@ -76,6 +84,10 @@ def expected(found: list[Cut], wanted: Wanted, floors: dict[str, int]) -> list[d
                 "id": ids[i] or None,
                 "priority": block.priority,
                 "expires": block.expires_us or None,
+                "origin_journal": block.origin.journal.hex() if block.origin else None,
+                "origin_epoch": block.origin.epoch if block.origin else None,
+                "origin_seq": block.origin.seq + i if block.origin else None,
+                "origin_ts": block.origin.time_us if block.origin else None,
             }
             for i in range(start, stop)
             if wanted(names[i]) and block.base_seq + i >= floors.get(names[i], 0)
@@ -85,10 +97,10 @@ def expected(found: list[Cut], wanted: Wanted, floors: dict[str, int]) -> list[d
 
 def plain(batch: pa.RecordBatch, headers: str) -> list[dict[str, object]]:
     """A batch as rows of the kind that `expected` gives."""
-    times = {name: batch.column(name).cast(pa.int64()).to_pylist() for name in ("ts", "expires")}
+    times = {name: batch.column(name).cast(pa.int64()).to_pylist() for name in TIMES}
     rows: list[dict[str, object]] = batch.to_pylist()
     for i, row in enumerate(rows):
-        row["ts"], row["expires"] = times["ts"][i], times["expires"][i]
+        row.update({name: times[name][i] for name in TIMES})
         pairs: Any = row["headers"]
         if headers == "raw":
             row["headers"] = {p["name"]: p["value"].decode() if p["text"] else p["value"] for p in pairs}

@@ -23,6 +23,7 @@ class Admin(Generic[A]):
         self.queues = Queues(ask)
         self.hub = HubSettings(ask)
         self.sessions = Sessions(ask)
+        self.producers = Producers(ask)
 
     def dead_letters(self, group: str) -> "DeadLetters[A]":
         """The dead letters of a group."""
@@ -198,6 +199,16 @@ class Sessions(Generic[A]):
     def kick(self, session: int | None = None, *, client: str | None = None) -> A:
         """End sessions, by number or by the name of the client. A client may connect again."""
         return self._ask({"op": "session.kick", **_given({"session": session, "client": client})})
+
+
+class Producers(Generic[A]):
+    def __init__(self, ask: Asking[A]) -> None:
+        self._ask = ask
+
+    def delete(self, name: str) -> A:
+        """Remove a producer or a numbered source that is not connected. The next one of this name begins at 0, so a
+        source publishes everything again."""
+        return self._ask({"op": "producer.delete", "name": name})
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:

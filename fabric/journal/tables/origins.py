@@ -6,11 +6,15 @@ The row is written in the transaction of its block and removed with it. A journa
 and no foreign block.
 """
 
+from collections.abc import Iterator
+
+import lmdb
+
 from fabric.errors import JournalDamaged
 from fabric.journal.environment import Reading, Tables, Writing, put_row
 from fabric.journal.rows import key_seq, seq_key, unpack, unseal
 from fabric.records import SaveOrigin
-from fabric_protocol.origin import Origin
+from fabric_protocol.origin import Origin, read_origin
 
 
 def put_origin(txn: Writing, tables: Tables, record: SaveOrigin) -> None:
@@ -26,9 +30,29 @@ def origin_at(txn: Reading, tables: Tables, base_seq: int) -> Origin | None:
     if row is None:
         return None
     try:
-        return Origin(*unpack(unseal(seq_key(base_seq), row)))
+        return decode_origin(base_seq, row)
     except JournalDamaged:
         return None
+
+
+def decode_origin(base_seq: int, row: bytes | memoryview) -> Origin:
+    """The origin in the row of a block. Raises JournalDamaged."""
+    try:
+        return read_origin(unpack(unseal(seq_key(base_seq), row)))
+    except ValueError as error:
+        raise JournalDamaged(f"the origin of the block at seq {base_seq} is not one: {error}") from error
+
+
+def origin_rows(txn: Reading, table: "lmdb._Database | None", first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    """(base_seq, row) of the blocks from first to last that have an origin; a journal without a foreign block costs
+    one look into the table."""
+    if table is None:
+        return
+    cursor = txn.cursor(table)
+    more = cursor.set_range(seq_key(first))
+    while more and (base := key_seq(cursor.key())) <= last:
+        yield base, bytes(cursor.value())
+        more = cursor.next()
 
 
 def drop_origins_below(txn: "Reading | Writing", tables: Tables, seq: int) -> None:

@@ -23,6 +23,7 @@ from fabric.records import (
     DropFailure,
     DropGroup,
     DropIds,
+    DropProducer,
     DropSchedule,
     DropTopic,
     Record,
@@ -55,6 +56,8 @@ def put_state(txn: Writing, tables: Tables, record: Record) -> None:
         case SaveProducer():
             key, row = records.encode_producer(record)
             txn.put(key, row, db=tables.producers)
+        case DropProducer(name):
+            txn.delete(name_key(name), db=tables.producers)
         case SaveTopic(name, settings):
             put_row(txn, tables.topics, name_key(name), [name, list(settings), *record[2:]])
         case DropTopic(name):

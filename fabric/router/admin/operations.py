@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fabric.records import GroupSettings
 from fabric.router.admin import dead_letters, groups, queues, topics
-from fabric.router.fields import is_number
+from fabric.router.fields import is_number, text
 from fabric.router.sessions.session import Session
+from fabric.router.sessions.session_table import SOURCE_CHARS_MAX
 from fabric.router.topics.settings import SETTINGS
 from fabric.router.turn import Turn
 from fabric_protocol import messages as m
@@ -49,7 +50,7 @@ def refuse_unknown(op: str, fields: Fields, allowed: tuple[str, ...]) -> None:
         raise ProtocolError(Code.BAD_OPTION, f"{op} does not know {named}; it knows {known}")
 
 
-# The hub and its sessions.
+# The hub, its sessions and its producers.
 
 
 def update_hub(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
@@ -82,6 +83,15 @@ def kick(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, 
     return {"kicked": len(found)}
 
 
+def delete_producer(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
+    """Remove a producer or a numbered source that no session has. The next claim of its name begins at 0."""
+    name = text(fields, "name", "", SOURCE_CHARS_MAX)
+    if not name:
+        raise ProtocolError(Code.BAD_OPTION, "producer.delete needs name, the name of a producer or a numbered source")
+    producer = router.session_table.delete_producer(name)
+    return {"name": name, "deleted": True, "last_pseq": producer.last_pseq, "jumps": producer.jumps}
+
+
 ALL: Final = ("*",)
 # Fields of an answer that the advisory has, too: what was changed, and how much.
 _TOLD: Final = (
@@ -112,4 +122,5 @@ OPERATIONS: Final[dict[str, tuple[Operation, tuple[str, ...]]]] = {
     "queue.purge": (queues.purge, ("queue",)),
     "hub.update": (update_hub, ALL),
     "session.kick": (kick, ("session", "client")),
+    "producer.delete": (delete_producer, ("name",)),
 }

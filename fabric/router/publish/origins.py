@@ -15,8 +15,9 @@ from fabric_protocol.origin import Origin, read_origin
 from fabric_protocol.runs import runs_of
 
 
-def origin_of(options: Mapping[str, Any], count: int) -> Origin | None:
-    """The origin that a PUB gives; None when it has none."""
+def origin_of(options: Mapping[str, Any], count: int, own_journal: bytes) -> Origin | None:
+    """The origin that a PUB gives; None when it has none. A message of this hub's own journal is refused: it went in a
+    circle, and would go on."""
     given = options.get("origin")
     if given is None:
         return None
@@ -26,6 +27,12 @@ def origin_of(options: Mapping[str, Any], count: int) -> Origin | None:
         raise ProtocolError(Code.BAD_OPTION, str(error)) from None
     if origin.seq + count - 1 > NUMBER_MAX:
         raise ProtocolError(Code.BAD_OPTION, f"seq of an origin is that of the first of {count} messages: too high")
+    if origin.journal == own_journal:
+        raise ProtocolError(
+            Code.BAD_OPTION,
+            f"the origin names this hub's own journal ({own_journal.hex()}), at seq {origin.seq}: the message came "
+            "back in a circle; publish messages of other journals only",
+        )
     return origin
 
 

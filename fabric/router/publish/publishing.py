@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fabric.records import Append, Record, Restored, SaveOrigin
+from fabric.records import Append, DropProducer, Record, Restored, SaveOrigin
 from fabric.router.block_store import OpenBlock
 from fabric.router.dead_letters.index import DeadLetters
 from fabric.router.part import Part
@@ -66,7 +66,9 @@ class Publishing(Part):
         dead_letters: DeadLetters,
         ids: Ids,
         restored: Restored,
+        place: Mapping[str, Any],  # of INFO: which journal this is
     ) -> None:
+        self._own_journal = bytes.fromhex(place.get("journal", ""))
         self._ids = ids
         self._topics = topics
         self._shared = shared
@@ -81,6 +83,7 @@ class Publishing(Part):
         self._confirms: dict[tuple[Session, int], list[Confirm]] = {}
         self._taken: dict[Session, tuple[int, int]] = {}
         self._dirty: dict[Producer, None] = {}
+        self._dropped: list[DropProducer] = []
         self._rows: list[Record] = []  # of the turn that `seal` has closed
         self._committing: deque[_Taken] = deque()  # for each sealed turn
         self.confirmed: tuple[Any, ...] = ()  # the latest row of a confirmation, for the answer to TXN
@@ -88,8 +91,8 @@ class Publishing(Part):
         self._known_topics: set[str] = set()
 
     def __bool__(self) -> bool:
-        waits = self._block_store.open_blocks or self._confirms or self._held or self._dirty or self._ids.is_due
-        return bool(waits)
+        waits = self._block_store.open_blocks or self._confirms or self._held or self._dirty or self._dropped
+        return bool(waits or self._ids.is_due)
 
     def accept(
         self,
@@ -171,7 +174,7 @@ class Publishing(Part):
         if not self._known_topics.issuperset(block.topics):
             self._learn(block.topics)
         if publish.options:
-            block.origin = origin_of(publish.options, block.count)
+            block.origin = origin_of(publish.options, block.count, self._own_journal)
         if not publish.pseq:
             if publish.options:
                 _require_pseq(publish.options)
@@ -200,6 +203,12 @@ class Publishing(Part):
     def save(self, producer: Producer) -> None:
         """Write the producer's row with this turn."""
         self._dirty[producer] = None
+
+    def drop(self, producer: Producer) -> None:
+        """Forget a producer, and remove its row with this turn. A later claim of the name makes another producer."""
+        del self.producers[producer.name]
+        self._dirty.pop(producer, None)
+        self._dropped.append(DropProducer(producer.name))
 
     def hold(self, size: int) -> None:
         """Count bytes of a schedule that wait for the commit of this turn."""
@@ -245,6 +254,7 @@ class Publishing(Part):
         blocks = [_sealed(run, ts_us) for run in _joinable(entries)]
         self._rows = [Append(block.raw) for block in blocks]
         self._rows += [SaveOrigin(block.base_seq, block.origin) for block in blocks if block.origin is not None]
+        self._rows += self._dropped  # before the rows of producers: a dropped name may have been claimed since
         self._rows += [producer.record(ts_us) for producer in self._dirty]
         for (session, level), rows in self._confirms.items():
             say = turn.send if level == Level.RECEIVED else turn.answer
@@ -255,7 +265,7 @@ class Publishing(Part):
         self._committing.append(_Taken(taken, size))
         self._held = 0
         self._block_store.open_blocks = []
-        self._confirms, self._taken, self._dirty = {}, {}, {}
+        self._confirms, self._taken, self._dirty, self._dropped = {}, {}, {}, []
         self.has_received = False
         return blocks
 

@@ -175,7 +175,7 @@ class SessionTable:
             raise ProtocolError(
                 Code.BAD_OPTION,
                 f"a hub remembers at most {SOURCES_MAX} numbered sources, and {name!r} is not among them: publish "
-                "under the name of one of them",
+                "under the name of one of them, or delete one that is not used any more with producer.delete",
             )
         return new_producer(name, jumps)
 
@@ -245,6 +245,23 @@ class SessionTable:
             )  # a source would store everything again without its cursor
             for producer in away[: len(producers) - PRODUCERS_MAX * 9 // 10]:
                 del producers[producer.name]
+
+    def delete_producer(self, name: str) -> Producer:
+        """Remove a producer that no session has, and return it. Raises when there is none, or a session has it."""
+        producer = self._publishing.producers.get(name)
+        if producer is None:
+            raise ProtocolError(Code.NOT_FOUND, f"there is no producer {name!r:.320}")
+        held = [session for session in self.sessions.values() if session.producer is producer]
+        if held:
+            raise ProtocolError(
+                Code.CONFLICT,
+                f"session {held[0].number} of client {held[0].client!r} publishes as {name!r}: let it end, or end it "
+                "with session.kick, then delete the producer",
+            )
+        self._change.begin()
+        self._sources -= producer.jumps
+        self._publishing.drop(producer)
+        return producer
 
     def adjust_window(self, turn: Turn) -> None:
         """Share the memory for unconfirmed publishes among the sessions with a producer."""
