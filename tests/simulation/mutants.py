@@ -369,10 +369,10 @@ MUTANTS: Final = {
     "lanes move only when there is credit": Mutant(dispatcher, "advance", always(False), QUEUED),
     "settled means below the position": Mutant(Group, "has_settled", below_the_position, WORKING),
     "an id counts though its job is done": Mutant(
-        Router, "_is_over", always(False), Bias(swarm={"topics": JOBS, "templates": (False, False, True)})
+        core, "is_over", always(False), Bias(swarm={"topics": JOBS, "templates": (False, False, True)})
     ),
     "an id does not count while its job is not done": Mutant(
-        Router, "_is_over", always(True), Bias(swarm={"topics": JOBS, "templates": (False, False, True)})
+        core, "is_over", always(True), Bias(swarm={"topics": JOBS, "templates": (False, False, True)})
     ),
     "full topics take more": Mutant(TopicTable, "require_room", nothing, Bias(swarm={"topics": FULL})),
     "messages of the open turn do not count": Mutant(
