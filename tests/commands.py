@@ -85,6 +85,8 @@ def samples() -> Iterator[Sample]:
     yield _admin("topic.update", topic="limited", max_msgs=6)
     yield _admin("topic.delete", topic="limited")
     yield _admin("topic.purge", topic="t")
+    yield _admin("topic.purge", topic="t", up_to=1)
+    yield _admin("topic.purge", topic="limited", before_us=1)
     yield _admin("queue.create", queue="new")
     yield _admin("queue.delete", queue="q")
     yield _admin("queue.purge", queue="q")

@@ -64,15 +64,24 @@ def test_a_topic_is_deleted_when_confirmed(talk: Fabric) -> None:
     assert talk("topic", "list", "-o", "table").stdout.startswith("no topic has settings of its own\n")
 
 
-def test_a_topic_without_settings_is_purged_and_not_deleted(talk: Fabric) -> None:
+def test_a_topic_without_settings_is_deleted(talk: Fabric) -> None:
     talk("pub", "a", "x")
-    result = talk("topic", "delete", "a", "--yes")
-    assert result.exit_code == 4
-    assert (
-        result.stderr
-        == "error: topic 'a' has no settings to delete\nhint: 'fabric topic purge a' removes its messages\n"
-    )
-    assert talk("topic", "purge", "a", "--yes").exit_code == 0
+    assert talk("topic", "delete", "a", "--yes", "-o", "table").stdout == "topic a: deleted, all messages removed\n"
+    assert talk("get", "a").exit_code == 7
+    assert talk("topic", "delete", "a", "--yes").exit_code == 4
+
+
+def test_a_part_of_a_topic_is_purged(talk: Fabric) -> None:
+    talk("pub", "t", "--lines", stdin="1\n2\n3\n")
+    shown = talk("topic", "purge", "t", "--up-to", "1", "--yes", "-o", "table").stdout
+    assert shown == "topic t: all messages up to seq 1 removed\n"
+    assert talk("get", "t", "--all", "-f", "%v\\n").stdout == "2\n3\n"
+    told(talk, "topic", "purge", "t", "--before", "1h", "--yes")
+    assert talk("get", "t", "--all", "-f", "%v\\n").stdout == "2\n3\n"
+    told(talk, "topic", "purge", "t", "--before", "2999-01-01T00:00Z", "--yes")
+    assert talk("get", "t").exit_code == 7
+    both = talk("topic", "purge", "t", "--up-to", "1", "--before", "1h", "--yes")
+    assert (both.exit_code, "give --up-to or --before, not both" in both.stderr) == (2, True)
 
 
 def test_other_settings_of_a_topic_are_a_conflict(talk: Fabric) -> None:

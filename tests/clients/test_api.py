@@ -156,6 +156,8 @@ def test_each_operation_has_its_fields() -> None:
     admin.topics.update("t", max_bytes=5)
     admin.topics.delete("t")
     admin.topics.purge("t")
+    admin.topics.purge("t", up_to=7)
+    admin.topics.purge("t", before=1.5)
     admin.queues.create("q", max_msgs=5, lease=3, attempts=2)
     admin.queues.delete("q")
     admin.queues.purge("q")
@@ -178,6 +180,8 @@ def test_each_operation_has_its_fields() -> None:
         {"op": "topic.update", "topic": "t", "max_bytes": 5},
         {"op": "topic.delete", "topic": "t"},
         {"op": "topic.purge", "topic": "t"},
+        {"op": "topic.purge", "topic": "t", "up_to": 7},
+        {"op": "topic.purge", "topic": "t", "before_us": 1_500_000},
         {"op": "queue.create", "queue": "q", "max_msgs": 5, "lease_ms": 3000, "attempts_max": 2},
         {"op": "queue.delete", "queue": "q"},
         {"op": "queue.purge", "queue": "q"},

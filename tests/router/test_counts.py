@@ -187,7 +187,8 @@ def step(w: World, rng: Random) -> None:
         case 9:
             admin(w, "group.seek", group=group, to=rng.choice(("first", "new", {"seq": rng.randint(1, 50)})))
         case 10:
-            admin(w, "topic.purge", topic=rng.choice(TOPICS))
+            part = {"up_to": rng.randint(1, w.router.shared.next_seq)} if rng.random() < 0.5 else {}
+            admin(w, "topic.purge", topic=rng.choice(TOPICS), **part)
         case 11 if rng.random() < 0.5:
             w._come_back(was_clean=False)
             w.hello(OPS)

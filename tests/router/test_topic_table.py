@@ -358,6 +358,69 @@ def test_a_purged_topic_is_empty_and_goes_on(world: World) -> None:
     assert on_disk(world) == [4, 5]
 
 
+def test_a_topic_is_purged_up_to_a_seq(world: World) -> None:
+    admin(world, "topic.create", topic="a", max_msgs=5)
+    world.pub(P, "a", "1", "22", "333")
+    world.pub(P, "b", "other")
+    answer = {"topic": "a", "purged": True, "floor": 3, "removed": 2, "up_to": 2}
+    assert admin(world, "topic.purge", topic="a", up_to=2) == answer
+    assert amounts(world, "a") == (1, 3)
+    assert admin(world, "topic.purge", topic="a", up_to=1) == {**answer, "removed": 0, "up_to": 1}
+    assert replayed(world, "#") == ["333", "other"]
+    assert admin(world, "topic.purge", topic="a", up_to=999)["floor"] == 5
+    assert amounts(world, "a") == (0, 0)
+
+
+def test_a_topic_is_purged_up_to_a_seq_within_a_block_of_several_topics(world: World) -> None:
+    world.say(P, m.Publish(9, 0, m.Level.JOURNALED, encode(["a", "b", "a", "b"], [b"1", b"2", b"3", b"4"])))
+    assert admin(world, "topic.purge", topic="a", up_to=1) == {"topic": "a", "purged": True, "floor": 2, "up_to": 1}
+    assert replayed(world, "#") == ["2", "3", "4"]
+    world.restart()
+    world.hello(D)
+    assert replayed(world, "#") == ["2", "3", "4"]
+
+
+def test_a_topic_is_purged_before_a_time(world: World) -> None:
+    world.pub(P, "a", "1")
+    world.pass_time(5)
+    world.pub(P, "a", "2")
+    middle = world.reader.blocks[-1].ts_us
+    assert admin(world, "topic.purge", topic="a", before_us=middle)["floor"] == 2
+    assert replayed(world, "#") == ["2"]
+    assert admin(world, "topic.purge", topic="a", before_us=world.wall_us() + 1_000_000)["floor"] == 3
+    assert replayed(world, "#") == []
+
+
+def test_a_purge_takes_a_seq_or_a_time(world: World) -> None:
+    why = refused(world, "topic.purge", topic="a", up_to=1, before_us=1)
+    assert (why.code, why.text) == (
+        Code.BAD_OPTION,
+        "topic.purge takes up_to (a seq) or before_us (a time): give one of them",
+    )
+
+
+def test_a_purge_of_a_part_keeps_what_groups_wait_for_exact(world: World) -> None:
+    admin(world, "topic.create", topic="a", max_msgs=50)
+    admin(world, "group.create", group="g", patterns=["a"], start="first")
+    for n in range(6):
+        world.pub(P, "a", str(n), "x")
+    admin(world, "topic.purge", topic="a", up_to=5)
+    world.pass_time(1)
+    answer = world.say(P, m.Info(4, {"what": "group", "name": "g"}))[-1]
+    assert isinstance(answer, m.Ok), answer
+    row = answer.fields
+    assert (row["ready"], row["ready_exact"]) == (7, True)
+
+
+def test_a_topic_without_settings_is_deleted_while_it_has_messages(world: World) -> None:
+    world.pub(P, "a", "1")
+    assert admin(world, "topic.delete", topic="a") == {"topic": "a", "deleted": True}
+    assert replayed(world, "#") == []
+    why = refused(world, "topic.delete", topic="a")
+    assert why.code == Code.NOT_FOUND
+    assert why.text == "there is no topic 'a': it has no settings, and no message is stored on it"
+
+
 def test_a_topic_without_settings_can_be_purged(world: World) -> None:
     world.pub(P, "a", "1")
     world.pub(P, "b", "2")

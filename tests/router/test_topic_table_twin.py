@@ -145,12 +145,28 @@ class Life(World):
         self.do("topic.purge", topic=topic)
         self.twin.floors[topic] = self.router.shared.next_seq
 
+    def purge_part(self) -> None:
+        topic, last = self.rng.choice(TOPICS), self.router.shared.next_seq - 1
+        up_to = self.rng.randint(max(last - 20, 0), last + 2)
+        self.do("topic.purge", topic=topic, up_to=up_to)
+        self.twin.floors[topic] = max(self.twin.floors.get(topic, 0), min(up_to, last) + 1)
+
+    def purge_old(self) -> None:
+        if self.reader.blocks:
+            topic, block = self.rng.choice(TOPICS), self.rng.choice(self.reader.blocks)
+            self.do("topic.purge", topic=topic, before_us=block.ts_us)
+            first = next(b.base_seq for b in self.reader.blocks if b.ts_us >= block.ts_us)
+            self.twin.floors[topic] = max(self.twin.floors.get(topic, 0), first)
+
     def delete(self) -> None:
         if self.twin.settings and self.rng.random() < 0.5:
             topic = self.rng.choice(list(self.twin.settings))
             self.do("topic.delete", topic=topic)
             self.twin.floors[topic] = self.router.shared.next_seq
             del self.twin.settings[topic]
+        elif self.twin.live("free"):
+            self.do("topic.delete", topic="free")
+            self.twin.floors["free"] = self.router.shared.next_seq
 
     def update(self) -> None:
         if "few" in self.twin.settings:
@@ -240,6 +256,8 @@ EVENTS = {
     Life.ack: 20,
     Life.wait: 8,
     Life.purge: 3,
+    Life.purge_part: 4,
+    Life.purge_old: 2,
     Life.delete: 3,
     Life.create: 4,
     Life.update: 2,

@@ -99,12 +99,13 @@ class Topics(Generic[A]):
         return self._ask({"op": "topic.update", "topic": topic, **_topic_fields(settings)})
 
     def delete(self, topic: str) -> A:
-        """Delete a topic with its settings and messages."""
+        """Delete a topic with its messages, and its settings if it has any."""
         return self._ask({"op": "topic.delete", "topic": topic})
 
-    def purge(self, topic: str) -> A:
-        """Delete the messages of a topic."""
-        return self._ask({"op": "topic.purge", "topic": topic})
+    def purge(self, topic: str, *, up_to: int | None = None, before: Moment | None = None) -> A:
+        """Delete the messages of a topic: all, those up to a seq, or those that were accepted before a time."""
+        before_us = None if before is None else microseconds(before)
+        return self._ask({"op": "topic.purge", "topic": topic, **_given({"up_to": up_to, "before_us": before_us})})
 
 
 class Queues(Generic[A]):

@@ -26,7 +26,7 @@ from fabric.cli.support.tables import (
     usage,
     yes_option,
 )
-from fabric.cli.support.values import shown_bytes
+from fabric.cli.support.values import Moment, Seq, shown_bytes, shown_time
 
 if TYPE_CHECKING:
     from fabric_client import Client
@@ -76,7 +76,9 @@ def known_topic(fab: "Client", name: str) -> Row:
 
 def removed(answer: Row) -> str:
     """The number of removed messages, if the hub has counted them."""
-    return f"{plural(answer['removed'], 'message')} removed" if "removed" in answer else "all messages removed"
+    if "removed" in answer:
+        return f"{plural(answer['removed'], 'message')} removed"
+    return f"all messages up to seq {answer['up_to']:,} removed" if "up_to" in answer else "all messages removed"
 
 
 @click.group("topic", cls=Noun)
@@ -176,16 +178,14 @@ def update_command(name: str, settings: dict[str, Any], as_json: bool, url: str,
 @output_options
 @asking_options
 def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
-    """Remove the messages of a topic, and its settings.
+    """Remove the messages of a topic, and its settings if it has any.
 
     \b
     Examples:
       fabric topic delete logs.debug --yes
     """
     with connect(url, connect_timeout) as fab:
-        if not known_topic(fab, name).get("configured"):
-            hint = f"'fabric topic purge {name}' removes its messages"
-            raise Failed(f"topic {name!r} has no settings to delete", hint, EXIT_NOT_FOUND)
+        known_topic(fab, name)
         confirm(f"delete the topic {name} and all its messages", yes)
         answer = fab.admin.topics.delete(name)
     say("fabric.topic.delete.v1", answer, f"topic {name}: deleted, {removed(answer)}", as_json)
@@ -193,18 +193,35 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
 
 @topic.command("purge")
 @click.argument("name", shell_complete=completion.topics)
+@click.option("--up-to", type=Seq(), help="Remove messages up to this seq, and no later ones.")
+@click.option(
+    "--before", type=Moment("before"), help="Remove messages from before: 2026-11-16T02:00Z, or 1h (an hour ago)."
+)
 @yes_option
 @output_options
 @asking_options
-def purge_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
+def purge_command(
+    name: str, up_to: int | None, before: float | None, yes: bool, as_json: bool, url: str, connect_timeout: float
+) -> None:
     """Remove the messages of a topic. Groups that have not seen them are told of the gap.
 
     \b
     Examples:
       fabric topic purge logs.debug --yes
+      fabric topic purge logs.debug --up-to 1200
+      fabric topic purge logs.debug --before 7d
     """
+    if up_to is not None and before is not None:
+        usage("give --up-to or --before, not both")
     with connect(url, connect_timeout) as fab:
         known_topic(fab, name)
-        confirm(f"remove all messages of the topic {name}", yes)
-        answer = fab.admin.topics.purge(name)
+        confirm(f"remove {_part(up_to, before)} of the topic {name}", yes)
+        answer = fab.admin.topics.purge(name, up_to=up_to, before=before)
     say("fabric.topic.purge.v1", answer, f"topic {name}: {removed(answer)}", as_json)
+
+
+def _part(up_to: int | None, before: float | None) -> str:
+    """The messages that a purge removes."""
+    if up_to is not None:
+        return f"all messages up to seq {up_to:,}"
+    return "all messages" if before is None else f"all messages from before {shown_time(before)}"

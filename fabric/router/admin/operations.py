@@ -116,7 +116,7 @@ OPERATIONS: Final[dict[str, tuple[Operation, tuple[str, ...]]]] = {
     "topic.create": (topics.create, ("topic", *SETTINGS)),
     "topic.update": (topics.update, ("topic", *SETTINGS)),
     "topic.delete": (topics.delete, ("topic",)),
-    "topic.purge": (topics.purge, ("topic",)),
+    "topic.purge": (topics.purge, ("topic", "up_to", "before_us")),
     "queue.create": (queues.create, ("queue", "start", *queues.OF_TOPIC, *queues.OF_GROUP)),
     "queue.delete": (queues.delete, ("queue",)),
     "queue.purge": (queues.purge, ("queue",)),

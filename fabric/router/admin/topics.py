@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fabric.router.fields import bounded
 from fabric.router.topics.settings import topic_name
 from fabric.router.turn import Turn
+from fabric_protocol.bounds import NUMBER_MAX
+from fabric_protocol.errors import Code, ProtocolError
 
 if TYPE_CHECKING:
     from fabric.router.router import Router
@@ -25,10 +28,29 @@ def delete(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str
 
 
 def purge(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
-    return emptied(router, router.topics.purge(topic_name(fields), turn))
+    """Remove the messages of a topic: up to a seq, before a time, or all."""
+    name, below = topic_name(fields), _below(router, fields, now)
+    if below is None:
+        return emptied(router, router.topics.purge(name, turn))
+    return emptied(router, {**router.topics.purge(name, turn, below), "up_to": below - 1})
+
+
+def _below(router: "Router", fields: Fields, now: float) -> int | None:
+    """The seq below which all messages are removed; None: all messages are."""
+    up_to, before_us = fields.get("up_to"), fields.get("before_us")
+    if up_to is None and before_us is None:
+        return None
+    if up_to is not None and before_us is not None:
+        raise ProtocolError(Code.BAD_OPTION, "topic.purge takes up_to (a seq) or before_us (a time): give one of them")
+    shared = router.shared
+    if before_us is None:
+        return min(bounded(fields, "up_to", 0, 0, NUMBER_MAX), shared.next_seq - 1) + 1
+    if bounded(fields, "before_us", 0, 0, NUMBER_MAX) > shared.clock.wall_us(now):
+        return shared.next_seq
+    return max(shared.reader.seek_time(before_us), 1)
 
 
 def emptied(router: "Router", answer: dict[str, Any]) -> dict[str, Any]:
-    """Forget the idempotency keys of a topic, because an administrator has removed its messages."""
-    router.ids.forget(answer["topic"], router.shared.next_seq)
+    """Forget the idempotency keys of messages that an administrator has removed."""
+    router.ids.forget(answer["topic"], answer.get("floor", router.shared.next_seq))
     return answer

@@ -212,11 +212,17 @@ class TopicRetention:
         owners = self.owners(topic.name)
         return min(group.floor for group in owners) + 1 if owners else 0
 
-    def empty(self, topic: Topic, turn: Turn) -> int:
-        """Remove all messages of a topic at once; returns how many were counted."""
-        gone = topic.msgs
-        topic.empty(self._shared.next_seq)
-        self._raise_floor(topic, gone, turn)
+    def remove_below(self, topic: Topic, seq: int, turn: Turn) -> int | None:
+        """Remove the messages of a topic below a seq at once; returns how many they were, None when that is not known.
+
+        The messages that stay are counted anew: a few blocks now, more of them by the next ticks.
+        """
+        before = None if topic.deleted or topic.counting is not None else topic.msgs
+        topic.remove_below(seq, self._shared.next_seq)
+        self.count_now(topic, STEPS_PER_TICK)
+        gone = None if before is None or topic.counting is not None else before - topic.msgs
+        topic.cleared, topic.kept = self._shared.first_seq, 0
+        self._raise_floor(topic, gone or 0, turn)
         floor_is_set(topic.name, self._shared)
         self.due[topic] = None
         return gone

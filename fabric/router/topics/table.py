@@ -20,6 +20,7 @@ from fabric.router.paging import page
 from fabric.router.part import Part
 from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
+from fabric.router.topics.presence import require_messages
 from fabric.router.topics.retention import STEPS_PER_TICK, TopicRetention
 from fabric.router.topics.settings import (
     SETTINGS,
@@ -310,14 +311,18 @@ class TopicTable(Part):
 
     def delete(self, name: str, turn: Turn, *, queue: bool = False) -> Answer:
         """Remove the settings and the messages of a topic. The floor stays while blocks below it are on disk."""
-        topic = self.find(name)
+        topic = self._topics.get(name)
+        if topic is None or topic.deleted:
+            require_messages(name, self._shared)
+            self.purge(name, turn)
+            return {"topic": name, "deleted": True}
         if topic.settings.queue and not queue:
             raise ProtocolError(Code.CONFLICT, f"topic {name!r} is a queue: delete it with queue.delete")
         self._shared.change.begin()
-        removed = self.retention.empty(topic, turn)
+        removed = topic.msgs
+        self.retention.remove_below(topic, self._shared.next_seq, turn)
         topic.deleted, topic.settings, topic.counting, topic.latest = True, DEFAULTS, None, None
         topic.check_at = NEVER
-        topic.cleared, topic.kept = self._shared.first_seq, 0
         self.tracked.discard(name)
         self._trimming.pop(topic, None)
         self._sort(topic)
@@ -325,22 +330,24 @@ class TopicTable(Part):
             self.trim_limit = UNHELD
         return {"topic": name, "deleted": True, "removed": removed}
 
-    def purge(self, name: str, turn: Turn) -> Answer:
-        """Remove all messages of a topic, whether it has settings or not."""
-        topic = self._topics.get(name)
+    def purge(self, name: str, turn: Turn, below: int = UNHELD) -> Answer:
+        """Remove the messages of a topic below a seq, or all of them, whether it has settings or not."""
+        shared, topic = self._shared, self._topics.get(name)
+        below = min(below, shared.next_seq)
+        floor = max(shared.first_seq, shared.removed.get(name, 0), topic.floor if topic is not None else 0)
+        if below <= floor:
+            shared.change.begin()
+            return {"topic": name, "purged": True, "floor": floor, "removed": 0}
         if topic is None:
             self.require_place()
-        self._shared.change.begin()
+        shared.change.begin()
         if topic is None:
-            topic = Topic(name, DEFAULTS, self._shared.next_seq, self._shared.first_seq)
+            topic = Topic(name, DEFAULTS, below, shared.first_seq)
             topic.deleted = True
             self._enter(topic)
-        counted = not topic.deleted and topic.counting is None
-        removed = self.retention.empty(topic, turn)
-        topic.counting = None
-        topic.cleared, topic.kept = self._shared.first_seq, 0
+        removed = self.retention.remove_below(topic, below, turn)
         answer: Answer = {"topic": name, "purged": True, "floor": topic.floor}
-        return {**answer, "removed": removed} if counted else answer
+        return answer if removed is None else {**answer, "removed": removed}
 
     def _forget(self, topic: Topic) -> None:
         """Forget a deleted topic without a block on disk. Its floor stays while blocks in memory may have its

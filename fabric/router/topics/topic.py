@@ -83,11 +83,13 @@ class Topic:
         self.latest = Latest() if self.settings.keep == "last_per_key" and not self.overflowed else None
         self.counting = Counting(self.floor, next_seq) if self.floor < next_seq else None
 
-    def empty(self, next_seq: int) -> None:
-        """Remove all messages below next_seq."""
-        self.floor, self.overflowed = max(self.floor, next_seq), False
+    def remove_below(self, seq: int, next_seq: int) -> None:
+        """Remove all messages below a seq, and begin to count the others."""
+        self.floor, self.overflowed = max(self.floor, seq), False
         self.last_taken = max(self.last_taken, next_seq - 1)
         self.recount(next_seq)
+        if self.deleted:
+            self.counting = None
 
     @property
     def is_over(self) -> bool:

@@ -292,10 +292,10 @@ class Ids(Part):
                 rows.append((index, seq))
         return tuple(rows)
 
-    def forget(self, topic: str, next_seq: int) -> None:
+    def forget(self, topic: str, below: int) -> None:
         """Forget the keys of a topic below a seq: an administrator has removed these messages."""
         if self._segments:
-            self._floors[topic] = [next_seq, *self._last_numbers]
+            self._floors[topic] = [max(below, self._floors.get(topic, [0])[0]), *self._last_numbers]
             self._moved[topic] = None
             self.is_due = True
 
