@@ -52,6 +52,7 @@ from fabric.router.orders import Orders
 from fabric.router.publish.dedupe.index import Ids
 from fabric.router.publish.publishing import Publishing, Refusal
 from fabric.router.read.get import Reading
+from fabric.router.read.pulse import Pulse
 from fabric.router.requests.requests import Requests
 from fabric.router.schedules.schedules import Schedules
 from fabric.router.sessions.session import GRACE_S, Session
@@ -73,11 +74,6 @@ class Transaction(NamedTuple):
 
     records: list[Record]
     sends: Frames
-
-
-class _Sealed(NamedTuple):
-    last_seq: int
-    blocks: list[Block]
 
 
 class Router:
@@ -124,7 +120,8 @@ class Router:
         self.advisories = Advisories(shared.trie, clock, counters)
         self._orders = Orders.of(self)
         self._mark = 0  # frames that were sent before the current command
-        self._sealed: deque[_Sealed] = deque()
+        self._sealed: deque[tuple[int, list[Block]]] = deque()  # the last seq of each, and its blocks
+        self.pulse = Pulse(self)
         self._sweep_at = 0.0
 
     @property
@@ -233,7 +230,7 @@ class Router:
         records = [record for part in self._orders.writing for record in part.rows()]
         transaction = Transaction(records, turn.take_answers())
         shared.appended_seq = shared.next_seq - 1
-        self._sealed.append(_Sealed(shared.appended_seq, blocks))
+        self._sealed.append((shared.appended_seq, blocks))
         dispatcher.serve(now, turn)
         return transaction
 
@@ -394,6 +391,7 @@ class Router:
             del self.members.away[session]
         self.session_table.forget_producers()
         self.ids.sweep()
+        self.pulse.sweep(now)  # before the dispatcher, which forgets which groups have changed
         self.dispatcher.sweep(now, turn)
         self.topics.sweep(turn)
         self.session_table.adjust_window(turn)

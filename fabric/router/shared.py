@@ -62,5 +62,5 @@ class Shared:
         self.trie: Trie[Group] = Trie()
         self.rounds = Rounds()
         self.recounts: Recounts  # set by the dispatcher
-        self.changed: set[Group] = set()  # groups with numbers that have changed since INFO looked at them
+        self.changed: set[Group] = set()  # groups with numbers that have changed; `recounts` takes them
         self.held = 0  # deliveries of all groups that are not settled

@@ -286,7 +286,7 @@ class World:
         """The numbers of INFO are those of a naive count."""
         if self.disk.first_seq > self.router.shared.first_seq:  # the router is told soon
             return
-        blocks = self.disk.blocks() + [block for sealed in self.router._sealed for block in sealed.blocks]
+        blocks = self.disk.blocks() + [block for _, sealed in self.router._sealed for block in sealed]
         self.counts["exact counts"] += check(self.router, blocks)
 
     def _is_gone(self, name: str) -> bool:

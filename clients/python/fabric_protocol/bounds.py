@@ -37,6 +37,7 @@ REPLIES: Final = (1, 1, 65_536)
 REFRESH_MS: Final = (1_000, 600_000, 86_400_000)
 GET_N: Final = (1, 1, 1_000)
 INFO_N: Final = (1, 1_000, 1_000)
+PULSE_SINCE: Final = (0, 0, NUMBER_MAX)
 SCHEDULES_N: Final = (1, 100, 500)
 LETTERS_N: Final = (1, 100, 1_000)
 TOPIC_COUNT_MAX: Final = 1 << 53  # of messages or bytes: the integers that a double holds exactly
@@ -137,6 +138,8 @@ TABLE: Final = (
     _named("INFO schedules", "after: due_us"),
     _named("INFO schedules", "after: id"),
     _named("INFO sessions", "after"),
+    _setting("INFO pulse", "since", PULSE_SINCE),
+    _setting("INFO pulse", "n", INFO_N),
     _named("INFO story", "seq", 1),
     _named("INFO story", "after"),
     _setting("INFO story", "n", INFO_N),

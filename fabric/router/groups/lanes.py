@@ -115,6 +115,7 @@ def _new_work(group: "Group", lane: Lane, horizon: int, wall_us: int, turn: Turn
 def advance(group: "Group", wall_us: int, turn: Turn) -> bool:
     """Move all lanes to their next message, as far as one search allows; True if a search goes on."""
     searching, horizon = False, group.horizon
+    group.shared.changed.add(group)
     for lane in group.lanes:
         if not (lane.live or lane.waits):
             work, more = search(group, lane, horizon, wall_us, turn)

@@ -35,6 +35,7 @@ class Recounts(Part):
         self._waiting: dict[Group, None] = {}  # a count must begin soon
         self._doubtful: dict[Group, None] = {}  # a count may begin at `_doubt_at`
         self._doubt_at = 0.0
+        self._unsampled: set[Group] = set()  # groups that have changed since the last sweep
         self._unsorted: dict[Group, None] = {}  # with restored redeliveries
         self._pass: Count | None = None
         self._groups: dict[Group, None] = {}  # of the pass
@@ -91,13 +92,20 @@ class Recounts(Part):
             group.pending.drop(others)
             self._shared.changed.add(group)
 
+    def take_changed(self) -> "set[Group]":
+        """The groups whose numbers have changed since the last call."""
+        changed, self._shared.changed = self._shared.changed, set()
+        self._unsampled |= changed
+        return changed
+
     def sweep(self, now: float) -> None:
         """Take samples of the groups whose numbers have changed."""
-        for group in self._shared.changed:
+        self.take_changed()
+        for group in self._unsampled:
             if not group.backlog.is_exact and all(lane.live for lane in group.lanes):
                 self.empty(group)
             group.rate.note(now, group.backlog.ready(group.position()))
-        self._shared.changed.clear()
+        self._unsampled.clear()
 
     def doubt(self, group: "Group") -> None:
         """Messages of a group were removed, and their number is not known."""
@@ -137,6 +145,7 @@ class Recounts(Part):
             self._sort(group)
             if not group.unsorted:
                 del self._unsorted[group]
+                self._shared.changed.add(group)
         if self._pass is None:
             if self._doubtful and now >= self._doubt_at:
                 for group in list(self._doubtful):

@@ -126,6 +126,10 @@ def _topics(router: "Router", fields: Fields) -> Row:
     return router.topics.info(fields)
 
 
+def _pulse(router: "Router", fields: Fields) -> Row:
+    return router.pulse.answer(fields)
+
+
 def _schedules(router: "Router", fields: Fields) -> Row:
     return router.schedules.describe(fields)
 
@@ -133,6 +137,7 @@ def _schedules(router: "Router", fields: Fields) -> Row:
 QUESTIONS: Final[dict[str, Callable[["Router", Fields], Row]]] = {
     "hub": _hub,
     "health": _health,
+    "pulse": _pulse,
     "counters": _counters,
     "settings": _settings,
     "groups": _groups,

@@ -363,6 +363,12 @@ class TopicTable(Part):
             raise ProtocolError(Code.NOT_FOUND, f"topic {name!r} has no settings: create it first")
         return topic
 
+    def with_settings(self) -> Mapping[str, Topic]:
+        """The topics with settings, by name."""
+        if len(self._topics) == len(self.tracked):
+            return self._topics
+        return {name: topic for name, topic in self._topics.items() if not topic.deleted}
+
     def describe(self, topic: Topic) -> Answer:
         return {
             "topic": topic.name,
