@@ -86,7 +86,9 @@ class Top:
                 self._answered_s, self._why = time.monotonic(), ""
                 if self._source.has_restarted():
                     self._model.restart()
-                if not self._state.is_paused:
+                if self._state.is_paused:
+                    self._source.begin_anew()
+                else:
                     self._model.merge(pulse, self._answered_s)
             self._changed.set()
             await asyncio.sleep(max(begun_s + self._interval_s - time.monotonic(), 0.01))

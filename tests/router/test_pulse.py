@@ -267,7 +267,9 @@ def test_a_wrong_since_is_refused() -> None:
     w = world()
     for since in (-1, 1 << 63, "1", 1.5, True):
         answer = w.say(OPS, m.Info(3, {"what": "pulse", "since": since}))[-1]
-        assert isinstance(answer, m.Err) and answer.code == Code.BAD_OPTION and "since is 0.." in answer.text
+        assert isinstance(answer, m.Err)
+        assert answer.code == Code.BAD_OPTION
+        assert "since is 0.." in answer.text
 
 
 class Nothing(Observer):

@@ -29,7 +29,10 @@ GROUPS: Final = "groups"
 SESSIONS: Final = "sessions"
 TOPICS: Final = "topics"
 KINDS: Final = (GROUPS, SESSIONS, TOPICS)
-COUNTERS: Final = ("messages_in", "deliveries", "acked", "retried", "released", "rejected", "lapsed", "expired")
+COUNTERS: Final = (
+    "messages_in", "deliveries", "acked", "retried", "released", "rejected", "lapsed", "expired",
+    "commits", "commit_us",
+)  # fmt: skip
 COMPARED_MAX: Final = 1_000  # of sessions, topics and sets of dead letters each, in one pulse: about a millisecond
 ENDED_MAX: Final = 10_000  # rows that have ended and are remembered, about 2 MB
 IDLE_S: Final = 60.0  # without a question for this time, no change is remembered any more
