@@ -19,6 +19,7 @@ SECRET: Final = b"?" * 16  # replaced by that of the session
 NAMED: Final[dict[str, dict[str, Any]]] = {  # questions that are about one
     "group": {"name": "g"},
     "topic": {"name": "limited"},
+    "pulse": {"since": 1},
     "story": {"seq": 1},
     "find": {"key": "k"},
     "copies": {"seq": 1},

@@ -93,7 +93,7 @@ def test_junk_is_answered_and_does_no_harm() -> None:
             message = m.Get(3, junk(chance, list(_FIELDS)))
         elif kind == 1:
             what = chance.choice(list(QUESTIONS))
-            message = m.Info(3, {"what": what, **junk(chance, ["name", "group", "after", "n"])})
+            message = m.Info(3, {"what": what, **junk(chance, ["name", "group", "after", "n", "since"])})
         else:
             op: Any = chance.choice([*OPERATIONS, "", None, 5, []])
             allowed = OPERATIONS[op][1] if isinstance(op, str) and op in OPERATIONS else ()
