@@ -263,6 +263,19 @@ def test_many_sessions_are_compared_in_turn(monkeypatch: pytest.MonkeyPatch) -> 
     viewer.check(w)
 
 
+def test_after_an_exception_all_rows_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = world()
+    viewer = seen(w)
+    w.pub(OPS, "t1", "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(pulse_module, "counts", lambda group, now: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            viewer.look(w)
+    viewer.look(w)
+    assert viewer.resets == 2
+    viewer.check(w)
+
+
 def test_a_wrong_since_is_refused() -> None:
     w = world()
     for since in (-1, 1 << 63, "1", 1.5, True):

@@ -94,8 +94,9 @@ class Recounts(Part):
 
     def take_changed(self) -> "set[Group]":
         """The groups whose numbers have changed since the last call."""
-        changed, self._shared.changed = self._shared.changed, set()
+        changed = self._shared.changed
         self._unsampled |= changed
+        self._shared.changed = set()
         return changed
 
     def sweep(self, now: float) -> None:

@@ -94,7 +94,11 @@ class Pulse:
             return
         if now - self._asked_at <= IDLE_S:
             self._note_groups()
-            return
+        else:
+            self._clear()
+
+    def _clear(self) -> None:
+        """Forget all changes: each viewer begins anew."""
         self._asked_at = None
         self._start = self._version = self._version + 1
         for remembered in (self._versions, self._ended, self._groups, self._sessions):
@@ -105,6 +109,13 @@ class Pulse:
     def answer(self, fields: Fields) -> Row:
         """The answer to INFO {what: "pulse", since?, n?}."""
         since, n = bounded(fields, "since", *PULSE_SINCE), bounded(fields, "n", *INFO_N)
+        try:
+            return self._answer(since, n)
+        except Exception:  # a bug, after which changes may be noted in part
+            self._clear()
+            raise
+
+    def _answer(self, since: int, n: int) -> Row:
         self._asked_at = self._shared.clock.now
         self._note_all()
         is_reset = not self._start <= since <= self._version
