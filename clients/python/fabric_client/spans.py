@@ -25,7 +25,7 @@ except ImportError:
 
 
 @contextlib.contextmanager
-def publishing(topic: str, headers: Mapping[str, HeaderValue] | None) -> Iterator[dict[str, HeaderValue]]:
+def publishing(topic: str, headers: Mapping[str, HeaderValue] | None) -> Iterator[Mapping[str, HeaderValue]]:
     """A PRODUCER span around a publish; gives the headers of the message, with the context of the span."""
     attributes = {
         "messaging.system": SYSTEM,
@@ -37,7 +37,10 @@ def publishing(topic: str, headers: Mapping[str, HeaderValue] | None) -> Iterato
     with tracer.start_as_current_span(f"publish {topic}", kind=kind, attributes=attributes):
         carried: dict[str, str] = {}
         _propagate.inject(carried)
-        yield {**carried, **(headers or {})}  # the headers of the caller count
+        if headers is None or isinstance(headers, dict):
+            yield {**carried, **(headers or {})}  # the headers of the caller count
+        else:
+            yield headers  # refused as without a span
 
 
 def handling(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
