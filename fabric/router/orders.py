@@ -50,10 +50,11 @@ class Orders(NamedTuple):
             ticking=ticking,
             ticking_later=(
                 router.dispatcher.recounts,  # free: it only counts
+                router.topics.tallies,  # free: it only counts
                 router.refreshes,  # first: a group has reached its target when it has delivered, and that is advised
                 router.events,  # behind all parts that note events: the wait for a commit begins
                 router.advisories,  # behind all parts that advise, and behind deliveries: ordinals are given here
             ),
             # The earliest deadline counts, so this order is free. Events and advisories wait for no time.
-            waiting=(router.turn, *ticking, router.refreshes, router.dispatcher.recounts),
+            waiting=(router.turn, *ticking, router.refreshes, router.dispatcher.recounts, router.topics.tallies),
         )

@@ -100,7 +100,9 @@ class Source:
         is_whole: bool,
     ) -> Pulse:
         if is_whole:
-            others = {key: row for key, row in self._rows[TOPICS].items() if "settings" not in row}
+            others = {
+                key: row for key, row in self._rows[TOPICS].items() if not row.get("configured", "settings" in row)
+            }
             self._rows = {**told, TOPICS: others | told[TOPICS]}
             self._groups, told = {}, self._rows
         for page, rows in self._rows.items():
@@ -138,7 +140,8 @@ class Source:
         listed = {page: await self._all(page, page, timeout_s) for page in PAGES}
         listed[GROUPS] = [{**row, "dead": dead.get(row["group"], 0)} for row in listed[GROUPS]]
         others = (await self._fab.info("topics", n=1, timeout=timeout_s)).get("others", [])
-        listed[TOPICS] += [{"topic": name} for name in others]
+        known = {row["topic"] for row in listed[TOPICS]}  # all topics; in an older hub those with settings
+        listed[TOPICS] += [{"topic": name} for name in others if name not in known]
         self._hub = hub
         self._rows = {page: {str(row[NAMES[page]]): row for row in rows} for page, rows in listed.items()}
         changes = {page: [_CHANGE[page](row) for row in rows] for page, rows in listed.items()}

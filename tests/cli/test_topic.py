@@ -61,7 +61,7 @@ def test_a_topic_is_deleted_when_confirmed(talk: Fabric) -> None:
     told(talk, "topic", "delete", "t", "--yes")
     assert talk("get", "t").exit_code == 7
     assert told(talk, "topic", "list")["topics"] == []
-    assert talk("topic", "list", "-o", "table").stdout.startswith("no topic has settings of its own\n")
+    assert talk("topic", "list", "-o", "table").stdout == "there are no topics\n"
 
 
 def test_a_topic_without_settings_is_deleted(talk: Fabric) -> None:
@@ -91,12 +91,17 @@ def test_other_settings_of_a_topic_are_a_conflict(talk: Fabric) -> None:
     assert "max_msgs" in result.stderr
 
 
-def test_topics_without_settings_are_named(talk: Fabric) -> None:
-    talk("pub", "plain", "x")
+def test_topics_without_settings_are_listed_with_their_numbers(talk: Fabric) -> None:
+    talk("pub", "plain", "--lines", stdin="1\n22\n")
     listed = told(talk, "topic", "list")
-    assert (listed["topics"], listed["others"]) == ([], ["plain"])
-    assert talk("topic", "list", "-o", "table").stdout.endswith("\nothers: plain\n")
-    assert not told(talk, "topic", "show", "plain")["configured"]
+    (row,) = listed["topics"]
+    assert (row["topic"], row["msgs"], row["bytes"], row["configured"]) == ("plain", 2, 3, False)
+    assert (listed["others"], listed["counting"], listed["overflowed"]) == (["plain"], False, False)
+    heads, values = talk("topic", "list", "-o", "table").stdout.splitlines()
+    assert heads.split() == ["TOPIC", "MESSAGES", "BYTES", "LAST"]
+    assert values.split()[:4] == ["plain", "2", "3", "B"]
+    shown = told(talk, "topic", "show", "plain")
+    assert (shown["configured"], shown["first_seq"], shown["last_seq"], shown["msgs"]) == (False, 1, 2, 2)
 
 
 @pytest.mark.parametrize(

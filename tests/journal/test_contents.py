@@ -6,6 +6,7 @@ from pathlib import Path
 from fabric.journal.journal import Journal
 from fabric.records import Append, Discard
 from fabric_protocol.block import Block, encode
+from fabric_protocol.block_contents import TopicCount
 
 
 def test_contents_are_those_of_the_blocks(tmp_path: Path) -> None:
@@ -25,7 +26,11 @@ def test_contents_are_those_of_the_blocks(tmp_path: Path) -> None:
         assert [(one.base_seq, one.last_seq, one.ts_us, one.priority) for one in found] == [
             (block.base_seq, block.last_seq, block.ts_us, block.priority) for block in blocks
         ]
-        assert [one.topics for one in found] == [(("a", 2, 3),), (("a", 2, 4), ("b", 1, 2)), (("c", 1, 0),)]
+        assert [one.topics for one in found] == [
+            (TopicCount("a", 2, 3, 0, 1),),
+            (TopicCount("a", 2, 4, 0, 2), TopicCount("b", 1, 2, 1, 1)),
+            (TopicCount("c", 1, 0, 0, 0),),
+        ]
         assert journal.reader().contents(4)[0][0].base_seq == 3  # the block with the seq is whole
         assert journal.reader().time_of(4) == 3_000
         journal.commit([Discard((3,))])

@@ -489,7 +489,7 @@ def test_all_topics_are_listed(world: World) -> None:
     world.pub(P, ["a", "c", "c"], "1", "2", "3")
     answer = world.say(P, m.Info(4, {"what": "topics"}))[-1]
     assert isinstance(answer, m.Ok)
-    assert [row["topic"] for row in answer.fields["topics"]] == ["a", "b"]
+    assert [row["topic"] for row in answer.fields["topics"]] == ["a", "b", "c"]
     assert (answer.fields["others"], answer.fields["complete"]) == (["c"], True)
     page = world.say(P, m.Info(4, {"what": "topics", "n": 1}))[-1]
     assert isinstance(page, m.Ok)

@@ -23,6 +23,8 @@ class TopicCount(NamedTuple):
     topic: str
     messages: int
     bytes: int  # of their payloads; 0 when sizes were not asked for
+    first: int = 0  # the place of the first of them; 0 when sizes were not asked for
+    last: int = 0  # the place of the last of them; 0 when sizes were not asked for
 
 
 class Contents(NamedTuple):
@@ -44,7 +46,7 @@ def contents_of(raw: memoryview, *, sizes: bool = False) -> Contents:
             start = HEAD_BYTES + _PAIR.size
             name = str(raw[start : start + _PAIR.unpack_from(raw, HEAD_BYTES)[1]], "utf-8")
             size = _payload_bytes(raw, flags, count, column_end(raw, HEAD_BYTES, 1)) if sizes else 0
-            topics: tuple[TopicCount, ...] = (TopicCount(name, count, size),)
+            topics: tuple[TopicCount, ...] = (TopicCount(name, count, size, 0, count - 1 if sizes else 0),)
         else:
             topics = _several(raw, flags, count, n_topics, sizes=sizes)
     except (struct.error, UnicodeDecodeError, IndexError, TypeError) as error:
@@ -59,13 +61,22 @@ def _several(raw: memoryview, flags: int, count: int, n_topics: int, *, sizes: b
     table = bytes(raw[start : start + offsets[-1]])
     index = raw[index_at : index_at + 2 * count].cast("H")
     messages, bytes_by_topic = Counter(index), dict[int, int]()
+    first, last = dict[int, int](), dict[int, int]()
     if sizes:
         at = _payload_at(raw, flags, count, aligned(index_at + 2 * count))
         ends = struct.unpack_from(f"<{count + 1}I", raw, at)
         for topic, (a, b) in zip(index, pairwise(ends), strict=True):
             bytes_by_topic[topic] = bytes_by_topic.get(topic, 0) + b - a
+        last = {topic: place for place, topic in enumerate(index)}
+        first = {index[place]: place for place in range(count - 1, -1, -1)}
     return tuple(
-        TopicCount(table[offsets[topic] : offsets[topic + 1]].decode(), number, bytes_by_topic.get(topic, 0))
+        TopicCount(
+            table[offsets[topic] : offsets[topic + 1]].decode(),
+            number,
+            bytes_by_topic.get(topic, 0),
+            first.get(topic, 0),
+            last.get(topic, 0),
+        )
         for topic, number in sorted(messages.items())
     )
 

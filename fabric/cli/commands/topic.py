@@ -1,5 +1,7 @@
 """`fabric topic …`: lists topics, changes their settings, removes their messages."""
 
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -13,6 +15,7 @@ from fabric.cli.support.tables import (
     Column,
     Failed,
     Row,
+    ago,
     confirm,
     counted,
     limit,
@@ -22,7 +25,6 @@ from fabric.cli.support.tables import (
     show_fields,
     show_rows,
     span,
-    tidy,
     usage,
     yes_option,
 )
@@ -31,11 +33,20 @@ from fabric.cli.support.values import Moment, Seq, shown_bytes, shown_time
 if TYPE_CHECKING:
     from fabric_client import Client
 
+COUNTING_WAIT_S: Final = 3.0  # a hub counts some ten million messages in this time
+COUNTING_PAUSE_S: Final = 0.1
+
+
+def _when(time_us: int) -> str:
+    return ago(time_us) if time_us else "-"
+
+
 COLUMNS: Final = (
     Column("TOPIC", "topic", folds=True),
     Column("MESSAGES", "msgs", counted, rank=0),
     Column("BYTES", "bytes", shown_bytes),
-    Column("KEEP", "keep"),
+    Column("LAST", "last_us", _when),
+    Column("KEEP", "keep", usual="limits"),
     Column("MAX AGE", "max_age_ms", limit(span), usual=0, rank=3),
     Column("MAX MESSAGES", "max_msgs", limit(), usual=0, rank=3),
     Column("MAX BYTES", "max_bytes", limit(shown_bytes), usual=0, rank=3),
@@ -46,6 +57,10 @@ FIELDS: Final = (
     Column("topic", "topic"),
     Column("messages", "msgs", counted),
     Column("bytes", "bytes", shown_bytes),
+    Column("first seq", "first_seq"),
+    Column("last seq", "last_seq"),
+    Column("first message", "first_us", _when),
+    Column("last message", "last_us", _when),
     Column("removed below seq", "floor"),
     Column("keep", "keep"),
     Column("max age", "max_age_ms", limit(span)),
@@ -100,7 +115,7 @@ def topic() -> None:
 @output_options
 @asking_options
 def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
-    """List the topics with settings of their own and their size, then the names of other topics.
+    """List all topics with messages or settings: how many messages they have, their bytes, and their last message.
 
     \b
     Examples:
@@ -108,13 +123,28 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
       fabric topic list --json | jq -r '.topics[].topic'
     """
     with connect(url, connect_timeout) as fab:
-        others = fab.info("topics", n=1).get("others", [])
+        head = _counted(lambda: fab.info("topics", n=1))
         rows = [described(row) for row in all_rows(fab, "topics", "topics")]
-    nothing = "no topic has settings of its own"
-    show_rows("fabric.topic.list.v1", "topics", rows, COLUMNS, as_json, nothing, others=others)
-    named = [tidy(other) for other in others if not other.startswith("$")]
-    if named and not as_json:
-        click.echo(f"others: {' '.join(named)}")
+    besides = {name: head[name] for name in ("others", "counting", "overflowed") if name in head}
+    listed = [row for row in rows if as_json or row["configured"] or not row["topic"].startswith("$")]
+    show_rows("fabric.topic.list.v1", "topics", listed, COLUMNS, as_json, "there are no topics", **besides)
+    for name, text in NOTES.items():
+        if head.get(name) and not as_json:
+            click.echo(text)
+
+
+NOTES: Final = {
+    "counting": "the hub still counts, so these numbers are not complete: repeat the command later",
+    "overflowed": "the hub has more topics than it can count: some of them are missing here",
+}
+
+
+def _counted(ask: Callable[[], Row]) -> Row:
+    """The answer of the hub when it has counted all messages, or after a short wait."""
+    end = time.monotonic() + COUNTING_WAIT_S
+    while (answer := ask()).get("counting") and time.monotonic() < end:
+        time.sleep(COUNTING_PAUSE_S)
+    return answer
 
 
 @topic.command("show")
@@ -129,7 +159,7 @@ def show_command(name: str, as_json: bool, url: str, connect_timeout: float) -> 
       fabric topic show prices
     """
     with connect(url, connect_timeout) as fab:
-        row = described(known_topic(fab, name))
+        row = described(_counted(lambda: known_topic(fab, name)))
     show_fields("fabric.topic.show.v1", row, FIELDS, as_json)
 
 

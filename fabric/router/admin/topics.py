@@ -51,6 +51,8 @@ def _below(router: "Router", fields: Fields, now: float) -> int | None:
 
 
 def emptied(router: "Router", answer: dict[str, Any]) -> dict[str, Any]:
-    """Forget the idempotency keys of messages that an administrator has removed."""
-    router.ids.forget(answer["topic"], answer.get("floor", router.shared.next_seq))
+    """Forget the idempotency keys and the numbers of messages that an administrator has removed."""
+    name, floor = answer["topic"], answer.get("floor", router.shared.next_seq)
+    router.ids.forget(name, floor)
+    router.topics.tallies.remove(name, floor)
     return answer

@@ -204,7 +204,7 @@ class Recounts(Part):
         removed = shared.removed
         has_removed = bool(removed) and any(removed.get(counted.topic, 0) > base for counted in contents.topics)
         parts: dict[Group, int] = {}  # groups for which a part of the block counts, and where it begins
-        for topic, messages, _ in contents.topics:
+        for topic, messages, *_ in contents.topics:
             takers = self._takers.get(topic)
             for group in self._takers_of(topic) if takers is None else takers:
                 backlog = group.backlog

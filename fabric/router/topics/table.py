@@ -16,19 +16,19 @@ from fabric.router.dead_letters.index import DeadLetters
 from fabric.router.groups.backlog import floor_is_set
 from fabric.router.groups.group import Group
 from fabric.router.groups.rows import GroupRows
-from fabric.router.paging import page
 from fabric.router.part import Part
 from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
+from fabric.router.topics.listing import Listing
 from fabric.router.topics.presence import require_messages
 from fabric.router.topics.retention import STEPS_PER_TICK, TopicRetention
 from fabric.router.topics.settings import (
     SETTINGS,
-    any_topic_name,
     as_map,
     asked_settings,
     require_same,
 )
+from fabric.router.topics.tallies import Tallies
 from fabric.router.topics.topic import Superseded, Topic
 from fabric.router.turn import Turn
 from fabric_protocol.block import Block
@@ -36,7 +36,6 @@ from fabric_protocol.errors import Code, ProtocolError
 
 TOPICS_MAX: Final = 10_000  # with settings; each has some 500 bytes in memory, and a row
 QUEUES_PER_SWEEP: Final = 64
-NAMES_MAX: Final = 1_000  # topics without settings in one INFO
 UNHELD: Final = (1 << 64) - 1
 DEFAULTS: Final = TopicSettings()
 
@@ -54,6 +53,7 @@ class TopicTable(Part):
     ) -> None:
         self.tracked: set[str] = set()  # names of topics with settings
         self.retention = TopicRetention(shared, dead_letters, group_rows)
+        self.tallies = Tallies(shared)
         self.trim_limit = UNHELD  # retention of the journal must keep messages at or above this seq
         self._shared = shared
         self._dead_letters = dead_letters
@@ -357,9 +357,13 @@ class TopicTable(Part):
         del self._topics[topic.name]
         self._forgotten[topic.name] = topic.floor
 
+    def get(self, name: str) -> Topic | None:
+        """A topic with settings."""
+        return self._topics[name] if name in self.tracked else None
+
     def find(self, name: str) -> Topic:
-        topic = self._topics.get(name)
-        if topic is None or topic.deleted:
+        topic = self.get(name)
+        if topic is None:
             raise ProtocolError(Code.NOT_FOUND, f"topic {name!r} has no settings: create it first")
         return topic
 
@@ -382,16 +386,5 @@ class TopicTable(Part):
 
     def info(self, fields: Fields) -> Answer:
         """INFO of one topic, or of all topics."""
-        if fields.get("what") == "topic":
-            name = any_topic_name(fields)
-            topic = self._topics.get(name)
-            known = topic is not None and not topic.deleted
-            row = self.describe(topic) if topic is not None else {"topic": name, "settings": as_map(DEFAULTS)}
-            return {**row, "configured": known, "groups": [group.name for group in self.retention.owners(name)]}
-        after = fields.get("after") or ""
-        names = sorted(name for name in self.tracked if name > str(after))
-        answer = page("topics", fields, names, lambda name: self.describe(self._topics[name]))
-        if not after:
-            others, complete = self._shared.reader.topic_names(NAMES_MAX)
-            answer |= {"others": [name for name in others if name not in self.tracked], "complete": complete}
-        return answer
+        listing = Listing(self, self._shared)
+        return listing.topic(fields) if fields.get("what") == "topic" else listing.topics(fields)
