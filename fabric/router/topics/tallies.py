@@ -40,13 +40,13 @@ class Tallies(Part):
 
     def ask(self) -> Walk:
         """The numbers as far as they are counted; some new blocks are counted now, others by the next ticks."""
-        if self._walk is None:
-            self._walk = Walk(self._shared)
+        walk, self._walk = self._walk or Walk(self._shared), None  # after an exception, all is counted anew
         self._is_asked, self._target = True, self._shared.committed_seq
         for _ in range(READS_PER_QUESTION):
-            if not self._walk.step(self._target):
+            if not walk.step(self._target):
                 break
-        return self._walk
+        self._walk = walk
+        return walk
 
     @property
     def is_counting(self) -> bool:
