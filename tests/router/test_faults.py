@@ -24,7 +24,8 @@ A, V = b"a", b"v"
 # after an exception), and when a session was heard of.
 IGNORED: Final = {
     *("clock", "counters", "_counters", "last_seen", "change", "spent", "read_bytes", "_views", "reader", "confirmed"),
-    *("_known_topics", "_cache", "_made", "_acked_by", "_change", "_mark", "pulse", "changed", "_unsampled", "tallies"),
+    *("_known_topics", "_cache", "_made", "_acked_by", "_change", "_mark", "pulse", "changed", "_unsampled"),
+    *("_walk", "_is_asked", "_target", "_is_stale"),  # of tallies: INFO counts blocks
 }
 
 
