@@ -33,7 +33,7 @@ from fabric.cli.support.values import Moment, Seq, shown_bytes, shown_time
 if TYPE_CHECKING:
     from fabric_client import Client
 
-COUNTING_WAIT_S: Final = 3.0  # a hub counts some ten million messages in this time
+COUNTING_WAIT_S: Final = 3.0  # then the command shows what is counted so far
 COUNTING_PAUSE_S: Final = 0.1
 
 
