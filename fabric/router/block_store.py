@@ -180,6 +180,15 @@ class BlockStore:
         begins_at = self._reader.begins_at
         return seq < begins_at and self._shared.first_seq < begins_at
 
+    def contents(self, seq: int, last_seq: int, *, sizes: bool = False) -> tuple[list[Contents], int]:
+        """What some blocks from seq to last_seq have, without discarded blocks, and the seq at which to go on. Blocks
+        after last_seq may be on disk before the router has heard of their commit."""
+        found, cursor = self._reader.contents(seq, sizes=sizes)
+        while found and found[-1].base_seq > last_seq:
+            cursor = found.pop().base_seq
+        reached = found[-1].last_seq + 1 if found else seq
+        return [one for one in found if not self.is_discarded(one.base_seq)], max(reached, min(cursor, last_seq + 1))
+
     def find(self, cursor: int, horizon: int, wanted: Callable[[str], bool]) -> Found:
         """The first block at or after cursor, up to horizon, with a wanted topic."""
         if not self.holds(cursor):

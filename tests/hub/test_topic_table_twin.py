@@ -111,16 +111,7 @@ def test_table_list_and_disk_agree_whatever_happens(part: int, tmp_path: Path, m
         seed = rng.getrandbits(48)
         life = Life(Random(seed), tmp_path / f"{number}")
         try:
-            for _ in range(70):
-                event = life.rng.choices(list(events), list(events.values()))[0]
-                life.trail.append(event.__name__)
-                event(life)
-                if life.rng.random() < 0.3:
-                    life.check()
-            life.check()
-        except AssertionError:
-            print(f"life {seed}: {' '.join(life.trail)}")
-            raise
+            twin.live(life, events, seed, steps=70, checks=0.3)
         finally:
             life.journal.close()
         assert verify(life.path).findings == ()

@@ -9,7 +9,7 @@ from fabric.router.topics import tallies as tallies_module
 from fabric.router.topics import walk as walk_module
 from fabric_protocol import messages as m
 from fabric_protocol.block import encode
-from tests.router.test_topic_table_twin import EVENTS, TOPICS, Life, size
+from tests.router.test_topic_table_twin import EVENTS, TOPICS, Life, live, size
 from tests.router.world import World
 from tests.seeds import seeded
 
@@ -183,15 +183,4 @@ def test_all_numbers_are_those_of_a_plain_list(part: int, monkeypatch: pytest.Mo
     events: dict[Any, int] = {**EVENTS, Counted.question: 10}
     for _ in range(8):
         seed = rng.getrandbits(48)
-        life = Counted(Random(seed))
-        try:
-            for _ in range(60):
-                event = life.rng.choices(list(events), list(events.values()))[0]
-                life.trail.append(event.__name__)
-                event(life)
-                if life.rng.random() < 0.3:
-                    life.check()
-            life.check()
-        except AssertionError:
-            print(f"life {seed}: {' '.join(life.trail)}")
-            raise
+        live(Counted(Random(seed)), events, seed, steps=60, checks=0.3)

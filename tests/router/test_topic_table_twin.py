@@ -4,6 +4,7 @@ Publishes, acks, purges, time, changes of settings and crashes come in any order
 its work to the end, and then both must agree.
 """
 
+from collections.abc import Mapping
 from random import Random
 from typing import Any, NamedTuple
 
@@ -266,21 +267,25 @@ EVENTS = {
 }
 
 
+def live(life: Any, events: Mapping[Any, int], seed: int, *, steps: int, checks: float) -> None:
+    """Let random events happen, and check often; a failing life prints its seed and its events."""
+    try:
+        for _ in range(steps):
+            event = life.rng.choices(list(events), list(events.values()))[0]
+            life.trail.append(event.__name__)
+            event(life)
+            if life.rng.random() < checks:
+                life.check()
+        life.check()
+    except AssertionError:
+        print(f"life {seed}: {' '.join(life.trail)}")
+        raise
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_the_book_and_its_twin_agree_whatever_happens(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention_module, "COMPACT_MIN", 3)
     rng = seeded(f"topics {part}")
     for _ in range(12):
         seed = rng.getrandbits(48)
-        life = Life(Random(seed))
-        try:
-            for _ in range(60):
-                event = life.rng.choices(list(EVENTS), list(EVENTS.values()))[0]
-                life.trail.append(event.__name__)
-                event(life)
-                if life.rng.random() < 0.5:
-                    life.check()
-            life.check()
-        except AssertionError:
-            print(f"life {seed}: {' '.join(life.trail)}")
-            raise
+        live(Life(Random(seed)), EVENTS, seed, steps=60, checks=0.5)

@@ -1,4 +1,4 @@
-"""Recount: counts the messages that wait in groups whose number is not known, by reading the journal once for all.
+"""Recount: counts how many messages wait in each group that has lost its count. One pass over the journal serves all.
 
 A group waits for a count after a seek, a change of its patterns, or a crash. One pass reads what blocks have, from the
 lowest position of these groups on; a tick reads a few hundred blocks, so a count does not delay the hub. Groups that
@@ -177,15 +177,10 @@ class Recounts(Part):
         count, committed = self._pass, self._shared.committed_seq
         assert count is not None
         if count.at <= committed:
-            found, cursor = self._shared.reader.contents(count.at)
+            found, cursor = self._shared.block_store.contents(count.at, committed)
             for contents in found:
-                if contents.base_seq > committed:  # the commit is on disk, and the router has not heard of it
-                    cursor = contents.base_seq
-                    break
-                if not self._shared.block_store.is_discarded(contents.base_seq):
-                    self._add(contents)
-                count.at = contents.last_seq + 1
-            count.at = max(count.at, min(cursor, committed + 1))
+                self._add(contents)
+            count.at = cursor
         if count.at >= max((group.backlog.stop for group in self._groups), default=0):
             self._end(now)
             return False

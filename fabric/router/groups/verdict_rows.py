@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROWS_MAX: Final = 4_096  # of one ACK or TXN, after rows were merged
 # Bounds for messages of one ACK or TXN that fail, because a dead letter is a copy of the message.
 FAILED_MAX: Final = 131_072  # messages: two of the largest blocks
-FAILED_WHOLE_MAX: Final = 8_192  # of one TXN, whose dead letters are all written in one turn: some 60 ms
+FAILED_WHOLE_MAX: Final = 8_192  # of one TXN: the hub writes all their dead letters in one turn, some 60 ms
 FAILED_BYTES_MAX: Final = 64 << 20  # bytes, without the bytes of the largest delivery
 
 _FAILURES: Final = frozenset({Verdict.RETRY, Verdict.REJECT})

@@ -41,15 +41,10 @@ class Walk:
     def step(self, target: int) -> bool:
         """Count some blocks up to a committed seq; False when all of them are counted."""
         if self.at <= target:
-            found, cursor = self._shared.reader.contents(self.at, sizes=True)
+            found, cursor = self._shared.block_store.contents(self.at, target, sizes=True)
             for contents in found:
-                if contents.base_seq > target:
-                    cursor = contents.base_seq
-                    break
-                if not self._shared.block_store.is_discarded(contents.base_seq):
-                    self._add(contents)
-                self.at = contents.last_seq + 1
-            self.at = max(self.at, min(cursor, target + 1))
+                self._add(contents)
+            self.at = cursor
         return self.at <= target
 
     def find(self, name: str) -> Tally | None:
