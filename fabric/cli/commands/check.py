@@ -18,7 +18,7 @@ Bounds = tuple[float | None, float | None]
 
 
 class Plugin(click.Command):
-    """A command whose wrong usage is UNKNOWN: exit code 2 would be CRITICAL."""
+    """A command that ends wrong usage with exit code 3, UNKNOWN, because 2 means CRITICAL."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         try:
