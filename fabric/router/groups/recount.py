@@ -1,14 +1,15 @@
 """Recount: counts how many messages wait in each group that has lost its count. One pass over the journal serves all.
 
 A group waits for a count after a seek, a change of its patterns, or a crash. One pass reads what blocks have, from the
-lowest position of these groups on; a tick reads a few hundred blocks, so a count does not delay the hub. Groups that
-begin to wait meanwhile are counted by the next pass.
+lowest position of these groups on; a tick reads a few hundred blocks, and a pass over blocks of many topics pauses, so
+a count does not delay the hub. Groups that begin to wait meanwhile are counted by the next pass.
 """
 
 from typing import TYPE_CHECKING, Final
 
 from fabric.router.groups.backlog import Count, waiting_in
 from fabric.router.groups.lanes import wanted_runs
+from fabric.router.pace import Pace
 from fabric.router.part import Part
 from fabric.router.ranges import Ranges
 from fabric.router.shared import Shared
@@ -40,6 +41,7 @@ class Recounts(Part):
         self._pass: Count | None = None
         self._groups: dict[Group, None] = {}  # of the pass
         self._began = 0.0
+        self._pace = Pace()
         self._takers: dict[str, list[Group]] = {}  # topic -> groups of the pass that match
 
     def wait(self, group: "Group", *, start: int | None = None) -> None:
@@ -135,9 +137,9 @@ class Recounts(Part):
             return 0.0
         if self._pass is not None:
             is_blocked = self._pass.at > self._shared.committed_seq  # the next commit goes on
-            return NEVER if is_blocked else 0.0
+            return NEVER if is_blocked else self._pace.due
         if self._waiting:
-            return 0.0
+            return self._pace.due
         return self._doubt_at if self._doubtful else NEVER
 
     def tick(self, now: float, turn: "Turn") -> None:
@@ -147,6 +149,8 @@ class Recounts(Part):
             if not group.unsorted:
                 del self._unsorted[group]
                 self._shared.changed.add(group)
+        if not self._pace.begin(now):
+            return
         if self._pass is None:
             if self._doubtful and now >= self._doubt_at:
                 for group in list(self._doubtful):
@@ -173,18 +177,18 @@ class Recounts(Part):
             group.backlog.count = self._pass
 
     def _step(self, now: float) -> bool:
-        """Read some blocks; False when there is nothing to read for now."""
-        count, committed = self._pass, self._shared.committed_seq
+        """Read some blocks; False when there is nothing to read for now, or the pass pauses."""
+        count, committed, goes_on = self._pass, self._shared.committed_seq, True
         assert count is not None
         if count.at <= committed:
             found, cursor = self._shared.block_store.contents(count.at, committed)
             for contents in found:
                 self._add(contents)
-            count.at = cursor
+            count.at, goes_on = cursor, self._pace.goes_on(found, now)
         if count.at >= max((group.backlog.stop for group in self._groups), default=0):
             self._end(now)
             return False
-        return count.at <= committed
+        return goes_on and count.at <= committed
 
     def _end(self, now: float) -> None:
         for group in self._groups:

@@ -1,12 +1,14 @@
 """Tallies: the numbers of all topics with messages, whether they have settings or not.
 
 Nothing is counted before the first question, and nothing while messages are published: a walk reads the journal once,
-a few hundred blocks in a tick, and goes on when it is asked again. When retention of the journal or a purge has removed
-a part of a counted topic, a second walk counts all topics anew and takes the place of the first when it is complete.
+a few hundred blocks in a tick, with pauses if blocks have many topics, and goes on when it is asked again. When
+retention of the journal or a purge has removed a part of a counted topic, a second walk counts all topics anew and
+takes the place of the first when it is complete.
 """
 
 from typing import TYPE_CHECKING, Final
 
+from fabric.router.pace import Pace
 from fabric.router.part import Part
 from fabric.router.timers import NEVER
 from fabric.router.topics.walk import Tally, Walk
@@ -37,16 +39,22 @@ class Tallies(Part):
         self._follow_until = 0.0
         self._again_at = 0.0  # when a second walk may begin
         self._began = 0.0
+        self._pace = Pace()
 
     def ask(self) -> Walk:
         """The numbers as far as they are counted; some new blocks are counted now, others by the next ticks."""
         walk, self._walk = self._walk or Walk(self._shared), None  # after an exception, all is counted anew
         self._is_asked, self._target = True, self._shared.committed_seq
-        for _ in range(READS_PER_QUESTION):
-            if not walk.step(self._target):
-                break
+        self._count(walk, self._target, READS_PER_QUESTION, self._shared.clock.now)
         self._walk = walk
         return walk
+
+    def _count(self, walk: Walk, target: int, reads: int, now: float) -> None:
+        """Count some blocks, unless the walk pauses."""
+        if self._pace.begin(now):
+            for _ in range(reads):
+                if not walk.step(target, self._pace, now):
+                    break
 
     @property
     def is_counting(self) -> bool:
@@ -69,8 +77,10 @@ class Tallies(Part):
     def next_deadline(self) -> float:
         if self._walk is None:
             return NEVER
-        if self._is_asked or self._walk.at <= self._target or self._next is not None:
+        if self._is_asked:
             return 0.0
+        if self._walk.at <= self._target or self._next is not None:
+            return self._pace.due
         return self._look_at
 
     def tick(self, now: float, turn: "Turn") -> None:
@@ -84,9 +94,7 @@ class Tallies(Part):
             walk.forget_removed()
             if self._is_stale and self._next is None and now >= self._again_at:
                 self._next, self._is_stale, self._began = Walk(self._shared), False, now
-        for _ in range(READS_PER_TICK):
-            if not walk.step(self._target):
-                break
+        self._count(walk, self._target, READS_PER_TICK, now)
         if self._next is not None:
             self._go_on(self._next, now)
         if self._look_at == NEVER and walk.at > self._target and now < self._follow_until:
@@ -94,8 +102,8 @@ class Tallies(Part):
 
     def _go_on(self, walk: Walk, now: float) -> None:
         """Go on with the second walk."""
-        for _ in range(READS_PER_TICK):
-            if not walk.step(self._shared.committed_seq):
-                self._walk, self._next = walk, None
-                self._again_at = now + max(AGAIN_S, AGAIN_SHARE * (now - self._began))
-                return
+        committed_seq = self._shared.committed_seq
+        self._count(walk, committed_seq, READS_PER_TICK, now)
+        if walk.at > committed_seq:
+            self._walk, self._next = walk, None
+            self._again_at = now + max(AGAIN_S, AGAIN_SHARE * (now - self._began))

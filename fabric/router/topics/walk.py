@@ -7,6 +7,7 @@ anew.
 
 from typing import TYPE_CHECKING, Final
 
+from fabric.router.pace import Pace
 from fabric.router.topics.topic import places_of
 from fabric_protocol.block import Block
 from fabric_protocol.block_contents import Contents
@@ -34,18 +35,21 @@ class Walk:
         self.by_topic: dict[str, Tally] = {}
         self.at = shared.first_seq  # blocks below it are counted
         self.overflowed = False  # there are more topics than it can count
-        self.names: list[str] | None = None  # all topics, sorted; None: they have changed
+        self._names: list[str] = []  # sorted
+        self._new_names: list[str] = []  # topics that are not in `_names` yet
+        self._has_stale_names = False  # a topic in `_names` was forgotten
         self._begins_at = shared.first_seq  # topics that end below it are forgotten
         self._shared = shared
 
-    def step(self, target: int) -> bool:
-        """Count some blocks up to a committed seq; False when all of them are counted."""
-        if self.at <= target:
-            found, cursor = self._shared.block_store.contents(self.at, target, sizes=True)
-            for contents in found:
-                self._add(contents)
-            self.at = cursor
-        return self.at <= target
+    def step(self, target: int, pace: Pace, now: float) -> bool:
+        """Count some blocks up to a committed seq; False when all of them are counted, or the walk pauses."""
+        if self.at > target:
+            return False
+        found, cursor = self._shared.block_store.contents(self.at, target, sizes=True)
+        for contents in found:
+            self._add(contents)
+        self.at = cursor
+        return pace.goes_on(found, now) and self.at <= target
 
     def find(self, name: str) -> Tally | None:
         """The tally of a topic with stored messages."""
@@ -61,14 +65,19 @@ class Walk:
         tally = self.by_topic.get(name)
         if tally is not None and tally.last_seq < floor:
             del self.by_topic[name]
-            self.names = None
+            self._has_stale_names = True
         elif tally is not None and tally.first_seq < floor:
             tally.is_stale = True
 
     def sorted_names(self) -> list[str]:
-        if self.names is None:
-            self.names = sorted(self.by_topic)
-        return self.names
+        """All topics. A list that is sorted but for its end is sorted quickly."""
+        if self._has_stale_names:
+            self._names, self._new_names, self._has_stale_names = sorted(self.by_topic), [], False
+        elif self._new_names:
+            self._names += self._new_names
+            self._names.sort()
+            self._new_names = []
+        return self._names
 
     def forget_removed(self) -> None:
         """Forget topics without stored messages: retention of the journal has removed the last ones."""
@@ -78,7 +87,7 @@ class Walk:
         self._begins_at = first_seq
         for name in [name for name, tally in self.by_topic.items() if tally.last_seq < first_seq]:
             del self.by_topic[name]
-            self.names = None
+            self._has_stale_names = True
 
     def _floor(self, name: str) -> int:
         return max(self._shared.first_seq, self._shared.removed.get(name, 0))
@@ -109,7 +118,7 @@ class Walk:
             self.overflowed = True
             return
         if tally is None:
-            self.names = None
+            self._new_names.append(topic)
         if tally is None or tally.last_seq < self._floor(topic):  # all messages before were removed
             tally = self.by_topic[topic] = Tally(first, ts_us)
         tally.msgs += msgs
