@@ -2,7 +2,8 @@
 
 The router measures no time, so the work of a step is counted in topics of the blocks that it has read: to count a topic
 takes some microseconds. Most blocks have one topic, and a pass over them does not pause. A block may have 4,096 topics,
-and a step with one of them is followed by a pause of about three times its length.
+and a step with one of them is followed by a pause of about three times its length. All passes have one pace, and the
+pass that comes first in a tick goes on first.
 """
 
 from collections.abc import Iterable

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fabric.router.block_store import BlockStore, Reader
 from fabric.router.change import Change
 from fabric.router.clock import Clock
+from fabric.router.pace import Pace
 from fabric.router.patterns.trie import Trie
 from fabric.router.rounds import Rounds
 from fabric_protocol.block import Block
@@ -35,6 +36,7 @@ class Shared:
         "held",
         "keyed",
         "next_seq",
+        "pace",
         "reader",
         "recounts",
         "removed",
@@ -61,6 +63,7 @@ class Shared:
         self.block_store = BlockStore(reader, self)
         self.trie: Trie[Group] = Trie()
         self.rounds = Rounds()
+        self.pace = Pace()  # of all passes over the journal together
         self.recounts: Recounts  # set by the dispatcher
         self.changed: set[Group] = set()  # groups with numbers that have changed; `recounts` takes them
         self.held = 0  # deliveries of all groups that are not settled

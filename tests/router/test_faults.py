@@ -25,7 +25,7 @@ A, V = b"a", b"v"
 IGNORED: Final = {
     *("clock", "counters", "_counters", "last_seen", "change", "spent", "read_bytes", "_views", "reader", "confirmed"),
     *("_known_topics", "_cache", "_made", "_acked_by", "_change", "_mark", "pulse", "changed", "_unsampled"),
-    *("_walk", "_is_asked", "_target", "_is_stale", "_pace"),  # of tallies: INFO counts blocks
+    *("_walk", "_is_asked", "_target", "_is_stale", "pace"),  # of tallies: INFO counts blocks
 }
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from fabric.router.groups.backlog import Count, waiting_in
 from fabric.router.groups.lanes import wanted_runs
-from fabric.router.pace import Pace
 from fabric.router.part import Part
 from fabric.router.ranges import Ranges
 from fabric.router.shared import Shared
@@ -41,7 +40,6 @@ class Recounts(Part):
         self._pass: Count | None = None
         self._groups: dict[Group, None] = {}  # of the pass
         self._began = 0.0
-        self._pace = Pace()
         self._takers: dict[str, list[Group]] = {}  # topic -> groups of the pass that match
 
     def wait(self, group: "Group", *, start: int | None = None) -> None:
@@ -137,9 +135,9 @@ class Recounts(Part):
             return 0.0
         if self._pass is not None:
             is_blocked = self._pass.at > self._shared.committed_seq  # the next commit goes on
-            return NEVER if is_blocked else self._pace.due
+            return NEVER if is_blocked else self._shared.pace.due
         if self._waiting:
-            return self._pace.due
+            return self._shared.pace.due
         return self._doubt_at if self._doubtful else NEVER
 
     def tick(self, now: float, turn: "Turn") -> None:
@@ -149,7 +147,7 @@ class Recounts(Part):
             if not group.unsorted:
                 del self._unsorted[group]
                 self._shared.changed.add(group)
-        if not self._pace.begin(now):
+        if not self._shared.pace.begin(now):
             return
         if self._pass is None:
             if self._doubtful and now >= self._doubt_at:
@@ -184,7 +182,7 @@ class Recounts(Part):
             found, cursor = self._shared.block_store.contents(count.at, committed)
             for contents in found:
                 self._add(contents)
-            count.at, goes_on = cursor, self._pace.goes_on(found, now)
+            count.at, goes_on = cursor, self._shared.pace.goes_on(found, now)
         if count.at >= max((group.backlog.stop for group in self._groups), default=0):
             self._end(now)
             return False

@@ -8,7 +8,6 @@ takes the place of the first when it is complete.
 
 from typing import TYPE_CHECKING, Final
 
-from fabric.router.pace import Pace
 from fabric.router.part import Part
 from fabric.router.timers import NEVER
 from fabric.router.topics.walk import Tally, Walk
@@ -39,7 +38,6 @@ class Tallies(Part):
         self._follow_until = 0.0
         self._again_at = 0.0  # when a second walk may begin
         self._began = 0.0
-        self._pace = Pace()
 
     def ask(self) -> Walk:
         """The numbers as far as they are counted; some new blocks are counted now, others by the next ticks."""
@@ -51,9 +49,9 @@ class Tallies(Part):
 
     def _count(self, walk: Walk, target: int, reads: int, now: float) -> None:
         """Count some blocks, unless the walk pauses."""
-        if self._pace.begin(now):
+        if self._shared.pace.begin(now):
             for _ in range(reads):
-                if not walk.step(target, self._pace, now):
+                if not walk.step(target, self._shared.pace, now):
                     break
 
     @property
@@ -80,7 +78,7 @@ class Tallies(Part):
         if self._is_asked:
             return 0.0
         if self._walk.at <= self._target or self._next is not None:
-            return self._pace.due
+            return self._shared.pace.due
         return self._look_at
 
     def tick(self, now: float, turn: "Turn") -> None:
