@@ -6,6 +6,7 @@ from fabric.router.patterns.automaton import Automaton, places_of
 
 # Topics with a remembered match. Ten thousand topics in use must fit, or each publish computes the match of each topic.
 CACHE_MAX: Final = 65_536
+STEMS_MAX: Final = 256  # each has up to 16 KiB for each automaton
 # Places of one automaton: in a larger automaton, adding a pattern is slow.
 SIZE_MAX: Final = 131_072
 
@@ -37,6 +38,7 @@ class Trie(Generic[Owner]):
     def _forget(self) -> None:
         self._cache: dict[str, _Match[Owner]] = {}
         self._shared: dict[tuple[object, ...], _Match[Owner]] = {}  # by the patterns that match
+        self._stems: dict[str, _Stem] = {}  # by all words of a topic but the last
         self._last_topics: tuple[str, ...] = ()
         self._last_found: list[dict[Owner, None]] = []
 
@@ -86,8 +88,7 @@ class Trie(Generic[Owner]):
         if topics is not self._last_topics:
             found = dict.fromkeys(map(self._cache.get, topics))
             if None in found:
-                stems: dict[str, _Stem] = {}
-                found = dict.fromkeys([self._cache.get(topic) or self._find(topic, stems) for topic in topics])
+                found = dict.fromkeys([self._cache.get(topic) or self._find(topic) for topic in topics])
             self._last_topics, self._last_found = topics, [match.owners for match in found if match is not None]
         return self._last_found
 
@@ -103,16 +104,16 @@ class Trie(Generic[Owner]):
                 stem.append((automaton, places))
         return stem
 
-    def _find(self, topic: str, stems: "dict[str, _Stem] | None" = None) -> _Match[Owner]:
-        """The match of a topic. `stems` are of other topics of the same block, since most topics of a block differ in
-        the
-        last word only."""
+    def _find(self, topic: str) -> _Match[Owner]:
+        """The match of a topic. Most topics that are looked up one after the other differ in the last word only."""
         head, _, last = topic.rpartition(".")
-        stem = stems.get(head) if stems and head else None  # one-word topics have no words in common
+        stem = self._stems.get(head)
         if stem is None:
             stem = self._stem(topic)
-            if stems is not None and head:
-                stems[head] = stem
+            if head:  # one-word topics have no words in common
+                if len(self._stems) >= STEMS_MAX:
+                    self._stems.clear()
+                self._stems[head] = stem
         matching = [(automaton, automaton.end(automaton.follow(places, last))) for automaton, places in stem]
         literal = topic if topic in self._owners else None
         key = (literal, *[found for found in matching if found[1]])
