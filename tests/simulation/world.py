@@ -110,6 +110,7 @@ class World:
                 about.heal(self)
             elif what == ACK:
                 self._ack_all(about)
+        assert not self._taken, "the hub ends each turn in the moment in which it begins"
         self.time = when
         self.now = when / TICKS_S
 
@@ -175,6 +176,8 @@ class World:
     def _arrive(self, wire: Wire, message: m.ToHub | Lie) -> None:
         """Something reaches the hub."""
         if not wire.alive and wire.drops:
+            if self._taken and not self._finds_more():
+                self.hub_turn()  # the turn ends now, as without what was lost
             return
         if self.trace is not None:
             self.note(lambda: f"{wire.client.name}@{wire.peer[-1]} -> {_brief(message)}")
@@ -200,10 +203,13 @@ class World:
         if self.router._sweep_at > now + self._silence_s:  # this session may be silent before any other
             self.router._sweep_at = now + self._silence_s
         self._taken += 1
+        if not self._finds_more():
+            self.hub_turn()
+
+    def _finds_more(self) -> bool:
+        """Whether the hub takes something else in this turn."""
         head = self._heap
-        if self._taken < self.turn_max and head and head[0][0] == self.time and head[0][3] == UP:
-            return  # the hub finds more at its door
-        self.hub_turn()
+        return self._taken < self.turn_max and bool(head) and head[0][0] == self.time and head[0][3] == UP
 
     def _leave(self, out: list[tuple[bytes, m.ToClient]]) -> None:
         """What the hub says leaves it."""
