@@ -40,6 +40,22 @@ def finish(world: World) -> None:
     for name in world.observer.named_schedules():  # what repeats would never be finished
         world.send(worker.wire, m.Cancel(worker.next_rid(), {"name": name}))
     join_all(world, worker)
+    wait(world, worker)
+    if not world.observer.is_finished():  # what waits by the wall's clock waits longer when that was set back
+        for _ in range(world.set_back_s // 900 + 1 if world.set_back_s else 0):
+            world.until(world.time + 920 * TICKS_S)
+            greet(world, worker)
+            world.quiesce()
+            join_all(world, worker)
+            world.until(world.time + 4 * TICKS_S)
+        wait(world, worker)  # a refresh may have started over, and a rate may be slow
+    world.quiesce()
+    world.observer.finished()
+
+
+def wait(world: World, worker: Client) -> None:
+    """Wait until all is settled, within bounds."""
+    assert worker.wire is not None
     calm = 0
     for turn in range(ROUNDS_MAX):
         world.until(world.time + TICKS_S)
@@ -49,15 +65,6 @@ def finish(world: World) -> None:
             break
         if turn % 60 == 59:
             world.send(worker.wire, m.Ping(0))
-    if not world.observer.is_finished():  # what waits by the wall's clock waits longer when that was set back
-        for _ in range(world.set_back_s // 900 + 1 if world.set_back_s else 0):
-            world.until(world.time + 920 * TICKS_S)
-            greet(world, worker)
-            world.quiesce()
-            join_all(world, worker)
-            world.until(world.time + 4 * TICKS_S)
-    world.quiesce()
-    world.observer.finished()
 
 
 def join_all(world: World, worker: Client) -> None:
