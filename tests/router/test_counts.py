@@ -81,6 +81,19 @@ def test_each_state_and_each_verdict_is_counted() -> None:
     assert session["messages_out"] == 6
 
 
+def test_a_touch_and_a_message_that_comes_again_are_not_settled() -> None:
+    w = world()
+    w.hello(b"c")
+    w.sub(b"c", 1, "a", group="g", backoff="fixed", backoff_ms=60_000)
+    publish(w, ["a"] * 4)
+    for ordinal, verdict in enumerate((Verdict.TOUCH, Verdict.RETRY, Verdict.RELEASE), 1):
+        w.settle(b"c", 1, verdict, ordinal, ordinal)
+    assert w.router.counters["settled"] == 0
+    w.settle(b"c", 1, Verdict.ACK, 1, 1)
+    w.settle(b"c", 1, Verdict.REJECT, 4, 4)
+    assert w.router.counters["settled"] == 2
+
+
 def test_expired_messages_are_not_ready() -> None:
     w = world()
     admin(w, "group.create", group="g", patterns=["a"])

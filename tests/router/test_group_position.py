@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from fabric.router import block_store
+from fabric.router.groups import lanes
 from fabric_protocol import messages as m
 from fabric_protocol.block import encode
 from fabric_protocol.messages import Verdict
@@ -212,3 +214,19 @@ def test_what_was_acked_is_no_gap_when_its_topic_is_trimmed() -> None:
     w.sub(A, 1, group="g")
     assert w.gaps() == []
     assert w.bodies(A) == ["waits"]
+
+
+def test_a_position_does_not_fall_when_credit_comes_after_much_that_does_not_match(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A group that has looked at all messages does not search them again, in steps."""
+    monkeypatch.setattr(block_store, "SCAN_BLOCKS_MAX", 1)
+    monkeypatch.setattr(lanes, "SCAN_BLOCKS_MAX", 1)
+    w = Works("mine")
+    w.pass_time(1)
+    for number in range(10):
+        w.put("other", str(number))
+    assert (w.info()["cursor"], w.info()["floor"]) == (11, 10)
+    w.router.step(m.Credit(1, 5, PLENTY), A, w.now)
+    w.router.dispatcher.serve(w.now, w.router.turn)
+    assert (w.router.groups["g"].position(), w.router.groups["g"].floor) == (11, 10)

@@ -298,7 +298,6 @@ class Dispatcher(Part):
             applied += messages
             group.tally.note(verdict, messages, self.counters)
         sub.key_index = None
-        self.counters["settled"] += applied
         if stale:
             self.counters["stale_verdicts"] += 1
         if whole:

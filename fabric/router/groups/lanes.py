@@ -127,6 +127,8 @@ def advance(group: "Group", wall_us: int, turn: Turn) -> bool:
 
 def search(group: "Group", lane: Lane, horizon: int, wall_us: int, turn: Turn) -> tuple[Work | None, bool]:
     """The next work of a lane, and whether the search goes on if there is none yet."""
+    if lane.live:  # it has looked at all messages up to the horizon, and does not go back
+        lane.cursor = lane.position(horizon)
     lane.waits = False
     block_store = group.shared.block_store
     for _ in range(SCAN_BLOCKS_MAX):

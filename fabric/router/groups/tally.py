@@ -7,6 +7,7 @@ from typing import Final
 from fabric_protocol.messages import Verdict
 
 COUNTED: Final = ("delivered", "acked", "retried", "released", "rejected", "lapsed", "expired", "dead")
+SETTLING: Final = (Verdict.ACK, Verdict.REJECT)  # a retry settles a message too when it is the last, and counts as dead
 
 
 class Tally:
@@ -37,6 +38,8 @@ class Tally:
         elif verdict == Verdict.REJECT:
             self.rejected += messages
             hub["rejected"] += messages
+        if verdict in SETTLING:
+            hub["settled"] += messages
 
     def as_map(self) -> dict[str, int]:
         """The fields of INFO."""
