@@ -38,9 +38,14 @@ def check(router: Router, blocks: list[Block]) -> int:
             assert ready >= naive, f"ready: {group.name} has {naive} messages ahead, and an estimate of {ready}"
         assert pending.messages == sum(again.size for again in pending), f"retrying: {group.name}"
         assert pending.fresh == sum(again.size for again in pending if again.attempt == 1), f"ready: {group.name}"
-        if keys is not None:
-            assert keys.fresh == sum(held.attempt == 1 for held in keys.held()), f"ready: parked of {group.name}"
         row = describe(group)
+        parked = [held for lock in keys.locks.values() for held in lock.parked] if keys is not None else []
+        later = sum(again.size for _, again in pending.waiting) + sum(held.due > 0 for held in parked)
+        if keys is not None:
+            assert keys.fresh == sum(held.attempt == 1 for held in parked), f"ready: parked of {group.name}"
+        assert row["parked"] == len(parked), f"parked: {group.name} has {len(parked)} parked messages"
+        assert row["waiting"] == later, f"waiting: {group.name} has {later} messages that are not due"
+        assert row["suspects"] == sum(again.size for again in pending.suspects), f"suspects: {group.name}"
         leased = sum(lease.open.size() for sub in group.members for lease in sub.leases)
         assert row["in_flight"] == leased, f"in_flight: {group.name} has {leased} messages leased"
         if row["ready"] + row["retrying"] + row["in_flight"] == 0:

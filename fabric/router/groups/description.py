@@ -9,7 +9,6 @@ from fabric_protocol.messages import Level
 def describe(group: Group) -> dict[str, Any]:
     """The fields of INFO, without dead letters."""
     position, pending, keys = group.position(), group.pending, group.keys
-    parked = list(keys.held()) if keys is not None else []
     first, again = first_and_again(group)
     numbers = counts(group, group.shared.clock.now)
     return {
@@ -25,8 +24,8 @@ def describe(group: Group) -> dict[str, Any]:
         "behind": max(group.shared.committed_seq + 1 - position, 0) + first,
         "outstanding": numbers["in_flight"],
         "redelivering": again,
-        "waiting": sum(again.size for _, again in pending.waiting) + sum(held.due > 0 for held in parked),
-        "suspects": sum(again.size for again in pending.suspects),
+        "waiting": pending.waiting_messages + (keys.waiting if keys is not None else 0),
+        "suspects": pending.suspect_messages,
         "failed": len(group.failures),
         "parked": keys.parked if keys is not None else 0,
         "expired": group.tally.expired,
