@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from fabric.router.groups.description import describe
 from fabric.router.groups.group import Group
+from fabric.router.groups.lease import Lease
 from fabric.router.router import Router
 from fabric_protocol.block import Block
 
@@ -22,6 +23,11 @@ def waiting(group: Group, blocks: Iterable[Block]) -> int:
         for seq, topic in enumerate(block.topic_names(), block.base_seq):
             count += seq >= reached and seq >= shared.removed.get(topic, 0) and group.wants(topic)
     return count
+
+
+def _holds(block: Block, leases: list[Lease]) -> bool:
+    """Whether a block has messages of a lease."""
+    return any(block.base_seq <= lease.runs[0][0] <= block.last_seq for lease in leases)
 
 
 def check(router: Router, blocks: list[Block]) -> int:
@@ -46,8 +52,12 @@ def check(router: Router, blocks: list[Block]) -> int:
         assert row["parked"] == len(parked), f"parked: {group.name} has {len(parked)} parked messages"
         assert row["waiting"] == later, f"waiting: {group.name} has {later} messages that are not due"
         assert row["suspects"] == sum(again.size for again in pending.suspects), f"suspects: {group.name}"
-        leased = sum(lease.open.size() for sub in group.members for lease in sub.leases)
+        leases = [lease for sub in group.members for lease in sub.leases]
+        leased = sum(lease.open.size() for lease in leases)
         assert row["in_flight"] == leased, f"in_flight: {group.name} has {leased} messages leased"
+        if leased:  # also if retention has removed them
+            latest = min((block.ts_us for block in blocks if _holds(block, leases)), default=row["oldest_us"])
+            assert 0 < row["oldest_us"] <= latest, f"oldest: {group.name} has an older message in flight"
         if row["ready"] + row["retrying"] + row["in_flight"] == 0:
             assert not row["oldest_us"] or not row["ready_exact"] or group.dead, f"oldest: {group.name} has no message"
     return exact
