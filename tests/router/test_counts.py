@@ -167,6 +167,31 @@ def test_the_time_to_drain_is_known_while_ready_falls() -> None:
     assert numbers(w, "g")["drain_s"] is None
 
 
+class NeverRead(dict[Any, Any]):
+    """Locks that a description must not look at, because there may be very many."""
+
+    def values(self) -> Any:
+        raise AssertionError("INFO reads all locks of a group")
+
+    __iter__ = items = keys = values
+
+
+def test_the_numbers_of_a_group_of_order_key_do_not_look_at_its_locks() -> None:
+    w = world()
+    w.hello(b"c", ttl_ms=600_000)
+    w.sub(b"c", 1, "a", credit=3, group="g", order="key", lease_ms=600_000, backoff="fixed", backoff_ms=60_000)
+    publish(w, ["a"] * 9)
+    w.settle(b"c", 1, Verdict.RETRY, 1, 2)
+    locks = w.router.groups["g"].keys
+    assert locks is not None
+    locks.locks = NeverRead(locks.locks)
+    row = numbers(w, "g")
+    assert (row["in_flight"], row["parked"], row["waiting"], row["retrying"]) == (1, 8, 2, 2)
+    w.pass_time(67)  # the wait and its jitter
+    w.hello(OPS)
+    assert numbers(w, "g")["waiting"] == 0
+
+
 def test_a_random_life_agrees_with_a_naive_count() -> None:
     rng, exact = seeded("counts"), 0
     for _ in range(6):

@@ -6,7 +6,7 @@ import pytest
 
 from fabric.records import Discard, SaveGroup
 from fabric.router.block_store import BlockStore
-from fabric.router.groups.group import UNTOLD_MAX
+from fabric.router.groups.gaps import UNTOLD_MAX
 from fabric_protocol import messages as m
 from fabric_protocol.messages import Verdict
 from tests.router.world import World

@@ -63,7 +63,7 @@ class Viewer:
             listed = {row[name]: row for row in rows if row.get("configured", True)}  # a pulse has topics with settings
             assert self.rows[kind].keys() == listed.keys()
             for key, row in self.rows[kind].items():
-                if kind == "groups" and not listed[key]["oldest_us"] and w.router.groups[key].open:
+                if kind == "groups" and (seqs := w.router.groups[key].open) and w.reader.block_at(seqs.first) is None:
                     listed[key]["oldest_us"] = row["oldest_us"]  # its block was discarded: that is no change of a group
                 assert timeless(row) == {field: listed[key][field] for field in timeless(row)}, key
         hub = info(w.router, {"what": "hub"})

@@ -411,3 +411,49 @@ def test_a_deleted_group_leaves_no_row_of_its_refresh() -> None:
     assert "refresh:g" in w.settings
     w.admin("group.delete", group="g")
     assert "refresh:g" not in w.settings
+
+
+SKIPPING = pytest.mark.parametrize(
+    "fields",
+    [{"op": "group.settle", "up_to": 9}, {"op": "group.settle", "up_to": 1}, {"op": "group.seek", "to": "new"}],
+)
+
+
+@SKIPPING
+@pytest.mark.parametrize("members", [(), (b"c",)])
+def test_messages_of_a_refresh_cannot_be_skipped(fields: dict[str, Any], members: tuple[bytes, ...]) -> None:
+    """RESET end says that the copy is complete. Without consumers, the refresh would start over and undo the skip."""
+    mirror = Mirror(b"c")
+    mirror.pub(b"op", "a", "1", "2")
+    mirror.ack_all(b"c")
+    if not members:
+        mirror.say(b"c", m.Unsubscribe(1, 4))
+    mirror.refresh()
+    for dry_run in (True, False):
+        refused = mirror.admin(**fields, group="g", dry_run=dry_run)
+        assert isinstance(refused, m.Err)
+        assert refused.code == Code.CONFLICT
+        assert "refresh 1" in refused.text
+    mirror.pass_time(1)
+    assert mirror.state == (1, 2, "SYNCING")
+    if not members:
+        mirror.join(b"c")
+    mirror.ack_all(b"c")
+    mirror.pass_time(1)
+    assert mirror.resets(b"c")[-1] == (1, "end", 2)
+    assert isinstance(mirror.admin(**fields, group="g"), m.Ok), "the refresh has ended"
+
+
+def test_messages_after_the_target_may_be_skipped_and_settled_ones_may_come_again() -> None:
+    mirror = Mirror(b"c")
+    mirror.pub(b"op", "a", "1", "2")
+    mirror.refresh()
+    mirror.pub(b"op", "a", "3")
+    mirror.settle(b"c", 1, ACK, 3, 4)  # of the second round
+    assert isinstance(mirror.admin("group.settle", group="g", up_to=3), m.Ok)
+    assert mirror.state[2] == "ENDED"
+    mirror.refresh()
+    mirror.settle(b"c", 1, ACK, 6, 6)
+    assert isinstance(mirror.admin("group.seek", group="g", to="first"), m.Ok)
+    assert isinstance(mirror.admin("group.settle", group="g", up_to=0), m.Ok)
+    assert mirror.state == (2, 3, "SYNCING")

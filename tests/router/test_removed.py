@@ -1,8 +1,11 @@
 """Retention removes messages that a consumer holds: each ends as a dead letter or in a gap that is reported."""
 
+from typing import Any
+
 import pytest
 
 from fabric.records import SaveFailure
+from fabric.router.groups.description import describe, oldest
 from fabric_protocol import messages as m
 from fabric_protocol.block import encode
 from fabric_protocol.messages import Verdict
@@ -158,3 +161,48 @@ def test_a_consumer_kept_free_for_a_suspect_that_is_removed_gets_what_comes_befo
     assert w.gaps(A) == [(2, 2)]
     w.settle(A, 1, Verdict.ACK, 2, 2)
     assert w.bodies(A)[:3] == ["1", "3", "4"]
+
+
+@pytest.mark.parametrize("order", ["none", "key", "strict"])
+@pytest.mark.parametrize("how", ["trim", "purge"])
+def test_a_message_in_flight_keeps_its_age_when_it_is_removed(how: str, order: str) -> None:
+    """Retention of the journal settles it in the group, and a purge does not: a consumer holds it in both cases."""
+    w = holding("1", order=order, lease_ms=600_000)
+    accepted_us = w.reader.blocks[0].ts_us
+    assert oldest_us(w) == accepted_us
+    w.now += 5
+    w.pub(P, "b", "2")
+    if how == "trim":
+        w.reader.blocks, w.reader.begins_at = w.reader.blocks[1:], 2
+        w.trim(2)
+    else:
+        w.admin("topic.purge", topic="a")
+        w.pass_time(1)
+        assert w.reader.block_at(1) is None, "the block is discarded"
+    assert (row(w)["in_flight"], oldest_us(w)) == (1, accepted_us)
+    w.settle(A, 1, Verdict.ACK, 1, 1)
+    assert (row(w)["in_flight"], oldest_us(w), w.router.groups["h"].removed_to) == (0, 0, 0)
+
+
+def test_the_oldest_message_with_a_known_time_counts_when_an_older_one_is_removed_and_not_held() -> None:
+    w = holding("1", lease_ms=600_000)
+    w.settle(A, 1, Verdict.RETRY, 1, 1, 600_000)
+    w.now += 5
+    w.pub(P, "a", "2")
+    w.pub(P, "b", "3")
+    w.admin("topic.purge", topic="a", up_to=1)
+    w.pass_time(1)
+    assert w.reader.block_at(1) is None, "the block is discarded"
+    second = w.reader.block_at(2)
+    assert second is not None
+    assert (row(w)["retrying"], oldest_us(w)) == (1, second.ts_us)
+
+
+def row(w: Losing) -> dict[str, Any]:
+    return describe(w.router.groups["h"])
+
+
+def oldest_us(w: Losing) -> int:
+    """When the oldest message was accepted, in INFO and for the health of the hub."""
+    assert row(w)["oldest_us"] == oldest(w.router.groups["h"])
+    return oldest(w.router.groups["h"])

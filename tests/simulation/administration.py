@@ -1,5 +1,8 @@
 """The observer's knowledge of ADMIN: what an operation changes, and what it does not."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from fabric.records import GroupSettings
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code
@@ -11,6 +14,7 @@ from tests.simulation.publisher import ANY
 
 class Administration(Asking):
     _update: tuple[GroupBook, GroupSettings] | None = None  # of the command at hand
+    _moving: tuple[GroupBook, Mapping[str, Any]] | None = None  # a group.seek or group.settle at hand
 
     def admin(self, session: Session, message: m.Admin) -> int:
         fields = message.fields
@@ -19,8 +23,8 @@ class Administration(Asking):
         if group is None:
             return Code.NOT_FOUND
         self.counts[op] += 1
-        if fields.get("dry_run"):
-            return 0  # nothing changes
+        if fields.get("dry_run"):  # nothing changes
+            return self._skips(group, fields) if op in ("group.seek", "group.settle") else 0
         match op:
             case "group.pause" | "group.resume":
                 self.undo.append((group.set_paused, group.paused))
@@ -34,10 +38,9 @@ class Administration(Asking):
                 self._update = group, settings
                 if settings.patterns != group.settings.patterns:
                     return ANY  # BUSY, while the group looks for what waits for it
-            case "group.seek":
-                self.seek(group, fields["to"])
-            case "group.settle":
-                self.settle_up_to(group, fields["up_to"])
+            case "group.seek" | "group.settle":
+                self._moving = group, fields
+                return self._skips(group, fields)
             case "group.delete":
                 self.remove(group)
             case "group.refresh":
@@ -45,6 +48,29 @@ class Administration(Asking):
             case "dlq.redrive":
                 self.redriving.add(name)
         return 0
+
+    def _skips(self, group: GroupBook, fields: Mapping[str, Any]) -> int:
+        """R4: a group in a refresh skips no message up to the target."""
+        refresh = group.refresh
+        if refresh is None or refresh.has_ended:
+            return 0
+        last = min(refresh.target, fields.get("up_to", refresh.target))
+        if fields["op"] == "group.seek":
+            last = 0 if fields["to"] in ("first", "last") else min(last, fields["to"]["seq"] - 1)
+        is_skipped = any(not self.is_done(group, seq) for seq in range(group.start, last + 1))
+        return Code.CONFLICT if is_skipped and not refresh.moved else ANY
+
+    def moved(self, code: int) -> None:
+        """What became of a group.seek or a group.settle."""
+        moving, self._moving = self._moving, None
+        if moving is not None and not code:
+            group, fields = moving
+            if group.refresh is not None:
+                group.refresh.moved = True
+            if fields["op"] == "group.seek":
+                self.seek(group, fields["to"])
+            else:
+                self.settle_up_to(group, fields["up_to"])
 
     def remove(self, group: GroupBook) -> None:
         """A group is deleted, or has ended by itself."""

@@ -187,6 +187,7 @@ TAKEOVER: Final = Bias(
     weights={Act.DISCONNECT: 16, Act.CONNECT: 14, Act.PASS: 10, Act.SUBSCRIBE: 10}, settings={"ack": "explicit"}
 )
 REFRESHING: Final = Bias(weights={Act.REFRESH: 14, Act.READY: 4, Act.CRASH: 8, Act.GOODBYE: 4})
+REFRESHING_AND_MOVED: Final = Bias(weights={Act.REFRESH: 10, Act.READY: 2, Act.ADMINISTER: 14})
 UNSURE: Final = TAKEOVER._replace(
     swarm={"unsure": True, "concurrency": 1}, settings={"order": "none", "ack": "explicit"}
 )
@@ -421,6 +422,7 @@ MUTANTS: Final = {
     "a refresh never ends": Mutant(refresh._Refresh, "is_at_target", False, REFRESHING),
     "a refresh begins elsewhere after a restart": Mutant(Router, "seal", without_starts(Router.seal), REFRESHING),
     "a refresh does not start over": Mutant(refresh.Refreshes, "_start_over", nothing, REFRESHING),
+    "messages of a refresh can be skipped": Mutant(refresh.Refreshes, "require_all", nothing, REFRESHING_AND_MOVED),
     "GET says too early that this is all": Mutant(Reading, "get", get_no_more(Reading.get), READING),
     "GET leaves out the first": Mutant(Reading, "get", get_from_the_second(Reading.get), READING),
     "calendars are a minute late": Mutant(

@@ -129,6 +129,8 @@ class Observer(Ending):
             self.check_full(topic, idents_of(self._hoped[1].block))
         if self._update is not None:
             self.updated(code)
+        if self._moving is not None:
+            self.moved(code)
         if code:
             self.counts[REFUSALS[code]] += 1
             self._hoped = None

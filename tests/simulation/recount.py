@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from fabric.router.groups.description import describe
 from fabric.router.groups.group import Group
+from fabric.router.groups.lease import Lease
 from fabric.router.router import Router
 from fabric_protocol.block import Block
 
@@ -24,6 +25,11 @@ def waiting(group: Group, blocks: Iterable[Block]) -> int:
     return count
 
 
+def _holds(block: Block, leases: list[Lease]) -> bool:
+    """Whether a block has messages of a lease."""
+    return any(block.base_seq <= lease.runs[0][0] <= block.last_seq for lease in leases)
+
+
 def check(router: Router, blocks: list[Block]) -> int:
     """Compare the numbers of all groups with a naive count; returns how many groups had an exact number."""
     exact = 0
@@ -38,11 +44,20 @@ def check(router: Router, blocks: list[Block]) -> int:
             assert ready >= naive, f"ready: {group.name} has {naive} messages ahead, and an estimate of {ready}"
         assert pending.messages == sum(again.size for again in pending), f"retrying: {group.name}"
         assert pending.fresh == sum(again.size for again in pending if again.attempt == 1), f"ready: {group.name}"
-        if keys is not None:
-            assert keys.fresh == sum(held.attempt == 1 for held in keys.held()), f"ready: parked of {group.name}"
         row = describe(group)
-        leased = sum(lease.open.size() for sub in group.members for lease in sub.leases)
+        parked = [held for lock in keys.locks.values() for held in lock.parked] if keys is not None else []
+        later = sum(again.size for _, again in pending.waiting) + sum(held.due > 0 for held in parked)
+        if keys is not None:
+            assert keys.fresh == sum(held.attempt == 1 for held in parked), f"ready: parked of {group.name}"
+        assert row["parked"] == len(parked), f"parked: {group.name} has {len(parked)} parked messages"
+        assert row["waiting"] == later, f"waiting: {group.name} has {later} messages that are not due"
+        assert row["suspects"] == sum(again.size for again in pending.suspects), f"suspects: {group.name}"
+        leases = [lease for sub in group.members for lease in sub.leases]
+        leased = sum(lease.open.size() for lease in leases)
         assert row["in_flight"] == leased, f"in_flight: {group.name} has {leased} messages leased"
+        if leased:  # also if retention has removed them
+            latest = min((block.ts_us for block in blocks if _holds(block, leases)), default=row["oldest_us"])
+            assert 0 < row["oldest_us"] <= latest, f"oldest: {group.name} has an older message in flight"
         if row["ready"] + row["retrying"] + row["in_flight"] == 0:
             assert not row["oldest_us"] or not row["ready_exact"] or group.dead, f"oldest: {group.name} has no message"
     return exact

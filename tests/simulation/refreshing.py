@@ -11,13 +11,14 @@ from tests.simulation.ledgers import GroupBook, Session, Sub
 class Refresh:
     """One that is not ready yet."""
 
-    __slots__ = ("has_ended", "number", "ready", "start", "target")
+    __slots__ = ("has_ended", "moved", "number", "ready", "start", "target")
 
     def __init__(self, number: int, target: int, start: Any) -> None:
         self.number = number
         self.target = target
         self.start = start  # as it was asked for
         self.has_ended = False
+        self.moved = False  # elsewhere, by an administrator: without consumers, its end is not told
         self.ready: set[Sub] = set()
 
 

@@ -102,7 +102,9 @@ def seek(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, 
     if fields.get("to") is None:
         raise ProtocolError(Code.BAD_OPTION, "to is missing: the position to which the group is moved")
     to = router.dispatcher.position(group, fields["to"], "to")
-    meaning = {"before": group.position(), **_meaning(group, to, router.shared.next_seq - 1)}
+    again, skipped = _meaning(group, to, router.shared.next_seq - 1)
+    router.refreshes.require_all(group, skipped)
+    meaning = {"before": group.position(), "again": again.size(), "skipped": skipped.size()}
     if dry_run:
         return {**_place(router, group), "cursor": to.cursor, **meaning}
     router.shared.change.begin()
@@ -117,9 +119,11 @@ def settle(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str
     if not is_number(up_to):
         raise ProtocolError(Code.BAD_OPTION, f"up_to is a seq, 0..{NUMBER_MAX}, not {up_to!r:.60}")
     last_seq = min(fields["up_to"], router.shared.next_seq - 1)
+    skipped = unsettled(group, last_seq)
+    router.refreshes.require_all(group, skipped)
     meaning = {
         "before": group.floor,
-        "settled": unsettled(group, last_seq).size(),
+        "settled": skipped.size(),
         "leased": leased(group, last_seq),
         "up_to": last_seq,
     }
@@ -137,20 +141,19 @@ def _dry_run(fields: Fields) -> bool:
     return value
 
 
-def _meaning(group: Group, to: Position, last_seq: int) -> dict[str, int]:
-    """The number of settled messages that are delivered again and of unsettled messages that are skipped, of all
-    topics."""
+def _meaning(group: Group, to: Position, last_seq: int) -> tuple[Ranges, Ranges]:
+    """Settled messages that are delivered again and unsettled messages that are skipped, of all topics."""
     now, then = Ranges(group.open), Ranges(to.open)
     now.add(group.position(), last_seq + 1)
     then.add(to.cursor, last_seq + 1)
-    return {"again": _without(then, now), "skipped": _without(now, then)}
+    return _without(then, now), _without(now, then)
 
 
-def _without(some: Ranges, others: Ranges) -> int:
+def _without(some: Ranges, others: Ranges) -> Ranges:
     left = Ranges(some)
     for first, last in others:
         left.remove(first, last)
-    return left.size()
+    return left
 
 
 def pause(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:

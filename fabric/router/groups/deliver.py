@@ -241,7 +241,7 @@ def send_delivery(
     settings = group.settings
     leased = (now + settings.lease_ms / 1000, now + settings.lease_max_ms / 1000)
     lease = Lease(member, first_ordinal, seqs, (group.rank_of(block), work.attempt, work.failures), leased, keys)
-    lease.size, lease.expires_us = len(raw), block.expires_us
+    lease.size, lease.expires_us, lease.accepted_us = len(raw), block.expires_us, block.ts_us
     member.leases.append(lease)
     member.outstanding += count
     group.shared.held += 1

@@ -1,15 +1,17 @@
 """What INFO says of a group: its settings, and the messages that wait, are in flight, come again or are dead."""
 
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from fabric.router.groups.group import Group
 from fabric_protocol.messages import Level
+
+RANGES_MAX: Final = 64  # of open messages that are looked at for one that is stored
 
 
 def describe(group: Group) -> dict[str, Any]:
     """The fields of INFO, without dead letters."""
     position, pending, keys = group.position(), group.pending, group.keys
-    parked = list(keys.held()) if keys is not None else []
     first, again = first_and_again(group)
     numbers = counts(group, group.shared.clock.now)
     return {
@@ -25,8 +27,8 @@ def describe(group: Group) -> dict[str, Any]:
         "behind": max(group.shared.committed_seq + 1 - position, 0) + first,
         "outstanding": numbers["in_flight"],
         "redelivering": again,
-        "waiting": sum(again.size for _, again in pending.waiting) + sum(held.due > 0 for held in parked),
-        "suspects": sum(again.size for again in pending.suspects),
+        "waiting": pending.waiting_messages + (keys.waiting if keys is not None else 0),
+        "suspects": pending.suspect_messages,
         "failed": len(group.failures),
         "parked": keys.parked if keys is not None else 0,
         "expired": group.tally.expired,
@@ -62,7 +64,8 @@ def first_and_again(group: Group) -> tuple[int, int]:
 
 
 def oldest(group: Group) -> int:
-    """When the oldest message was accepted that matches and is not settled; 0 when there is none."""
+    """When the oldest message was accepted that matches and is not settled, or that a consumer holds; 0 when there is
+    none. Messages that retention has removed count with their time while a consumer holds them, and else not."""
     has_new = group.backlog.ahead > 0 or not group.backlog.is_exact
     seqs = [lane.cursor for lane in group.lanes if has_new and not lane.live]
     if group.open:
@@ -70,6 +73,22 @@ def oldest(group: Group) -> int:
     elif group.pending:  # of a group without leases
         seqs.append(min(redelivery.first for redelivery in group.pending))
     seq = min(seqs, default=0)
-    if not seq or seq > group.horizon:
-        return 0
-    return group.shared.block_store.time_of(seq)
+    time_us = group.shared.block_store.time_of(seq) if 0 < seq <= group.horizon else 0
+    if group.removed_to or (seqs and not time_us):
+        return _oldest_beside_removed(group, seqs)
+    return time_us
+
+
+def _oldest_beside_removed(group: Group, seqs: list[int]) -> int:
+    """The same for a group with messages that are not settled and whose block retention has removed."""
+    leases = [lease for sub in group.members for lease in sub.leases]
+    removed_to, first_seq = group.removed_to, group.shared.first_seq
+    is_held = any(lease.runs[0][0] <= removed_to for lease in leases)
+    if not is_held and (not group.open or group.open.first > removed_to):
+        group.removed_to = 0  # all of them are settled
+    stored = (
+        group.open.within(first_seq, removed_to)[:RANGES_MAX] + group.open.within(removed_to + 1, group.horizon)[:1]
+    )
+    known = sorted(seq for seq in {*seqs, *(first for first, _ in stored)} if seq <= group.horizon)
+    times = map(group.shared.block_store.time_of, known)
+    return min((*(lease.accepted_us for lease in leases), *islice(filter(None, times), 1)), default=0)

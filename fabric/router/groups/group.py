@@ -14,6 +14,7 @@ from fabric.records import GroupSettings, SaveFailure, SaveGroup
 from fabric.router.groups.backlog import Backlog, pass_by, rising
 from fabric.router.groups.expiring import Expiring
 from fabric.router.groups.failures import Failures
+from fabric.router.groups.gaps import UntoldGap, gaps_before, with_gap
 from fabric.router.groups.handed_out import ANYTHING, HandedOut
 from fabric.router.groups.key_locks import Keys
 from fabric.router.groups.lanes import REMOVED, Lane, Runs, expire
@@ -37,7 +38,6 @@ from fabric_protocol.names import REDRIVE
 OPEN_RANGES_MAX: Final = 4_096
 EXPIRY_S: Final = 0.01  # an expired message is settled after this time, which is above the rounding of the clocks
 RETURNED_EXPIRY_S: Final = 0.25  # the same for redeliveries; longer, because each time all of them are searched
-UNTOLD_MAX: Final = 64  # gaps that are kept for the next consumer; above this number they become one gap
 
 
 class Group:
@@ -70,7 +70,9 @@ class Group:
         self.unsorted = Ranges()  # restored seqs: messages that do not match may be among them
         self.dead: list[DeadLetter] = []  # not written yet
         self.answers: Frames = []  # sent when these dead letters are on disk
-        self.untold: list[tuple[int, int, str]] = []  # gaps that no consumer was told of: first seq, last seq, why
+        self.untold: list[UntoldGap] = []  # gaps that no consumer was told of
+        # Retention has removed messages up to this seq that were not settled: a consumer may still hold them.
+        self.removed_to = 0
 
     def use_settings(self, settings: GroupSettings) -> None:
         """Use these settings from now on."""
@@ -267,6 +269,8 @@ class Group:
         restart only the row tells which of them were delivered."""
         if self._recorded <= seq:
             self.dirty = self.durable
+        if self.open and self.open.first <= seq:
+            self.removed_to = max(self.removed_to, seq)
 
     # Messages.
 
@@ -287,11 +291,7 @@ class Group:
             for member in self.members:
                 turn.send(member.session.peer, Gap(member.chan, first, last, why))
         else:
-            if len(self.untold) >= UNTOLD_MAX:
-                first, last = min(first, *(gap[0] for gap in self.untold)), max(last, *(gap[1] for gap in self.untold))
-                self.untold, why = [], f"{why} (not every message between was)"
-            self.untold.append((first, last, why))
-            self.dirty = self.durable
+            self.untold, self.dirty = with_gap(self.untold, (first, last, why)), self.durable
 
     def leave(self, block: Block, removed: Runs, turn: Turn) -> None:
         """Settle the messages of a block that is discarded: report those at the places in `removed`, and move past
@@ -324,7 +324,7 @@ class Group:
         if self._recorded < first_seq:  # a restart would report a gap for an older position
             self.dirty = self.durable
         if lost is not None:
-            self.dirty = self.durable
+            self.dirty, self.removed_to = self.durable, max(self.removed_to, first_seq - 1)
             self.lost(lost, first_seq - 1, REMOVED, turn)
 
     def move(self, to: Position) -> None:
@@ -334,8 +334,7 @@ class Group:
         self.failures.clear()
         self.expiring = Expiring()
         self.reserved = None  # its suspect is forgotten
-        # The group comes to gaps after the position once more, and reports them then.
-        self.untold = [(first, min(last, to.cursor - 1), why) for first, last, why in self.untold if first < to.cursor]
+        self.untold = gaps_before(self.untold, to.cursor)
         if self.keys is not None:
             self.keys = Keys(self.pending)
         for lane in self.lanes:

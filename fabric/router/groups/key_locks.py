@@ -7,7 +7,7 @@ delivered one by one until it is settled.
 """
 
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -54,7 +54,7 @@ class Lock:
 
 
 class Keys:
-    __slots__ = ("_due_times", "_names", "_pending", "_suspected", "fresh", "locks", "movable", "parked")
+    __slots__ = ("_due_times", "_names", "_pending", "_suspected", "fresh", "locks", "movable", "parked", "waiting")
 
     def __init__(self, pending: Pending) -> None:
         self.locks: dict[bytes, Lock] = {}
@@ -62,6 +62,7 @@ class Keys:
         self.movable: dict[Subscription | None, dict[Lock, None]] = {}
         self.parked = 0
         self.fresh = 0  # parked messages that wait for attempt 1
+        self.waiting = 0  # parked messages that are not due yet, or that nothing has made ready since
         self._pending = pending
         self._suspected: dict[int, Lock] = {}  # by seq: locks with `suspected`
         self._due_times: list[tuple[float, bytes]] = []  # a heap: when the first parked message of a key is due
@@ -81,16 +82,21 @@ class Keys:
 
     def park(self, lock: Lock, held: ParkedMessage) -> None:
         insort(lock.parked, held)
-        self.parked += 1
-        self.fresh += held.attempt == 1
+        self._count(held, 1)
 
     def unpark(self, lock: Lock) -> ParkedMessage:
         """Take the first parked message; it then counts as in flight."""
         held = lock.parked.pop(0)
-        self.parked -= 1
-        self.fresh -= held.attempt == 1
+        self._count(held, -1)
         lock.inflight += 1
         return held
+
+    def _count(self, held: ParkedMessage, change: int) -> None:
+        self.parked += change
+        if held.attempt == 1:
+            self.fresh += change
+        if held.due:
+            self.waiting += change
 
     @property
     def suspected(self) -> int:
@@ -157,9 +163,7 @@ class Keys:
         if lock is not None:
             lock.suspected = False
             if lock.parked and lock.parked[0].seq == seq:
-                self.parked -= 1
-                self.fresh -= lock.parked[0].attempt == 1
-                del lock.parked[0]
+                self._count(lock.parked.pop(0), -1)
             self.update_lock(lock)
 
     def use_attempts_max(self, attempts_max: int) -> None:
@@ -178,19 +182,14 @@ class Keys:
             if len(kept) == len(lock.parked):
                 continue
             for held in lock.parked:  # a message that was parked later may be before the suspect
-                if seqs.holds(held.seq) and self._suspected.pop(held.seq, None) is not None:
-                    lock.suspected = False
+                if seqs.holds(held.seq):
+                    self._count(held, -1)
+                    if self._suspected.pop(held.seq, None) is not None:
+                        lock.suspected = False
             if any(held.failures for held in lock.parked) and not any(held.failures for held in kept):
                 lock.has_failed = False
-            self.parked -= len(lock.parked) - len(kept)
-            self.fresh += sum(held.attempt == 1 for held in kept) - sum(held.attempt == 1 for held in lock.parked)
             lock.parked = kept
             self.update_lock(lock)
-
-    def held(self) -> Iterator[ParkedMessage]:
-        """The parked messages, without suspects."""
-        for lock in self.locks.values():
-            yield from lock.parked[lock.suspected :]
 
     def next_due(self) -> float:
         return self._due_times[0][0] if self._due_times else NEVER
@@ -202,6 +201,7 @@ class Keys:
             lock = self.locks.get(heappop(self._due_times)[1])
             if lock is not None and lock.parked and 0 < lock.parked[0].due <= now:
                 lock.parked[0] = lock.parked[0]._replace(due=0.0)
+                self.waiting -= 1
                 self.update_lock(lock)
                 moved = True
         return moved

@@ -42,6 +42,7 @@ class Lease:
     """The deliveries of one DELIVER frame, leased to one subscription."""
 
     __slots__ = (
+        "accepted_us",
         "attempt",
         "deadline",
         "done",
@@ -77,6 +78,7 @@ class Lease:
         self.open = Ranges([(first, self.last)])  # ordinals without a verdict
         self.size = 0  # bytes of the block in DELIVER
         self.expires_us = 0  # when its messages expire; 0: never
+        self.accepted_us = 0  # when its messages were accepted; retention may remove their block
         self.done = False  # no ordinal is open, and the subscription has forgotten the lease
         self.keys = keys  # the key of each ordinal, in a group of order `key`
         # Seqs between the runs do not match the patterns of the group. They count as open until the lease is done, so

@@ -17,7 +17,16 @@ SUSPECT_FAILURES: Final = 2
 
 
 class Pending:
-    __slots__ = ("fresh", "messages", "ready", "suspect_failures", "suspects", "waiting")
+    __slots__ = (
+        "fresh",
+        "messages",
+        "ready",
+        "suspect_failures",
+        "suspect_messages",
+        "suspects",
+        "waiting",
+        "waiting_messages",
+    )
 
     def __init__(self) -> None:
         self.ready: list[Redelivery] = []  # a heap
@@ -26,6 +35,7 @@ class Pending:
         self.suspect_failures = SUSPECT_FAILURES
         self.messages = 0  # in all three
         self.fresh = 0  # of these, messages that wait for attempt 1
+        self.waiting_messages = self.suspect_messages = 0  # in `waiting` and in `suspects`
 
     def __len__(self) -> int:
         return len(self.ready) + len(self.waiting) + len(self.suspects)
@@ -39,7 +49,7 @@ class Pending:
     def use_attempts_max(self, attempts_max: int) -> None:
         """A message with attempts_max failures is suspect, also if attempts_max is 1."""
         self.suspect_failures = min(SUSPECT_FAILURES, attempts_max or SUSPECT_FAILURES)
-        redeliveries, self.ready, self.suspects = self.ready + self.suspects, [], []
+        redeliveries, self.ready, self.suspects, self.suspect_messages = self.ready + self.suspects, [], [], 0
         for redelivery in redeliveries:
             self._enter(redelivery)
 
@@ -48,11 +58,16 @@ class Pending:
         self._count(redelivery, redelivery.size)
         if due:
             heappush(self.waiting, (due, redelivery))
+            self.waiting_messages += redelivery.size
         else:
             self._enter(redelivery)
 
     def _enter(self, redelivery: Redelivery) -> None:
-        heappush(self.suspects if redelivery.failures >= self.suspect_failures else self.ready, redelivery)
+        if redelivery.failures >= self.suspect_failures:
+            heappush(self.suspects, redelivery)
+            self.suspect_messages += redelivery.size
+        else:
+            heappush(self.ready, redelivery)
 
     def _count(self, redelivery: Redelivery, size: int) -> None:
         self.messages += size
@@ -79,6 +94,7 @@ class Pending:
         """Remove and return the first message of the suspects."""
         redelivery = heappop(self.suspects)
         self._count(redelivery, -1)
+        self.suspect_messages -= 1
         if redelivery.first < redelivery.last:
             heappush(self.suspects, redelivery._replace(first=redelivery.first + 1))
         return redelivery._replace(last=redelivery.first)
@@ -91,6 +107,7 @@ class Pending:
         moved = []
         while self.waiting and self.waiting[0][0] <= now:
             moved.append(heappop(self.waiting)[1])
+            self.waiting_messages -= moved[-1].size
             self._enter(moved[-1])
         return moved
 
@@ -113,12 +130,14 @@ class Pending:
         self.messages = self.fresh = 0
         for redelivery in self:
             self._count(redelivery, redelivery.size)
+        self.waiting_messages = sum(redelivery.size for _, redelivery in self.waiting)
+        self.suspect_messages = sum(redelivery.size for redelivery in self.suspects)
 
     def clear(self) -> None:
         self.ready.clear()
         self.waiting.clear()
         self.suspects.clear()
-        self.messages = self.fresh = 0
+        self.messages = self.fresh = self.waiting_messages = self.suspect_messages = 0
 
 
 def _without(redelivery: Redelivery, seqs: Ranges) -> list[Redelivery]:

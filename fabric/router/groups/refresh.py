@@ -24,6 +24,7 @@ from fabric.router.groups.dispatcher import Dispatcher
 from fabric.router.groups.group import Group
 from fabric.router.groups.subscription import Subscription
 from fabric.router.part import Part
+from fabric.router.ranges import Ranges
 from fabric.router.timers import NEVER
 from fabric.router.turn import Turn
 from fabric_protocol import messages as m
@@ -122,6 +123,17 @@ class Refreshes(Part):
         refresh = self._running.get(group)
         if refresh is not None and not group.members:
             self._dispatcher.position(group, refresh.start, "from")
+
+    def require_all(self, group: Group, skipped: Ranges) -> None:
+        """Raise CONFLICT if the group would skip messages that a refresh has promised to its consumers. Without them,
+        the copies would be incomplete at RESET end; and a refresh that starts over would deliver them all the same."""
+        refresh = self._running.get(group)
+        if refresh is not None and not refresh.has_ended and skipped and skipped.first <= refresh.target:
+            raise ProtocolError(
+                Code.CONFLICT,
+                f"refresh {refresh.number} of group {group.name!r} delivers all messages up to seq {refresh.target}, "
+                f"and seq {skipped.first} would not come: wait for its end, or begin a refresh at a later position",
+            )
 
     def joined(self, sub: Subscription, turn: Turn) -> None:
         """Send the phase of the refresh to a new member. The refresh starts over if it is the only member."""
