@@ -14,10 +14,9 @@ from collections import deque
 from collections.abc import Set
 from typing import Final
 
+from fabric.hub.command_kind import Frames, is_question
 from fabric_protocol.messages import PeerId
-from fabric_protocol.wire import Verb
 
-Frames = list[bytes]
 Arrival = tuple[PeerId, Frames]
 
 TURN_FRAMES: Final = 64  # frames received in one turn: to receive and to answer each costs time
@@ -29,8 +28,6 @@ SHARE_S: Final = 0.001  # seconds of work for one peer before the next peer is s
 DEBT_MAX_S: Final = 0.05  # bounds how long a peer waits for its next frame after an expensive frame
 PAUSE: Final = 2  # a peer pauses this many times as long as it was served: receiving and answering cost as much again
 PAUSE_MAX_S: Final = 0.02  # the longest pause
-
-_QUESTIONS: Final = (Verb.PING, Verb.GET, Verb.INFO)  # commands that change nothing: only their answer matters
 
 
 class _Queue:
@@ -138,7 +135,7 @@ class Arrivals:
         queue = self._queues.get(peer)
         if queue is None:
             return
-        kept = deque((frames, size) for frames, size in queue.frames if not _is_question(frames))
+        kept = deque((frames, size) for frames, size in queue.frames if not is_question(frames))
         size = sum(size for _, size in kept)
         self.count -= len(queue.frames) - len(kept)
         self.bytes -= queue.bytes - size
@@ -164,7 +161,3 @@ class Arrivals:
             self._rotation = deque(sorted(self._rotation, key=behind.__contains__))
         self._held.clear()
         self.release_at = math.inf
-
-
-def _is_question(frames: Frames) -> bool:
-    return bool(frames) and len(frames[0]) > 1 and frames[0][1] in _QUESTIONS

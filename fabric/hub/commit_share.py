@@ -13,7 +13,6 @@ or many topics has few bytes, and delays other peers as a large block does.
 from typing import Final
 
 from fabric_protocol.messages import PeerId
-from fabric_protocol.wire import Verb
 
 COMMIT_S: Final = 0.005
 BYTES_MIN: Final = 256 << 10
@@ -22,12 +21,6 @@ RATE_WEIGHT: Final = 0.2  # weight of the latest commit in the average rate
 TOPIC_BYTES: Final = 128  # bytes that a topic counts as: the journal indexes it, and groups are looked up
 HEAVY: Final = 2  # a peer whose share of a commit is more than this many times its bound skips the next commit
 MEMORY_S: Final = 0.25  # after a publish, a peer counts as a publisher for this long
-
-_PUBLISHES: Final = (Verb.PUB, Verb.TXN)
-
-
-def is_publish(frames: list[bytes]) -> bool:
-    return len(frames) == 2 and len(frames[0]) > 1 and frames[0][1] in _PUBLISHES
 
 
 class CommitShare:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from fabric.hub.arrivals import SHARE_S, Arrival, Arrivals
-from fabric.hub.commit_share import CommitShare, is_publish
+from fabric.hub.command_kind import is_publish
+from fabric.hub.commit_share import CommitShare
 from fabric.router.publish.publishing import RETRY_MS
 from fabric.router.router import Router
 from fabric_protocol import wire

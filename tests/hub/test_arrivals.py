@@ -10,7 +10,8 @@ import zmq
 from fabric.hub import hub as hub_module
 from fabric.hub import intake as intake_module
 from fabric.hub.arrivals import BYTES_MAX, DEBT_MAX_S, SHARE_S, TURN_FRAMES, Arrivals
-from fabric.hub.commit_share import BYTES_MIN, COMMIT_S, MEMORY_S, RATE_FIRST, CommitShare, is_publish
+from fabric.hub.command_kind import is_publish, is_question
+from fabric.hub.commit_share import BYTES_MIN, COMMIT_S, MEMORY_S, RATE_FIRST, CommitShare
 from fabric.hub.hub import Hub, HubOptions
 from fabric.hub.intake import TURN_S
 from fabric.router.publish.publishing import WINDOW_BYTES
@@ -228,6 +229,13 @@ def test_publishes_are_told_from_other_frames() -> None:
     assert not is_publish(wire.encode(m.Ping(1)))
     assert not is_publish([b"", b""])
     assert not is_publish([])
+
+
+def test_questions_are_told_by_their_verb() -> None:
+    assert all(is_question(wire.encode(one)) for one in (m.Ping(1), m.Get(1, {}), m.Info(1, {})))
+    assert not is_question(wire.encode(m.Admin(1, {})))
+    assert not is_question([b"", b""])
+    assert not is_question([])
 
 
 class Clock:
