@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from fabric.router.groups.description import describe
+from fabric.router.groups.description import counts
 from fabric.router.groups.group import Group
 from fabric.router.router import Router
 from fabric_protocol.block import Block
@@ -26,7 +26,7 @@ def waiting(group: Group, blocks: Iterable[Block]) -> int:
 
 def check(router: Router, blocks: list[Block]) -> int:
     """Compare the numbers of all groups with a naive count; returns how many groups had an exact number."""
-    exact = 0
+    exact, now = 0, router.shared.clock.now
     for group in router.groups.values():
         backlog, pending, keys = group.backlog, group.pending, group.keys
         naive = waiting(group, blocks)
@@ -40,7 +40,7 @@ def check(router: Router, blocks: list[Block]) -> int:
         assert pending.fresh == sum(again.size for again in pending if again.attempt == 1), f"ready: {group.name}"
         if keys is not None:
             assert keys.fresh == sum(held.attempt == 1 for held in keys.held()), f"ready: parked of {group.name}"
-        row = describe(group)
+        row = counts(group, now)
         leased = sum(lease.open.size() for sub in group.members for lease in sub.leases)
         assert row["in_flight"] == leased, f"in_flight: {group.name} has {leased} messages leased"
         if row["ready"] + row["retrying"] + row["in_flight"] == 0:
