@@ -7,7 +7,6 @@ Q4  an error says whether a responder may have seen the request
 Q5  a request does not wait while a handler is free, and requests that wait go in their order
 """
 
-from collections import Counter
 from collections.abc import Iterable
 
 from fabric.records import TopicSettings
@@ -16,12 +15,13 @@ from fabric_protocol import messages as m
 from fabric_protocol.errors import Code
 from tests.router.plain_patterns import matches
 from tests.simulation.blocks import IDENTS, idents_of
+from tests.simulation.facts import Counts
 from tests.simulation.ledgers import Asked, Service, Serving, Session
 from tests.simulation.reads import Reads
 
 
 class Asking(Reads):
-    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, TopicSettings]]) -> None:
+    def __init__(self, counts: Counts, settings: Iterable[tuple[str, TopicSettings]]) -> None:
         super().__init__(counts, settings)
         self.services: dict[str, Service] = {}
         self.asked: list[Asked] = []  # that are open

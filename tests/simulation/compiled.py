@@ -31,9 +31,9 @@ SOURCES: Final = (
 TRANSLATED: Final = (
     "fabric_protocol/(block|block_parts|columns|errors|messages|names|runs)",
     "fabric/records",
-    "fabric/router/(?!admin/|advisories|change|paging|read/info|schedules/(cron|options)|searches).*",
+    "fabric/router/(?!admin/|change|paging|read/info|schedules/(cron|options)).*",
     "tests/simulation/(.*acts|administration|asking|blocks|disk|ending|facts|finish|judge|ledgers|limits|numbering|observer|order"
-    "|pacing|people|publisher|reads|refreshing|stored|world)",
+    "|pacing|people|plan|publisher|reads|recount|refreshing|stored|world)",
 )
 OPEN: Final = "from mypy_extensions import mypyc_attr\n\n\n@mypyc_attr(allow_interpreted_subclasses=True)\n"
 WORTH_LIVES: Final = 100_000  # a run of so many lives is longer than the build
@@ -45,7 +45,10 @@ from mypyc.build import mypycify
 from setuptools import setup
 options = ["--config-file=", "--explicit-package-bases", "--ignore-missing-imports"]
 files, sys.argv = sys.argv[1:], ["setup.py", "--quiet", "build_ext", "--inplace"]
-modules = mypycify([*options, *files], opt_level="1", debug_level="0", multi_file=True)
+modules = mypycify([*options, *files], opt_level="3", debug_level="0", multi_file=True)
+for module in modules:  # calls within the library are direct, not through its table of symbols
+    module.extra_compile_args += ["-fno-semantic-interposition", "-fno-plt", "-fvisibility=hidden"]
+    module.extra_link_args += ["-Wl,-Bsymbolic"]
 setup(name="simulation", packages=[], ext_modules=modules)
 """
 LIVE: Final = r"""

@@ -194,8 +194,10 @@ class Disk:
             block = self.raws[at] = Block(block)
         return block
 
-    def blocks(self) -> list[Block]:
-        return [self._open(at) for at in range(len(self.bases))]
+    def blocks(self, first_seq: int) -> list[Block]:
+        """The blocks with messages at or beyond a seq."""
+        begin = max(bisect_right(self.bases, first_seq) - 1, 0)
+        return [self._open(at) for at in range(begin, len(self.bases))]
 
     def block_at(self, seq: int) -> Block | None:
         at = bisect_right(self.bases, seq) - 1

@@ -14,6 +14,10 @@ from tests.simulation.numbering import Producer
 from tests.simulation.pacing import Pace, pace_of
 
 OWN_TOPICS: Final = ("$dlq.g0", "$dlq.g1", "$dlq.g2")  # those that a pattern may name
+_SETTINGS: Final = GroupSettings._fields
+_PATTERNS_AT: Final = _SETTINGS.index("patterns")
+_LEVEL_AT: Final = _SETTINGS.index("level")
+_LEVELS: Final = {level.name.lower(): level for level in Level}
 _WANTED: Final[dict[tuple[tuple[str, ...], str], frozenset[str]]] = {}
 
 
@@ -28,8 +32,10 @@ def wanted_topics(patterns: tuple[str, ...], name: str = "") -> frozenset[str]:
 
 def settings_of(fields: Any) -> GroupSettings:
     """The settings that a SUB asks for, all of them named."""
-    values = {name: fields[name] for name in GroupSettings._fields}
-    return GroupSettings(**{**values, "patterns": tuple(fields["patterns"]), "level": Level[fields["level"].upper()]})
+    values = [fields[name] for name in _SETTINGS]
+    values[_PATTERNS_AT] = tuple(fields["patterns"])
+    values[_LEVEL_AT] = _LEVELS[fields["level"]]
+    return GroupSettings._make(values)
 
 
 def fields_of(settings: GroupSettings) -> dict[str, Any]:

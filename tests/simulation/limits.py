@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fabric.records import TopicSettings
 from tests.simulation.blocks import IDENTS
-from tests.simulation.facts import Facts
+from tests.simulation.facts import Counts, Facts
 from tests.simulation.ledgers import GroupBook
 
 DEFAULTS = TopicSettings()
@@ -14,7 +14,7 @@ SETTLE_US = 1_500_000  # after so long, what all groups have settled is removed
 
 
 class Limits(Facts):
-    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, TopicSettings]]) -> None:
+    def __init__(self, counts: Counts, settings: Iterable[tuple[str, TopicSettings]]) -> None:
         super().__init__(counts)
         self.settings = dict(settings)
         self.until_acked = frozenset(name for name, one in self.settings.items() if one.keep == "until_acked")

@@ -17,8 +17,7 @@ All checks are incremental: each costs what happened, not what there is. What a 
 undo entries for each turn that is not on disk yet.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from heapq import heappop
 from math import inf
 from typing import Any, Final
@@ -32,6 +31,7 @@ from fabric_protocol.errors import Code
 from tests.simulation.blocks import idents_of
 from tests.simulation.disk import Disk, stamp_of
 from tests.simulation.ending import Ending
+from tests.simulation.facts import Counts
 from tests.simulation.ledgers import GroupBook, Held, Published, Scheduled, Session, Sub
 from tests.simulation.numbering import Producer, Source
 from tests.simulation.publisher import ANY
@@ -40,10 +40,11 @@ from tests.simulation.publisher import ANY
 AT_ONCE: Final = (Code.FENCED, Code.SEQUENCE_GAP, Code.NO_SESSION, Code.BUSY, Code.OVERRUN, Code.INTERNAL)
 REFUSALS: Final = {code.value: f"refused {code.name}" for code in Code}
 INSTANT_S: Final = 1 / 1024
+ASIDE: Final = frozenset((m.Err, m.Pong, m.Flow, m.Notice))  # said to anyone, also without a session
 
 
 class Observer(Ending):
-    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, TopicSettings]] = ()) -> None:
+    def __init__(self, counts: Counts, settings: Iterable[tuple[str, TopicSettings]] = ()) -> None:
         super().__init__(counts, settings)
         self.sessions: dict[bytes, Session] = {}  # by peer
         self.secrets: dict[bytes, Session] = {}
@@ -72,9 +73,15 @@ class Observer(Ending):
             return Code.NO_SESSION
         session.last_seen = now
         self._is_back(session)
-        match message:
+        match message:  # what is said most often comes first
+            case m.Subscribe() if "respond" not in message.fields:
+                return self.subscribe(session, message)
             case m.Publish():
                 return self.publish(session, message)
+            case m.Settle():
+                return self.settle(session, message, now)
+            case m.Ping():
+                return 0
             case m.Transact():
                 return self.transact(session, message)
             case m.Cancel():
@@ -85,17 +92,13 @@ class Observer(Ending):
                 return self.say_ready(session, message)
             case m.Admin():
                 return self.admin(session, message)
-            case m.Settle():
-                return self.settle(session, message, now)
             case m.Credit(chan, ordinal_max, bytes_max, unsure):
                 sub = session.subs.get(chan)
                 if sub is None:
                     return Code.NOT_FOUND
                 sub.ordinal_max, sub.bytes_max, sub.unsure = ordinal_max, bytes_max, unsure
-            case m.Subscribe() if "respond" in message.fields:
-                return self.serve(session, message)
             case m.Subscribe():
-                return self.subscribe(session, message)
+                return self.serve(session, message)
             case m.Request():
                 return self.ask(session, message, now)
             case m.Reply():
@@ -258,27 +261,25 @@ class Observer(Ending):
 
     def heard(self, peer: bytes, message: m.ToClient, now: float) -> None:
         kind = type(message)
-        if kind is m.Err and message.rid:  # type: ignore[union-attr]
-            session = self.sessions.get(peer)
-            if session is not None:
-                self._refused(session, message)  # type: ignore[arg-type]
-        if kind is m.Err or kind is m.Pong or kind is m.Flow or kind is m.Notice:
-            return
         session = self.sessions.get(peer)
+        if kind in ASIDE:
+            if kind is m.Err and message.rid and session is not None:  # type: ignore[union-attr]
+                self._refused(session, message)  # type: ignore[arg-type]
+            return
         if session is None:
             if (kind is m.Gap or kind is m.Reset) and peer in self._former:
                 return  # gone meanwhile
             if kind is m.Ok or kind is m.PubOk or kind is m.Welcome:  # for a connection that was left meanwhile
                 session = self._former.get(peer)
         assert session is not None, f"{message} is said to a peer without a session"
-        if kind is m.Deliver:
-            self._deliver(session, message, now)  # type: ignore[arg-type]
-        elif kind is m.PubOk:
-            self.confirmed(session, message)  # type: ignore[arg-type]
-        elif kind is m.Ok:
+        if kind is m.Ok:  # what is said most often comes first
             self._ok(session, message)  # type: ignore[arg-type]
+        elif kind is m.Deliver:
+            self._deliver(session, message, now)  # type: ignore[arg-type]
         elif kind is m.Welcome:
             self._welcome(session, message.fields)  # type: ignore[union-attr]
+        elif kind is m.PubOk:
+            self.confirmed(session, message)  # type: ignore[arg-type]
         elif kind is m.Got:
             self.got(session, message)  # type: ignore[arg-type]
         elif kind is m.Reset:
@@ -357,7 +358,7 @@ class Observer(Ending):
 
     # Time.
 
-    def ticked(self, now: float, counters: Mapping[str, int]) -> None:
+    def ticked(self, now: float, counters: dict[str, int]) -> None:
         """The hub has looked at the clock: leases lapse, fetches and sessions end."""
         sessions_lost, sessions_silent = counters.get("sessions_lost", 0), counters.get("sessions_silent", 0)
         if sessions_lost != self._lost:

@@ -122,22 +122,22 @@ class Client:
         """Something arrives."""
         if wire is not self.wire:
             return
-        match message:
-            case m.Deliver(chan, first, _, seqs, block):
-                if chan in self.subs:
-                    self._take(self.subs[chan], first, seqs, block)
-            case m.PubOk(_, confirms):
-                for row in confirms:
-                    sent = self.sent.get(row[0])
-                    if sent is not None:
-                        sent.confirmed = True
+        match message:  # what is said most often comes first
             case m.Ok(_, rid, fields):
                 if rid in self.sent:
                     self.sent[rid].confirmed = True
                 if fields.get("schedule"):
                     self.schedules.append(fields["schedule"])
+            case m.Deliver(chan, first, _, seqs, block):
+                if chan in self.subs:
+                    self._take(self.subs[chan], first, seqs, block)
             case m.Welcome(_, fields):
                 self._welcomed(fields)
+            case m.PubOk(_, confirms):
+                for row in confirms:
+                    sent = self.sent.get(row[0])
+                    if sent is not None:
+                        sent.confirmed = True
             case m.Notice(kind, fields):
                 self._noticed(kind, fields)
             case m.Err(_, rid, code, _, fields):

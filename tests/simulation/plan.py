@@ -7,8 +7,10 @@ and does nothing when it does not apply. So any act can be taken out of a life, 
 
 import random
 from array import array
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from enum import IntEnum, auto
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from fabric.records import GroupSettings, TopicSettings
@@ -166,27 +168,44 @@ DEDUPED: Final = (
 )
 
 
+def one_of(rng: random.Random, found: Sequence[Any]) -> Any:
+    """What `rng.choice` returns, in half the time."""
+    count = len(found)
+    bits = count.bit_length()
+    at: int = rng.getrandbits(bits)
+    while at >= count:
+        at = rng.getrandbits(bits)
+    return found[at]
+
+
+def some_of(rng: random.Random, weights: Mapping[Act, int], count: int) -> list[Act]:
+    """What `rng.choices` returns."""
+    kinds, sums = list(weights), list(accumulate(weights.values()))
+    total, last, draw_one = sums[-1] + 0.0, len(sums) - 1, rng.random
+    return [kinds[bisect_right(sums, draw_one() * total, 0, last)] for _ in range(count)]
+
+
 def _topics(rng: random.Random, *, with_ids: bool) -> Topics:
     if rng.random() < (0.3 if with_ids else 0.7):
         return ()
-    settings = rng.choice(DEDUPED if with_ids else KEPT)
-    return tuple((name, settings) for name in rng.choice((("a", "b.c"), ("a.c", "b", "b.c.d"))))
+    settings = one_of(rng, DEDUPED if with_ids else KEPT)
+    return tuple((name, settings) for name in one_of(rng, (("a", "b.c"), ("a.c", "b", "b.c.d"))))
 
 
 def _settings(rng: random.Random, orders: tuple[str, ...]) -> GroupSettings:
-    order = rng.choice(orders)
+    order = one_of(rng, orders)
     return GroupSettings(
-        rng.choice(PATTERNS if order == "none" else PATTERNS[:-1]),
-        lease_ms=rng.choice((500, 2000, 5000, 30_000)),
-        attempts_max=rng.choice((1, 2, 3, 5)),
+        one_of(rng, PATTERNS if order == "none" else PATTERNS[:-1]),
+        lease_ms=one_of(rng, (500, 2000, 5000, 30_000)),
+        attempts_max=one_of(rng, (1, 2, 3, 5)),
         level=Level.RECEIVED if rng.random() < 0.15 else Level.JOURNALED,
-        lease_max_ms=rng.choice((30_000, 60_000)),
-        backoff=rng.choice(("fixed", "linear", "exponential")),
-        backoff_ms=rng.choice((0, 125, 500)),
-        backoff_max_ms=rng.choice((125, 2000)),
-        jitter_pct=rng.choice((0, 10, 50)),
+        lease_max_ms=one_of(rng, (30_000, 60_000)),
+        backoff=one_of(rng, ("fixed", "linear", "exponential")),
+        backoff_ms=one_of(rng, (0, 125, 500)),
+        backoff_max_ms=one_of(rng, (125, 2000)),
+        jitter_pct=one_of(rng, (0, 10, 50)),
         order=order,
-        on_expire=rng.choice(("drop", "dead")),
+        on_expire=one_of(rng, ("drop", "dead")),
         ack="auto" if order == "none" and rng.random() < 0.1 else "explicit",
     )
 
@@ -204,8 +223,8 @@ def _group(rng: random.Random, name: str, orders: tuple[str, ...]) -> GroupPlan:
 
 
 def swarm_of(rng: random.Random) -> Swarm:
-    clients = rng.choice((2, 2, 3, 3, 4))
-    orders = rng.choice((("none",), ("none", "key", "strict"), ("key",), ("strict",)))
+    clients = one_of(rng, (2, 2, 3, 3, 4))
+    orders = one_of(rng, (("none",), ("none", "key", "strict"), ("key",), ("strict",)))
     with_ids = rng.random() < 0.25
     topics = _topics(rng, with_ids=with_ids)
     until_acked = any(settings.keep == "until_acked" for _, settings in topics)
@@ -215,24 +234,24 @@ def swarm_of(rng: random.Random) -> Swarm:
         clients=clients,
         shared_producer=rng.random() < 0.15,
         groups=tuple(_group(rng, f"g{i}", orders) for i in range(rng.randint(1, 3))),
-        latency=tuple(0 if quick else rng.choice((0, 1, 5, 40, 300)) for _ in range(clients)),
-        commit=rng.choice((0, 1, 1, 4, 60)),
-        turn_max=rng.choice((1, 4, 100)),
-        ttl_ms=rng.choice((1000, 2500, 5000, 5000, 10_000)),
-        waits=rng.choice((WAITS, WAITS, WAITS_LONG)),
-        credits=rng.choice(((1000,), (0, 1, 2, 5, 1000), (1, 2))),
-        bytes=rng.choice(((BIG,), (BIG,), (0, 300, 500, BIG), (300,))),
+        latency=tuple(0 if quick else one_of(rng, (0, 1, 5, 40, 300)) for _ in range(clients)),
+        commit=one_of(rng, (0, 1, 1, 4, 60)),
+        turn_max=one_of(rng, (1, 4, 100)),
+        ttl_ms=one_of(rng, (1000, 2500, 5000, 5000, 10_000)),
+        waits=one_of(rng, (WAITS, WAITS, WAITS_LONG)),
+        credits=one_of(rng, ((1000,), (0, 1, 2, 5, 1000), (1, 2))),
+        bytes=one_of(rng, ((BIG,), (BIG,), (0, 300, 500, BIG), (300,))),
         templates=(orders != ("none",), orders == ("none",) and rng.random() < 0.4, with_ids),
-        received_pct=rng.choice((0, 0, 30)),
-        ttl_pct=0 if until_ack else rng.choice((0, 0, 0, 40)),  # has a group met what expired? it cannot be seen
+        received_pct=one_of(rng, (0, 0, 30)),
+        ttl_pct=0 if until_ack else one_of(rng, (0, 0, 0, 40)),  # has a group met what expired? it cannot be seen
         retries=rng.random() < 0.8,
-        concurrency=rng.choice((1, 1, 2, 100)),
-        step=rng.choice((2, 256)),
+        concurrency=one_of(rng, (1, 1, 2, 100)),
+        step=one_of(rng, (2, 256)),
         batches=rng.random() < 0.15,
         unsure=rng.random() < 0.2,
         topics=topics,
-        ephemeral_pct=0 if until_acked else rng.choice((0, 0, 20, 50)),
-        start_pct=rng.choice((0, 0, 30)),
+        ephemeral_pct=0 if until_acked else one_of(rng, (0, 0, 20, 50)),
+        start_pct=one_of(rng, (0, 0, 30)),
     )
 
 
@@ -244,8 +263,8 @@ def _with_more(swarm: Swarm, rng: random.Random) -> Swarm:
 
 def _with_more_settings(group: GroupPlan, rng: random.Random) -> GroupPlan:
     settings = group.settings
-    is_rated, rate = rng.random() < RATED_SHARE, rng.choice(RATES)
-    is_ending, expires_ms = rng.random() < ENDING_SHARE, rng.choice(ENDS_MS)
+    is_rated, rate = rng.random() < RATED_SHARE, one_of(rng, RATES)
+    is_ending, expires_ms = rng.random() < ENDING_SHARE, one_of(rng, ENDS_MS)
     if is_ending:
         settings = settings._replace(expires_ms=expires_ms)
     if is_rated:
@@ -265,11 +284,11 @@ class Bias(NamedTuple):
 def draw(seed: int, bias: Bias | None = None) -> Plan:
     """The life that a seed stands for."""
     rng = random.Random(seed)
-    acts = rng.choice(LENGTHS)
+    acts = one_of(rng, LENGTHS)
     swarm = _with_more(swarm_of(rng), random.Random(seed ^ MORE))
     weights: dict[Act, int] = dict(ALWAYS)
     for kind, weight in SOMETIMES.items():
-        weights[kind] = weight * rng.choice((0, 0, 1, 1, 3))
+        weights[kind] = weight * one_of(rng, (0, 0, 1, 1, 3))
     if swarm.topics:
         weights[Act.TRIM] = 0
     if any(settings.on_full == "refuse" and settings.max_msgs for _, settings in swarm.topics):
@@ -283,7 +302,7 @@ def draw(seed: int, bias: Bias | None = None) -> Plan:
         groups = tuple(GroupPlan(f"g{i}", one, fields_of(one)) for i, one in enumerate(settings))
         swarm = swarm._replace(groups=groups, **bias.swarm)
     kinds = [Act.CONNECT] * swarm.clients + [Act.SUBSCRIBE] * swarm.clients
-    kinds += rng.choices(list(weights), list(weights.values()), k=acts - len(kinds))
+    kinds += some_of(rng, weights, acts - len(kinds))
     numbers = array("Q", rng.randbytes(8 * acts))
     for at in range(2 * swarm.clients):  # all come together
         numbers[at] = numbers[at] & ~31 | (A_WAIT if at == swarm.clients else NO_WAIT)

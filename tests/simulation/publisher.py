@@ -1,6 +1,5 @@
 """The observer's knowledge of publishing: producers and their numbers, idempotency keys, delays, transactions."""
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -9,7 +8,7 @@ from fabric_protocol import messages as m
 from fabric_protocol.errors import Code
 from fabric_protocol.messages import Level
 from tests.simulation.blocks import IDENTS, idents_of
-from tests.simulation.facts import Unclear
+from tests.simulation.facts import Counts, Unclear
 from tests.simulation.ledgers import Published, Scheduled, Session, Sub
 from tests.simulation.limits import is_over
 from tests.simulation.numbering import Producer
@@ -31,7 +30,7 @@ def options_of(message: m.Publish | m.Transact) -> Any:
 
 
 class Publishing(Refreshing):
-    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, TopicSettings]]) -> None:
+    def __init__(self, counts: Counts, settings: Iterable[tuple[str, TopicSettings]]) -> None:
         super().__init__(counts, settings)
         self.landed_turns = 0
         self._scheduled = 0  # schedules that were ever taken

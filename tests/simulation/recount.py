@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from fabric.router.groups.description import describe
+from fabric.router.groups.description import counts
 from fabric.router.groups.group import Group
 from fabric.router.groups.lease import Lease
 from fabric.router.router import Router
@@ -32,7 +32,7 @@ def _holds(block: Block, leases: list[Lease]) -> bool:
 
 def check(router: Router, blocks: list[Block]) -> int:
     """Compare the numbers of all groups with a naive count; returns how many groups had an exact number."""
-    exact = 0
+    exact, now = 0, router.shared.clock.now
     for group in router.groups.values():
         backlog, pending, keys = group.backlog, group.pending, group.keys
         naive = waiting(group, blocks)
@@ -44,14 +44,17 @@ def check(router: Router, blocks: list[Block]) -> int:
             assert ready >= naive, f"ready: {group.name} has {naive} messages ahead, and an estimate of {ready}"
         assert pending.messages == sum(again.size for again in pending), f"retrying: {group.name}"
         assert pending.fresh == sum(again.size for again in pending if again.attempt == 1), f"ready: {group.name}"
-        row = describe(group)
         parked = [held for lock in keys.locks.values() for held in lock.parked] if keys is not None else []
-        later = sum(again.size for _, again in pending.waiting) + sum(held.due > 0 for held in parked)
+        later = sum(held.due > 0 for held in parked)
         if keys is not None:
             assert keys.fresh == sum(held.attempt == 1 for held in parked), f"ready: parked of {group.name}"
-        assert row["parked"] == len(parked), f"parked: {group.name} has {len(parked)} parked messages"
-        assert row["waiting"] == later, f"waiting: {group.name} has {later} messages that are not due"
-        assert row["suspects"] == sum(again.size for again in pending.suspects), f"suspects: {group.name}"
+            assert keys.parked == len(parked), f"parked: {group.name} has {len(parked)} parked messages"
+            assert keys.waiting == later, f"waiting: {group.name} has {later} parked messages that are not due"
+        later = sum(again.size for _, again in pending.waiting)
+        assert pending.waiting_messages == later, f"waiting: {group.name} has {later} messages that are not due"
+        suspects = sum(again.size for again in pending.suspects)
+        assert pending.suspect_messages == suspects, f"suspects: {group.name} has {suspects} suspects"
+        row = counts(group, now)
         leases = [lease for sub in group.members for lease in sub.leases]
         leased = sum(lease.open.size() for lease in leases)
         assert row["in_flight"] == leased, f"in_flight: {group.name} has {leased} messages leased"

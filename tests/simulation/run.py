@@ -8,13 +8,13 @@ import random
 import re
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from tests.simulation.acts import live
 from tests.simulation.compiled import enter, is_compiled
-from tests.simulation.facts import Unclear
+from tests.simulation.facts import Counts, Unclear
 from tests.simulation.finish import finish
 from tests.simulation.plan import Act, Plan, draw
 from tests.simulation.shrink import shrink
@@ -28,7 +28,7 @@ ACT_NAMES: Final = [f"act {kind.name.lower()}" for kind in Act]
 
 class Life(NamedTuple):
     steps: int
-    counts: Counter[str]
+    counts: Counts
 
 
 class Report(NamedTuple):
@@ -36,7 +36,7 @@ class Report(NamedTuple):
 
     lives: int
     steps: int
-    counts: Counter[str]
+    counts: Counts
     failed: int | None  # the seed of the first that failed
 
 
@@ -93,14 +93,16 @@ def chunk(seeds: range) -> Report:
 
 
 def lives_of(seeds: range) -> Report:
-    steps, counts = 0, Counter[str]()
+    steps = 0
+    counts: Counts = defaultdict(int)
     for lives, seed in enumerate(seeds):
         try:
             life = play(draw(seed))
         except Exception:
             return Report(lives, steps, counts, seed)
         steps += life.steps
-        counts.update(life.counts)
+        for name, count in life.counts.items():
+            counts[name] += count
     return Report(len(seeds), steps, counts, None)
 
 

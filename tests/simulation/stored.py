@@ -8,14 +8,14 @@ from fabric.router.router import Transaction
 from fabric_protocol.block import verify_stamp
 from tests.simulation.blocks import IDENTS, idents_of
 from tests.simulation.disk import Disk, stamp_of
-from tests.simulation.facts import Undo
+from tests.simulation.facts import Counts, Undo
 from tests.simulation.ledgers import letters_in
 from tests.simulation.numbering import Producer
 from tests.simulation.publisher import Publishing
 
 
 class Stored(Publishing):
-    def __init__(self, counts: Counter[str], settings: Iterable[tuple[str, TopicSettings]]) -> None:
+    def __init__(self, counts: Counts, settings: Iterable[tuple[str, TopicSettings]]) -> None:
         super().__init__(counts, settings)
         self.producers: dict[str, Producer] = {}
         self.clock_was_set = False
@@ -56,7 +56,7 @@ class Stored(Publishing):
         self.drop_cancelled()
         if own or self.dead:
             self._count_letters(own)
-        self.counts["dead letters"] += len(own)
+            self.counts["dead letters"] += len(own)
         self.redriving.clear()
         for record in turn.records:
             if type(record) is SaveGroup:

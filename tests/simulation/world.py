@@ -8,7 +8,7 @@ This file is the physics: a heap of events, the hub's loop as the real shell tur
 and break, a disk that commits in order, slowly or not at all. What the clients do is in `acts`.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from heapq import heappop, heappush
 from math import ceil, inf
@@ -22,6 +22,7 @@ from fabric_protocol.errors import Code
 from fabric_protocol.messages import Verdict
 from tests.simulation.blocks import TEMPLATES
 from tests.simulation.disk import Disk
+from tests.simulation.facts import Counts
 from tests.simulation.faults import falters, understands
 from tests.simulation.observer import INSTANT_S, Observer
 from tests.simulation.people import Client, Lie, Taken, Wire
@@ -36,9 +37,12 @@ GOES_MAX: Final = 100  # ticks in a row that a busy router may ask for
 QUIET_MIN: Final = 1  # sweeps without any effect after which the hub sweeps less often
 
 # What can be due. At one moment the hub's own timers come first, then whatever was put there first.
-WAKE, UP, DOWN, LAND, HEAL, ACK = range(6)
-
-
+WAKE: Final = 0
+UP: Final = 1
+DOWN: Final = 2
+LAND: Final = 3
+HEAL: Final = 4
+ACK: Final = 5
 ON_ITS_WAY: Final = frozenset({UP, DOWN, ACK})
 
 
@@ -50,7 +54,7 @@ class World:
         self.time = START  # in ticks
         self.now = START / TICKS_S  # the same in seconds
         self.steps = 0
-        self.counts: Counter[str] = Counter()
+        self.counts: Counts = defaultdict(int)
         self.acts = [0] * len(Act)
         self.disk = Disk(self.swarm.topics)
         self.observer = Observer(self.counts, self.swarm.topics)
@@ -292,7 +296,8 @@ class World:
         """The numbers of INFO are those of a naive count."""
         if self.disk.first_seq > self.router.shared.first_seq:  # the router is told soon
             return
-        blocks = self.disk.blocks() + [block for _, sealed in self.router._sealed for block in sealed]
+        first = min([group.position() for group in self.router.groups.values()], default=self.disk.last_seq)
+        blocks = self.disk.blocks(first) + [block for _, sealed in self.router._sealed for block in sealed]
         self.counts["exact counts"] += check(self.router, blocks)
 
     def _is_gone(self, name: str) -> bool:

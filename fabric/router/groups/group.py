@@ -255,14 +255,9 @@ class Group:
         pace = self.throttle.pace if self.throttle is not None else None
         paced_us = pace.full_us + self.shared.clock.wall_us(0.0) if pace is not None else 0
         counted = self.backlog.ahead, next_seq - 1 if self.received else horizon
-        row = SaveGroup(self.name, self.settings, cursor, tuple(self.open), lanes, self.paused, self.refresh)
-        return row._replace(
-            untold=tuple(self.untold),
-            handed=tuple(handed),
-            idle_us=self.idle_us,
-            paced_us=paced_us,
-            ahead=counted if self.backlog.is_counted else None,
-        )
+        ahead = counted if self.backlog.is_counted else None
+        rest = tuple(self.untold), tuple(handed), self.idle_us, paced_us, ahead
+        return SaveGroup(self.name, self.settings, cursor, tuple(self.open), lanes, self.paused, self.refresh, *rest)
 
     def record_beyond(self, seq: int) -> None:
         """Write the row if its position is not above a seq. Messages up to the seq leave the journal, and after a
