@@ -58,6 +58,7 @@ def finish(world: World) -> None:
             world.until(world.time + 4 * TICKS_S)
     world.quiesce()
     world.observer.finished()
+    world.observer.check_tallies(world.router, final=True)
 
 
 def join_all(world: World, worker: Client) -> None:
