@@ -176,3 +176,25 @@ def test_a_clock_that_is_set_back_lets_a_message_wait_on() -> None:
     w.router.begin(w.router.shared.clock.wall_us(w.now) - 3_600_000_000, w.now)
     w.later()
     assert w.floor == 0
+
+
+@pytest.mark.parametrize("on_expire", ["drop", "dead"])
+def test_messages_of_others_do_not_expire_with_those_of_a_restored_delivery(on_expire: str) -> None:
+    """The row of a group has a delivery as one range, also if messages that do not match lie between."""
+    w = World()
+    w.hello(P)
+    w.hello(A)
+    w.sub(A, 1, "mine", group="g", on_expire=on_expire)
+    block = encode(["mine", "other", "mine", "mine"], [b"1", b"2", b"3", b"4"])
+    w.say(P, m.Publish(9, 0, 0, block, {"ttl_ms": TTL_MS}))
+    assert w.bodies(A) == ["1", "3", "4"]
+    w.settle(A, 1, Verdict.ACK, 3, 3)
+    assert w.groups["g"].open == ((1, 3),)
+    w.now += 2 * TTL_MS / 1000
+    w.restart()
+    w.pass_time(0.1)
+    w.commit()
+    group, letters = w.router.groups["g"], w.router.dead_letters.by_group.get("g")
+    assert (group.tally.expired, group.tally.dead) == (2, 2 if on_expire == "dead" else 0)
+    assert (letters.count(w.router.shared.committed_seq) if letters else 0) == group.tally.dead
+    assert not group.open

@@ -51,6 +51,7 @@ def finish(world: World) -> None:
         wait(world, worker)  # a refresh may have started over, and a rate may be slow
     world.quiesce()
     world.observer.finished()
+    world.observer.check_tallies(world.router, final=True)
 
 
 def wait(world: World, worker: Client) -> None:

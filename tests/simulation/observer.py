@@ -12,6 +12,8 @@ promised; it knows nothing of how the router works. Names like D4 are those of t
     D9  never more in flight than the ceiling of the group              D10 never more in a time than the rate allows
     G1  a group with consumers never ends                               G2  one without ends when its time is over
     C1  nobody is told that something is stored before it is on disk    C2  nothing is delivered before it is on disk
+    T1  counters of groups, sessions and the hub are those of a naive count; where the door tells less, they are within
+        its bounds (T2); they never fall (T3): see `tallying`
 
 All checks are incremental: each costs what happened, not what there is. What a crash takes back is kept as a log of
 undo entries for each turn that is not on disk yet.
@@ -30,11 +32,11 @@ from fabric_protocol.block import verify_stamp
 from fabric_protocol.errors import Code
 from tests.simulation.blocks import idents_of
 from tests.simulation.disk import Disk, stamp_of
-from tests.simulation.ending import Ending
 from tests.simulation.facts import Counts
 from tests.simulation.ledgers import GroupBook, Held, Published, Scheduled, Session, Sub
 from tests.simulation.numbering import Producer, Source
 from tests.simulation.publisher import ANY
+from tests.simulation.tallying import Tallying
 
 # Refusals of a publish that is sent again under the same rid; the answer to an earlier one may still be on its way.
 AT_ONCE: Final = (Code.FENCED, Code.SEQUENCE_GAP, Code.NO_SESSION, Code.BUSY, Code.OVERRUN, Code.INTERNAL)
@@ -43,10 +45,9 @@ INSTANT_S: Final = 1 / 1024
 ASIDE: Final = frozenset((m.Err, m.Pong, m.Flow, m.Notice))  # said to anyone, also without a session
 
 
-class Observer(Ending):
+class Observer(Tallying):
     def __init__(self, counts: Counts, settings: Iterable[tuple[str, TopicSettings]] = ()) -> None:
         super().__init__(counts, settings)
-        self.sessions: dict[bytes, Session] = {}  # by peer
         self.secrets: dict[bytes, Session] = {}
         self._former: dict[bytes, Session] = {}  # by a peer that it had
         self.overdue: list[Sub] = []

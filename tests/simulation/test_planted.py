@@ -6,11 +6,13 @@ from typing import Final
 
 import pytest
 
+from tests.simulation.counting_mutants import COUNTING
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.plan import Plan, draw
 from tests.simulation.run import play
 
 LIVES_MAX: Final = 1_500
+BUGS: Final = MUTANTS | COUNTING
 
 
 def breaks_a_promise(plan: Plan) -> bool:
@@ -24,9 +26,9 @@ def breaks_a_promise(plan: Plan) -> bool:
     return False
 
 
-@pytest.mark.parametrize("bug", MUTANTS)
+@pytest.mark.parametrize("bug", BUGS)
 def test_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutant = MUTANTS[bug]
+    mutant = BUGS[bug]
     rng = random.Random(bug)
     for _ in range(LIVES_MAX):
         plan = draw(rng.getrandbits(48), bias=mutant.bias)

@@ -33,6 +33,7 @@ START: Final = 1000 * TICKS_S
 WALL_US: Final = 1_700_000_056_000_000  # at START it is four seconds before a full minute
 STOPPING: Final = Refusal(Code.SHUTTING_DOWN, "the hub is stopping", 500)
 CHECK_EVERY: Final = 8  # turns of the hub between two counts of all messages
+COMPARE_EVERY: Final = 32  # the same for counters: an error of theirs stays, so they are compared less often
 GOES_MAX: Final = 100  # ticks in a row that a busy router may ask for
 QUIET_MIN: Final = 1  # sweeps without any effect after which the hub sweeps less often
 
@@ -294,6 +295,8 @@ class World:
 
     def check_counts(self) -> None:
         """The numbers of INFO are those of a naive count."""
+        if self._turn_number % COMPARE_EVERY == 0:
+            self.observer.check_tallies(self.router)
         if self.disk.first_seq > self.router.shared.first_seq:  # the router is told soon
             return
         first = min([group.position() for group in self.router.groups.values()], default=self.disk.last_seq)
@@ -415,6 +418,7 @@ class World:
         self._restart(clean=True)
 
     def _restart(self, *, clean: bool) -> None:
+        self.observer.check_tallies(self.router)
         self._committing, self._turns, self.out, self._taken = [], [], [], 0
         self._wake_at = self._quiet = 0
         self._looked_at = -1

@@ -17,7 +17,7 @@ from fabric.router.groups.failures import Failures
 from fabric.router.groups.gaps import UntoldGap, gaps_before, with_gap
 from fabric.router.groups.handed_out import ANYTHING, HandedOut
 from fabric.router.groups.key_locks import Keys
-from fabric.router.groups.lanes import REMOVED, Lane, Runs, expire
+from fabric.router.groups.lanes import REMOVED, Lane, Runs, expire, matching_in
 from fabric.router.groups.lease import DeadLetter, Redelivery
 from fabric.router.groups.positions import Position
 from fabric.router.groups.rate import Rate
@@ -373,9 +373,10 @@ class Group:
 
     def _expire(self, wall_us: int, turn: Turn) -> bool:
         """Settle expired redeliveries; True if there were any."""
-        seqs = [
-            open for span in self.expiring.due(wall_us, self.shared.block_store) for open in self.open.within(*span)
-        ]
+        spans = self.expiring.due(wall_us, self.shared.block_store)
+        seqs = [open for span in spans for open in self.open.within(*span)]
+        if self.unsorted:
+            seqs = matching_in(self, seqs)  # the others are settled when they are sorted
         if seqs:
             expire(self, seqs, turn)
             gone = Ranges(seqs)

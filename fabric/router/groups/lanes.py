@@ -235,6 +235,19 @@ def wanted_runs(group: "Group", block: Block, first: int, last: int) -> Runs:
     return _kept([(start, stop)], [wanted[topic] for topic in block.topic_idx()[start:stop]])
 
 
+def matching_in(group: "Group", seqs: Runs) -> Runs:
+    """Seqs of ranges first..last, each of one block, that match the patterns of the group."""
+    found: Runs = []
+    for first, last in seqs:
+        block = group.shared.block_store.at(first)
+        if isinstance(block, Block):
+            base = block.base_seq
+            found += [(base + a, base + b - 1) for a, b in wanted_runs(group, block, first, last)]
+        else:
+            found.append((first, last))  # removed: nothing tells which of them match
+    return found
+
+
 def _kept(runs: Runs, keep: list[bool]) -> Runs:
     """The runs of the places to keep; `keep` has one value for each place of the runs."""
     if all(keep):
