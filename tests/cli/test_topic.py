@@ -120,7 +120,7 @@ def test_topics_without_settings_are_listed_with_their_numbers(talk: Fabric) -> 
 
 @pytest.mark.parametrize(
     ("verb", "more"),
-    [("show", []), ("info", []), ("purge", ["--yes"]), ("update", ["--max-age", "1h"]), ("delete", ["--yes"])],
+    [("show", []), ("info", []), ("purge", ["--yes"]), ("delete", ["--yes"])],
 )
 def test_an_unknown_topic_is_not_found(talk: Fabric, verb: str, more: list[str]) -> None:
     result = talk("topic", verb, "nope", *more)

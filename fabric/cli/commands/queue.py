@@ -99,6 +99,7 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
       fabric queue delete jobs --yes
     """
     with connect(url, connect_timeout) as fab:
+        fab.admin.queues.purge(name, dry_run=True)  # is there such a queue?
         confirm(f"delete the queue {name} and all its messages", yes)
         answer = fab.admin.queues.delete(name)
     say("fabric.queue.delete.v1", answer, f"queue {name}: deleted, {removed(answer)}", as_json)
@@ -123,6 +124,7 @@ def purge_command(name: str, dry_run: bool, yes: bool, as_json: bool, url: str, 
             plan = purge_plan(lambda **page: fab.admin.queues.purge(name, dry_run=True, after=page.get("after")))
             say("fabric.queue.purge.v1", plan, f"would {purging('queue', name, plan)}", as_json)
             return
+        fab.admin.queues.purge(name, dry_run=True)  # is there such a queue?
         confirm(f"remove all messages of the queue {name}", yes)
         answer = fab.admin.queues.purge(name)
     say("fabric.queue.purge.v1", answer, f"queue {name}: {removed(answer)}", as_json)

@@ -9,7 +9,7 @@ import click
 from fabric.cli import EXIT_NOT_FOUND
 from fabric.cli.support import completion
 from fabric.cli.support.connect import all_rows, asking_options, connect
-from fabric.cli.support.noun import Noun
+from fabric.cli.support.noun import Noun, hint_if_missing
 from fabric.cli.support.settings_options import topic_settings
 from fabric.cli.support.tables import (
     Column,
@@ -197,7 +197,7 @@ def update_command(name: str, settings: dict[str, Any], as_json: bool, url: str,
     """
     if not settings:
         usage("nothing to change; give a setting, such as --max-age 7d")
-    with connect(url, connect_timeout) as fab:
+    with connect(url, connect_timeout) as fab, hint_if_missing(f"'fabric topic create {name}' gives it settings"):
         answer = fab.admin.topics.update(name, **settings)
     say("fabric.topic.update.v1", answer, f"topic {name}: updated", as_json)
 
