@@ -88,9 +88,11 @@ def samples() -> Iterator[Sample]:
     yield _admin("topic.purge", topic="t")
     yield _admin("topic.purge", topic="t", up_to=1)
     yield _admin("topic.purge", topic="limited", before_us=1)
+    yield _admin("topic.purge", topic="t", dry_run=True, after=1)
     yield _admin("queue.create", queue="new")
     yield _admin("queue.delete", queue="q")
     yield _admin("queue.purge", queue="q")
+    yield _admin("queue.purge", queue="q", dry_run=True)
     yield Sample("Goodbye", m.Goodbye(23))
 
 

@@ -194,6 +194,8 @@ def _admin(field: str, op: str, value: Any, rid: int) -> Frames:
             fields |= {"group": "g", "all": True, field: value}
         case "dlq", _:
             fields |= {"group": "g", field: value}
+        case _, "topic.purge" if field == "after":
+            fields |= {"topic": _name(), "dry_run": True, field: value}
         case "topic", _:
             fields |= {"topic": _name(), field: value}
         case _:

@@ -44,6 +44,14 @@ def bounded(fields: Mapping[str, Any], name: str, least: int, default: int, most
     return value
 
 
+def dry_run(fields: Mapping[str, Any]) -> bool:
+    """Whether a command only answers what it would change."""
+    value = fields.get("dry_run", False)
+    if not isinstance(value, bool):
+        raise ProtocolError(Code.BAD_OPTION, f"dry_run is true or false, not {value!r:.60}")
+    return value
+
+
 def is_number(value: object) -> bool:
     """Whether a value from a peer is a whole number that the wire and the journal can hold."""
     return type(value) is int and 0 <= value <= NUMBER_MAX

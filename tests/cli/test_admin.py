@@ -341,7 +341,7 @@ def test_what_repeats_has_a_name_and_is_cancelled(talk: Fabric) -> None:
     assert told(talk, "schedule", "cancel", "7", "--name")["cancelled"]
     gone = talk("schedule", "cancel", "daily")
     assert gone.exit_code == 4
-    assert gone.stderr.endswith("hint: 'fabric schedule list' shows the existing names\n")
+    assert gone.stderr.endswith("hint: 'fabric schedule list' shows the ids and names of the schedules that wait\n")
     assert talk("schedule", "cancel", "99").exit_code == 4
     assert talk("schedule", "list", "-o", "table").stdout == "there are no schedules\n"
 

@@ -84,6 +84,20 @@ def test_a_part_of_a_topic_is_purged(talk: Fabric) -> None:
     assert (both.exit_code, "give --up-to or --before, not both" in both.stderr) == (2, True)
 
 
+def test_a_dry_run_tells_what_a_purge_would_remove(talk: Fabric) -> None:
+    talk("pub", "t", "--lines", stdin="1\n22\n333\n")
+    plan = told(talk, "topic", "purge", "t", "--up-to", "2", "--dry-run")
+    assert (plan["removed"], plan["bytes"], plan["up_to"], plan["dry_run"]) == (2, 3, 2, True)
+    text = talk("topic", "purge", "t", "--dry-run", "-o", "table").stdout
+    assert text == "would remove 3 messages (6 B) of the topic t up to seq 3\n"
+    assert told(talk, "topic", "show", "t")["msgs"] == 3
+    assert talk("topic", "purge", "unknown", "--dry-run").exit_code == 4
+    talk("queue", "create", "q")
+    talk("pub", "q", "1")
+    text = talk("queue", "purge", "q", "--dry-run", "-o", "table").stdout
+    assert text == "would remove 1 message (1 B) of the queue q up to seq 4\n"
+
+
 def test_other_settings_of_a_topic_are_a_conflict(talk: Fabric) -> None:
     talk("topic", "create", "t", "--max-messages", "5")
     result = talk("topic", "create", "t", "--max-messages", "6")
@@ -106,7 +120,7 @@ def test_topics_without_settings_are_listed_with_their_numbers(talk: Fabric) -> 
 
 @pytest.mark.parametrize(
     ("verb", "more"),
-    [("show", []), ("info", []), ("purge", ["--yes"]), ("update", ["--max-age", "1h"]), ("delete", ["--yes"])],
+    [("show", []), ("info", []), ("purge", ["--yes"]), ("delete", ["--yes"])],
 )
 def test_an_unknown_topic_is_not_found(talk: Fabric, verb: str, more: list[str]) -> None:
     result = talk("topic", verb, "nope", *more)

@@ -158,9 +158,11 @@ def test_each_operation_has_its_fields() -> None:
     admin.topics.purge("t")
     admin.topics.purge("t", up_to=7)
     admin.topics.purge("t", before=1.5)
+    admin.topics.purge("t", dry_run=True, after=3)
     admin.queues.create("q", max_msgs=5, lease=3, attempts=2)
     admin.queues.delete("q")
     admin.queues.purge("q")
+    admin.queues.purge("q", dry_run=True)
     admin.hub.update(events=True)
     admin.sessions.kick(client="c")
     admin.sessions.kick(4)
@@ -182,9 +184,11 @@ def test_each_operation_has_its_fields() -> None:
         {"op": "topic.purge", "topic": "t"},
         {"op": "topic.purge", "topic": "t", "up_to": 7},
         {"op": "topic.purge", "topic": "t", "before_us": 1_500_000},
+        {"op": "topic.purge", "topic": "t", "dry_run": True, "after": 3},
         {"op": "queue.create", "queue": "q", "max_msgs": 5, "lease_ms": 3000, "attempts_max": 2},
         {"op": "queue.delete", "queue": "q"},
         {"op": "queue.purge", "queue": "q"},
+        {"op": "queue.purge", "queue": "q", "dry_run": True},
         {"op": "hub.update", "events": True},
         {"op": "session.kick", "client": "c"},
         {"op": "session.kick", "session": 4},

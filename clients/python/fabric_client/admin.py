@@ -102,10 +102,22 @@ class Topics(Generic[A]):
         """Delete a topic with its messages, and its settings if it has any."""
         return self._ask({"op": "topic.delete", "topic": topic})
 
-    def purge(self, topic: str, *, up_to: int | None = None, before: Moment | None = None) -> A:
-        """Delete the messages of a topic: all, those up to a seq, or those that were accepted before a time."""
+    def purge(
+        self,
+        topic: str,
+        *,
+        up_to: int | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+        after: int | None = None,
+    ) -> A:
+        """Delete the messages of a topic: all, those up to a seq, or those that were accepted before a time. With
+        dry_run nothing changes, and the answer says how many messages (`removed`) and `bytes` would go, up to the seq
+        `up_to`. A long journal is counted in steps: while the answer has `more`, ask again with its `next` as `after`,
+        and add the numbers."""
         before_us = None if before is None else microseconds(before)
-        return self._ask({"op": "topic.purge", "topic": topic, **_given({"up_to": up_to, "before_us": before_us})})
+        fields = {"up_to": up_to, "before_us": before_us, "dry_run": dry_run or None, "after": after}
+        return self._ask({"op": "topic.purge", "topic": topic, **_given(fields)})
 
 
 class Queues(Generic[A]):
@@ -121,8 +133,9 @@ class Queues(Generic[A]):
     def delete(self, queue: str) -> A:
         return self._ask({"op": "queue.delete", "queue": queue})
 
-    def purge(self, queue: str) -> A:
-        return self._ask({"op": "queue.purge", "queue": queue})
+    def purge(self, queue: str, *, dry_run: bool = False, after: int | None = None) -> A:
+        """Delete all messages of a queue. With dry_run nothing changes, as in `topics.purge`."""
+        return self._ask({"op": "queue.purge", "queue": queue, **_given({"dry_run": dry_run or None, "after": after})})
 
 
 class DeadLetters(Generic[A]):

@@ -168,6 +168,7 @@ TABLE: Final = (
     _named("ADMIN topic.create", "dedupe_ms", 0, HORIZON_MS),
     _named("ADMIN topic.purge", "up_to"),
     _named("ADMIN topic.purge", "before_us"),
+    _named("ADMIN topic.purge", "after"),
     _named("ADMIN session.kick", "session"),
     _named("CANCEL", "id", 1),
     _positional("TXN", "pseq"),

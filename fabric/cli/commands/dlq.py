@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from fabric.cli import EXIT_NOTHING, EXIT_PARTLY
+from fabric.cli import EXIT_NOT_FOUND, EXIT_NOTHING, EXIT_PARTLY
 from fabric.cli.support import completion
 from fabric.cli.support.connect import all_rows, asking_options, connect
 from fabric.cli.support.message_format import chosen_shape, shape_options
@@ -194,8 +194,9 @@ def peek_command(
     missing = set(seqs) - {message.seq for message in found}
     if missing:
         shown = ", ".join(map(str, sorted(missing)))
+        code = EXIT_PARTLY if found else EXIT_NOT_FOUND
         raise Failed(
-            f"group {name} has no dead letter {shown}", f"'fabric dlq list {name}' shows the dead letters", EXIT_PARTLY
+            f"group {name} has no dead letter {shown}", f"'fabric dlq list {name}' shows the dead letters", code
         )
     if not found and shape.for_people:
         click.echo(f"group {name} has no dead letters", err=True)

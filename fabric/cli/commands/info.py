@@ -9,6 +9,7 @@ import click
 from fabric.cli import EXIT_NOT_FOUND
 from fabric.cli.commands.topic import known_topic
 from fabric.cli.support.connect import asking_options, connect
+from fabric.cli.support.noun import hint_if_missing, not_found_hint
 from fabric.cli.support.tables import Column, Failed, Row, output_options, print_table, show_fields, usage
 
 NAMED: Final = {"group": "the name of a group", "topic": "the name of a topic"}
@@ -51,11 +52,10 @@ def info(what: str, name: str | None, as_json: bool, url: str, connect_timeout: 
     with connect(url, connect_timeout) as fab:
         if what == "topic":
             known_topic(fab, str(name))
-        answer = _whole(lambda **after: fab.info(what, name, **after), listed)
+        with hint_if_missing(not_found_hint(what)):
+            answer = _whole(lambda **after: fab.info(what, name, **after), listed)
     if what == "schedules" and name is not None and not answer["schedules"]:
-        raise Failed(
-            f"there is no schedule {name!r}", "'fabric schedule list' shows the existing names", EXIT_NOT_FOUND
-        )
+        raise Failed(f"there is no schedule {name!r}", not_found_hint("schedule"), EXIT_NOT_FOUND)
     schema = f"fabric.info.{what}.v1"
     rows = answer.get(listed or "")
     if as_json or rows is None:

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import click
 
-from fabric.cli.commands.topic import described, removed
+from fabric.cli.commands.topic import described, purge_plan, purging, removed
 from fabric.cli.support import completion
 from fabric.cli.support.connect import all_rows, asking_options, connect
 from fabric.cli.support.noun import Noun
@@ -99,6 +99,7 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
       fabric queue delete jobs --yes
     """
     with connect(url, connect_timeout) as fab:
+        fab.admin.queues.purge(name, dry_run=True)  # is there such a queue?
         confirm(f"delete the queue {name} and all its messages", yes)
         answer = fab.admin.queues.delete(name)
     say("fabric.queue.delete.v1", answer, f"queue {name}: deleted, {removed(answer)}", as_json)
@@ -106,17 +107,24 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
 
 @queue.command("purge")
 @click.argument("name", shell_complete=completion.topics)
+@click.option("--dry-run", is_flag=True, help="Print how many messages would be removed, and change nothing.")
 @yes_option
 @output_options
 @asking_options
-def purge_command(name: str, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
+def purge_command(name: str, dry_run: bool, yes: bool, as_json: bool, url: str, connect_timeout: float) -> None:
     """Remove all messages of a queue.
 
     \b
     Examples:
+      fabric queue purge jobs --dry-run       print how many messages that would be
       fabric queue purge jobs --yes
     """
     with connect(url, connect_timeout) as fab:
+        if dry_run:
+            plan = purge_plan(lambda **page: fab.admin.queues.purge(name, dry_run=True, after=page.get("after")))
+            say("fabric.queue.purge.v1", plan, f"would {purging('queue', name, plan)}", as_json)
+            return
+        fab.admin.queues.purge(name, dry_run=True)  # is there such a queue?
         confirm(f"remove all messages of the queue {name}", yes)
         answer = fab.admin.queues.purge(name)
     say("fabric.queue.purge.v1", answer, f"queue {name}: {removed(answer)}", as_json)

@@ -9,7 +9,7 @@ import click
 from fabric.cli import EXIT_NOT_FOUND
 from fabric.cli.support import completion
 from fabric.cli.support.connect import all_rows, asking_options, connect
-from fabric.cli.support.noun import Noun
+from fabric.cli.support.noun import Noun, hint_if_missing
 from fabric.cli.support.settings_options import topic_settings
 from fabric.cli.support.tables import (
     Column,
@@ -197,7 +197,7 @@ def update_command(name: str, settings: dict[str, Any], as_json: bool, url: str,
     """
     if not settings:
         usage("nothing to change; give a setting, such as --max-age 7d")
-    with connect(url, connect_timeout) as fab:
+    with connect(url, connect_timeout) as fab, hint_if_missing(f"'fabric topic create {name}' gives it settings"):
         answer = fab.admin.topics.update(name, **settings)
     say("fabric.topic.update.v1", answer, f"topic {name}: updated", as_json)
 
@@ -227,24 +227,36 @@ def delete_command(name: str, yes: bool, as_json: bool, url: str, connect_timeou
 @click.option(
     "--before", type=Moment("before"), help="Remove messages from before: 2026-11-16T02:00Z, or 1h (an hour ago)."
 )
+@click.option("--dry-run", is_flag=True, help="Print how many messages would be removed, and change nothing.")
 @yes_option
 @output_options
 @asking_options
 def purge_command(
-    name: str, up_to: int | None, before: float | None, yes: bool, as_json: bool, url: str, connect_timeout: float
+    name: str,
+    up_to: int | None,
+    before: float | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    url: str,
+    connect_timeout: float,
 ) -> None:
     """Remove the messages of a topic. Groups that have not seen them are told of the gap.
 
     \b
     Examples:
       fabric topic purge logs.debug --yes
-      fabric topic purge logs.debug --up-to 1200
+      fabric topic purge logs.debug --up-to 1200 --dry-run   print how many messages that would be
       fabric topic purge logs.debug --before 7d
     """
     if up_to is not None and before is not None:
         usage("give --up-to or --before, not both")
     with connect(url, connect_timeout) as fab:
         known_topic(fab, name)
+        if dry_run:
+            plan = purge_plan(lambda **page: fab.admin.topics.purge(name, dry_run=True, **page), up_to, before)
+            say("fabric.topic.purge.v1", plan, f"would {purging('topic', name, plan)}", as_json)
+            return
         confirm(f"remove {_part(up_to, before)} of the topic {name}", yes)
         answer = fab.admin.topics.purge(name, up_to=up_to, before=before)
     say("fabric.topic.purge.v1", answer, f"topic {name}: {removed(answer)}", as_json)
@@ -255,3 +267,23 @@ def _part(up_to: int | None, before: float | None) -> str:
     if up_to is not None:
         return f"all messages up to seq {up_to:,}"
     return "all messages" if before is None else f"all messages from before {shown_time(before)}"
+
+
+def purge_plan(ask: Callable[..., Row], up_to: int | None = None, before: float | None = None) -> dict[str, Any]:
+    """What a purge would remove, counted by the hub in as many steps as it needs."""
+    answer = ask(**_given(up_to=up_to, before=before))
+    plan = {**answer, "dry_run": True}
+    while answer["more"]:
+        answer = ask(**_given(up_to=plan["up_to"], after=answer["next"]))
+        plan["removed"] += answer["removed"]
+        plan["bytes"] += answer["bytes"]
+    return {name: value for name, value in plan.items() if name not in ("more", "next")}
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def purging(noun: str, name: str, plan: Row) -> str:
+    size = shown_bytes(plan["bytes"])
+    return f"remove {plural(plan['removed'], 'message')} ({size}) of the {noun} {name} up to seq {plan['up_to']:,}"

@@ -9,9 +9,12 @@ import click
 from fabric.cli import EXIT_NOT_FOUND
 from fabric.cli.support.connect import asking_options, connect
 from fabric.cli.support.message_story import Ask, collect, lines, seq_of
+from fabric.cli.support.noun import hint_if_missing
 from fabric.cli.support.tables import Failed, document, output_options, readable, usage
 
 OFF = "events are off, so deliveries are not recorded: 'fabric setting set events on' records them from now on"
+
+NOT_FOUND = "'fabric get --last -o json' shows the newest messages with their seqs and keys"
 
 
 @click.command("trace")
@@ -59,9 +62,9 @@ def trace(
         if seq is None:
             seq = seq_of(ask, before, id=id_, key=key, pattern=topic)
         if seq is None:
-            what = f"id {id_!r}" if id_ is not None else f"key {key!r}"
-            raise Failed(f"there is no message with {what}", "check the topic and the name", EXIT_NOT_FOUND)
-        story = collect(ask, seq)
+            raise Failed(f"there is no message with {_wanted(id_, key, topic, before)}", NOT_FOUND, EXIT_NOT_FOUND)
+        with hint_if_missing(NOT_FOUND):
+            story = collect(ask, seq)
     if as_json:
         told = {**story, "steps": [readable(step) for step in story["steps"]]}
         told["message"] = readable(story["message"]) if story["message"] is not None else None
@@ -71,6 +74,13 @@ def trace(
         click.echo("\n".join(lines(story)))
         if not story["recording"]:
             click.echo(click.style("hint: ", fg="cyan") + OFF, err=True)
+
+
+def _wanted(id_: str | None, key: str | None, topic: str | None, before: int | None) -> str:
+    """The message that was looked for."""
+    what = f"id {id_!r}" if id_ is not None else f"key {key!r}"
+    on = f" on a topic that matches {topic!r}" if topic is not None else ""
+    return what + on + (f" below seq {before:,}" if before is not None else "")
 
 
 @contextmanager

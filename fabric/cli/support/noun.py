@@ -5,6 +5,8 @@ in the order of the source.
 """
 
 import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import click
@@ -13,6 +15,13 @@ from fabric.cli import EXIT_NOT_FOUND, Overview
 from fabric.cli.support.tables import Failed
 from fabric_protocol.errors import Code, FabricError
 
+# What to do about a name that does not exist; other nouns have names that their list shows.
+NOT_FOUND_HINTS: Final = {
+    "dlq": "'fabric dlq list' shows the groups with dead letters, and 'fabric dlq list GROUP' the dead letters",
+    "producer": "the hub tells no names of producers: look for producer= or source= in the program that publishes",
+    "schedule": "'fabric schedule list' shows the ids and names of the schedules that wait",
+    "session": "'fabric session list' shows the numbers and clients of the sessions",
+}
 SYNONYMS: Final = {"ls": "list", "rm": "delete", "remove": "delete", "info": "show", "describe": "show"}
 
 
@@ -33,9 +42,20 @@ class Noun(Overview):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with hint_if_missing(not_found_hint(str(self.name))):
             return super().invoke(ctx)
-        except FabricError as error:
-            if getattr(error, "code", None) != Code.NOT_FOUND or "list" not in self.commands:
-                raise
-            raise Failed(str(error), f"'fabric {self.name} list' shows the existing names", EXIT_NOT_FOUND) from error
+
+
+@contextmanager
+def hint_if_missing(hint: str) -> Iterator[None]:
+    """Give a hint with an error NOT_FOUND of a hub or of a journal."""
+    try:
+        yield
+    except FabricError as error:
+        if getattr(error, "code", None) != Code.NOT_FOUND:
+            raise
+        raise Failed(str(error), hint, EXIT_NOT_FOUND) from error
+
+
+def not_found_hint(noun: str) -> str:
+    return NOT_FOUND_HINTS.get(noun, f"'fabric {noun} list' shows the existing names")

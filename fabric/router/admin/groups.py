@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fabric.records import GroupSettings
-from fabric.router.fields import changed_settings, group_settings, is_number
+from fabric.router.fields import changed_settings, dry_run, group_settings, is_number
 from fabric.router.groups.group import Group
 from fabric.router.groups.positions import Position
 from fabric.router.groups.up_to import leased, unsettled
@@ -98,14 +98,14 @@ def _remove(router: "Router", group: Group, turn: Turn) -> None:
 def seek(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
     """Move a group to a position: its leases end and its failures are forgotten. With `dry_run`, only answer what would
     change."""
-    group, dry_run = find(router, fields), _dry_run(fields)
+    group, is_dry_run = find(router, fields), dry_run(fields)
     if fields.get("to") is None:
         raise ProtocolError(Code.BAD_OPTION, "to is missing: the position to which the group is moved")
     to = router.dispatcher.position(group, fields["to"], "to")
     again, skipped = _meaning(group, to, router.shared.next_seq - 1)
     router.refreshes.require_all(group, skipped)
     meaning = {"before": group.position(), "again": again.size(), "skipped": skipped.size()}
-    if dry_run:
+    if is_dry_run:
         return {**_place(router, group), "cursor": to.cursor, **meaning}
     router.shared.change.begin()
     router.dispatcher.seek(group, to, turn)
@@ -115,7 +115,7 @@ def seek(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, 
 
 def settle(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
     """Settle all messages of a group up to a seq. With `dry_run`, only answer what would change."""
-    group, dry_run, up_to = find(router, fields), _dry_run(fields), fields.get("up_to")
+    group, is_dry_run, up_to = find(router, fields), dry_run(fields), fields.get("up_to")
     if not is_number(up_to):
         raise ProtocolError(Code.BAD_OPTION, f"up_to is a seq, 0..{NUMBER_MAX}, not {up_to!r:.60}")
     last_seq = min(fields["up_to"], router.shared.next_seq - 1)
@@ -127,18 +127,11 @@ def settle(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str
         "leased": leased(group, last_seq),
         "up_to": last_seq,
     }
-    if not dry_run:
+    if not is_dry_run:
         router.shared.change.begin()
         router.dispatcher.settle_up_to(group, last_seq, turn)
         turn.advise("$sys.group.settled", group=group.name, up_to=last_seq, settled=meaning["settled"])
     return {**_place(router, group), **meaning}
-
-
-def _dry_run(fields: Fields) -> bool:
-    value = fields.get("dry_run", False)
-    if not isinstance(value, bool):
-        raise ProtocolError(Code.BAD_OPTION, f"dry_run is true or false, not {value!r:.60}")
-    return value
 
 
 def _meaning(group: Group, to: Position, last_seq: int) -> tuple[Ranges, Ranges]:

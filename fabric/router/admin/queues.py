@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fabric.records import GroupSettings, TopicSettings
 from fabric.router.admin import groups as admin_groups
-from fabric.router.admin.topics import emptied
+from fabric.router.admin.topics import emptied, is_planned
+from fabric.router.topics.removal import removal
 from fabric.router.topics.settings import SETTINGS, asked_settings, require_same, topic_name
 from fabric.router.turn import Turn
 from fabric_protocol.errors import Code, ProtocolError
@@ -51,7 +52,10 @@ def delete(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str
 
 
 def purge(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
+    """Remove all messages of a queue. With `dry_run`, only count them."""
     name = _find(router, topic_name(fields, "queue"))
+    if is_planned(fields):
+        return {"queue": name, **removal(router.topics, router.shared, name, None, fields)}
     return {"queue": name, **emptied(router, router.topics.purge(name, turn))}
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fabric.router.fields import bounded
+from fabric.router.fields import bounded, dry_run
+from fabric.router.topics.removal import removal
 from fabric.router.topics.settings import topic_name
 from fabric.router.turn import Turn
 from fabric_protocol.bounds import NUMBER_MAX
@@ -28,8 +29,10 @@ def delete(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str
 
 
 def purge(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
-    """Remove the messages of a topic: up to a seq, before a time, or all."""
+    """Remove the messages of a topic: up to a seq, before a time, or all. With `dry_run`, only count them."""
     name, below = topic_name(fields), _below(router, fields, now)
+    if is_planned(fields):
+        return removal(router.topics, router.shared, name, below, fields)
     if below is None:
         return emptied(router, router.topics.purge(name, turn))
     return emptied(router, {**router.topics.purge(name, turn, below), "up_to": below - 1})
@@ -48,6 +51,13 @@ def _below(router: "Router", fields: Fields, now: float) -> int | None:
     if bounded(fields, "before_us", 0, 0, NUMBER_MAX) > shared.clock.wall_us(now):
         return shared.next_seq
     return max(shared.reader.seek_time(before_us), 1)
+
+
+def is_planned(fields: Fields) -> bool:
+    """Whether a purge is a dry run."""
+    if not dry_run(fields) and fields.get("after") is not None:
+        raise ProtocolError(Code.BAD_OPTION, "after is for a dry run, which counts in steps: add dry_run: true")
+    return dry_run(fields)
 
 
 def emptied(router: "Router", answer: dict[str, Any]) -> dict[str, Any]:

@@ -35,9 +35,8 @@ def story(router: "Router", fields: Fields) -> Row:
     """The answer to INFO {what: "story", seq, after?, n?}."""
     shared, seq = router.shared, required_seq(fields)
     if seq > shared.committed_seq:
-        raise ProtocolError(
-            Code.NOT_FOUND, f"no message has seq {seq}: the journal has {shared.first_seq}..{shared.committed_seq}"
-        )
+        stored = f"has {shared.first_seq}..{shared.committed_seq}" if shared.committed_seq else "is empty"
+        raise ProtocolError(Code.NOT_FOUND, f"no message has seq {seq}: the journal {stored}")
     after = bounded(fields, "after", 0, 0, NUMBER_MAX)
     block = shared.block_store.at(seq)
     events, following = _events(router, seq, after + 1, bounded(fields, "n", *INFO_N))
