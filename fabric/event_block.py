@@ -1,11 +1,11 @@
 """Delivery events: what happened to messages in groups, as blocks of columns. The hub writes them, analysis reads them.
 
-An event says that messages first_seq..last_seq were delivered, settled or lost by a group, when, by which client and
-at which attempt. A block of events has the layout of a block of messages: little-endian arrays that each start on a
-multiple of eight, so that a reader may map a column without copying. Names are in two tables; an event has the place of
-its names.
+An event says that messages first_seq..last_seq were delivered, settled or lost by a group, when, by which client, at
+which attempt, and why. A block of events has the layout of a block of messages: little-endian arrays that each start on
+a multiple of eight, so that a reader may map a column without copying. Names are in tables; an event has the place of
+its names. A block in which no event has a reason has version 1, and ends after the kinds.
 
-    head 40  magic "FEV1" | version u8 | spare u8[3] | count u32 | n_groups u32 | n_clients u32 | spare u32
+    head 40  magic "FEV1" | version u8 | spare u8[3] | count u32 | n_groups u32 | n_clients u32 | n_reasons u32
              first u64, the number of the first event | body_len u32 | crc u32, of all bytes but these four
     body     groups      column of n_groups
              clients     column of n_clients
@@ -16,6 +16,8 @@ its names.
              client_idx  u16[count]
              attempt     u16[count]      65,535 means 65,535 or more
              kind        u8[count]       as `messages.Happening`
+             reason_idx  u16[count]      version 2
+             reasons     column of n_reasons, version 2
 
 Events of a journal are numbered 1, 2, 3, …: event i of a block has number first + i.
 """
@@ -35,10 +37,13 @@ if sys.byteorder != "little":
 
 MAGIC: Final = b"FEV1"
 VERSION: Final = 1
-HEAD: Final = struct.Struct("<4sB3xIII4xQII")
+VERSION_WITH_REASONS: Final = 2
+HEAD: Final = struct.Struct("<4sB3xIIIIQII")
 HEAD_BYTES: Final = HEAD.size  # 40
 EVENTS_MAX: Final = 65_536  # in one block, so that the places of names fit into 16 bits
 ATTEMPT_MAX: Final = 65_535
+REASON_CHARS_MAX: Final = 200  # kept of a reason: enough to recognise it; dead letters have the whole text
+REASONS_CHARS_MAX: Final = 1 << 18  # of all events of a block; the block is then full, so that it stays quick to read
 _CRC_AT: Final = HEAD_BYTES - 4
 # The columns after the tables, in order, with their types.
 FIXED: Final[tuple[tuple[str, Literal["Q", "q", "H", "B"]], ...]] = (
@@ -61,6 +66,7 @@ class Event(NamedTuple):
     attempt: int
     first_seq: int
     last_seq: int
+    reason: str = ""  # why a delivery failed or ended, as the consumer or the hub says
 
 
 class Columns(NamedTuple):
@@ -69,6 +75,7 @@ class Columns(NamedTuple):
     first: int  # the number of the first event
     groups: list[str]
     clients: list[str]
+    reasons: list[str]  # one empty text in a block without reasons
     first_seq: "memoryview[int]"
     last_seq: "memoryview[int]"
     ts_us: "memoryview[int]"
@@ -76,34 +83,54 @@ class Columns(NamedTuple):
     client_idx: "memoryview[int]"
     attempt: "memoryview[int]"
     kind: "memoryview[int]"
+    reason_idx: "memoryview[int]"  # all 0 in a block without reasons
 
 
 class OpenEventBlock:
     """Events that will become a block. `add` must be cheap, so all other work is in `encode`."""
 
-    __slots__ = ("_after", "_rows", "_sort")
+    __slots__ = ("_after", "_reason_chars", "_rows", "_sort")
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, int, str, str, int, int, int]] = []
-        self._sort: tuple[int, int, str, str, int] = (0, 0, "", "", 0)  # the last row without its seqs
+        self._rows: list[tuple[int, int, str, str, int, int, int, str]] = []
+        self._sort: tuple[int, int, str, str, int, str] = (0, 0, "", "", 0, "")  # the last row without its seqs
         self._after = -1  # the seq after the last row
+        self._reason_chars = 0
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, ts_us: int, kind: int, group: str, client: str, attempt: int, first_seq: int, last_seq: int) -> None:
+    @property
+    def is_full(self) -> bool:
+        return len(self._rows) >= EVENTS_MAX or self._reason_chars >= REASONS_CHARS_MAX
+
+    def add(
+        self,
+        ts_us: int,
+        kind: int,
+        group: str,
+        client: str,
+        attempt: int,
+        first_seq: int,
+        last_seq: int,
+        reason: str = "",
+    ) -> None:
         """Add an event. It is merged with the last row when only the seqs differ and they are adjacent."""
-        sort = (ts_us, kind, group, client, attempt)
+        if reason:
+            reason = reason[:REASON_CHARS_MAX]
+            if reason != self._sort[5]:
+                self._reason_chars += len(reason)
+        sort = (ts_us, kind, group, client, attempt, reason)
         if first_seq == self._after and sort == self._sort:
-            self._rows[-1] = (*sort, self._rows[-1][5], last_seq)
+            self._rows[-1] = (*sort[:5], self._rows[-1][5], last_seq, reason)
         else:
-            self._rows.append((*sort, first_seq, last_seq))
+            self._rows.append((ts_us, kind, group, client, attempt, first_seq, last_seq, reason))
             self._sort = sort
         self._after = last_seq + 1
 
     def pairs(self) -> list[tuple[int, int]]:
         """The first and the last seq of each event."""
-        return [row[5:] for row in self._rows]
+        return [row[5:7] for row in self._rows]
 
     def about(self, seq: int, first: int) -> list[Event]:
         """The events about a message; the events of the block are numbered from `first` on."""
@@ -112,15 +139,19 @@ class OpenEventBlock:
 
     def encode(self, first: int) -> bytes:
         """The block; its events are numbered from `first` on."""
-        times, kinds, groups, clients, attempts, first_seqs, last_seqs = zip(*self._rows, strict=True)
+        times, kinds, groups, clients, attempts, first_seqs, last_seqs, reasons = zip(*self._rows, strict=True)
         n_groups, group_table, group_idx = _interned(groups)
         n_clients, client_table, client_idx = _interned(clients)
         if max(attempts) > ATTEMPT_MAX:
             attempts = tuple(min(attempt, ATTEMPT_MAX) for attempt in attempts)
         values = (first_seqs, last_seqs, times, group_idx, client_idx, attempts, kinds)
         arrays = [padded(array(code, column_).tobytes()) for (_, code), column_ in zip(FIXED, values, strict=True)]
+        n_reasons, version = 0, VERSION
+        if self._reason_chars:
+            version, (n_reasons, reason_table, reason_idx) = VERSION_WITH_REASONS, _interned(reasons)
+            arrays += [padded(array("H", reason_idx).tobytes()), reason_table]
         body = b"".join((group_table, client_table, *arrays))
-        head = HEAD.pack(MAGIC, VERSION, len(self), n_groups, n_clients, first, len(body), 0)[:_CRC_AT]
+        head = HEAD.pack(MAGIC, version, len(self), n_groups, n_clients, n_reasons, first, len(body), 0)[:_CRC_AT]
         return b"".join((head, struct.pack("<I", zlib.crc32(body, zlib.crc32(head))), body))
 
 
@@ -147,15 +178,16 @@ class Extent(NamedTuple):
 
 def extent_of(raw: bytes | memoryview) -> Extent:
     """The extent of a block, read from its head. `columns` checks the rest."""
-    count, _, _, first, _ = _head(raw)
-    return Extent(first, first + count - 1)
+    head = _head(raw)
+    return Extent(head.first, head.first + head.count - 1)
 
 
 def time_of(raw: bytes | memoryview) -> int:
     """The time of the last event of a block. Only the head and the lengths of the tables are checked."""
-    count, n_groups, n_clients, _, _ = _head(raw)
+    head = _head(raw)
+    count = head.count
     try:
-        at = column_end(raw, column_end(raw, HEAD_BYTES, n_groups), n_clients)
+        at = column_end(raw, column_end(raw, HEAD_BYTES, head.n_groups), head.n_clients)
         ts_us: int = struct.unpack_from("<q", raw, at + 16 * count + 8 * (count - 1))[0]
     except struct.error:
         raise BlockError("a column of events runs past the end of the block") from None
@@ -164,32 +196,38 @@ def time_of(raw: bytes | memoryview) -> int:
 
 def columns(raw: bytes | memoryview) -> Columns:
     """The columns of a block, checked. They are views into `raw`."""
-    count, n_groups, n_clients, first, crc = _head(raw)
-    view = memoryview(raw)
-    if zlib.crc32(view[HEAD_BYTES:], zlib.crc32(view[:_CRC_AT])) != crc:
+    head, view = _head(raw), memoryview(raw)
+    if zlib.crc32(view[HEAD_BYTES:], zlib.crc32(view[:_CRC_AT])) != head.crc:
         raise BlockError("the block of events does not match its CRC")
     data = bytes(raw) if isinstance(raw, memoryview) else raw
-    at, tables = HEAD_BYTES, []
-    for n in (n_groups, n_clients):
-        offsets = check_column(data, at, n)
-        try:
-            tables.append([item.decode() for item in items(data, at, n)] if n else [])
-        except UnicodeDecodeError:
-            raise BlockError("a name in a block of events is not UTF-8") from None
-        at = aligned(at + 4 * (n + 1) + offsets[-1])
+    groups, at = _table(data, HEAD_BYTES, head.n_groups)
+    clients, at = _table(data, at, head.n_clients)
     found = []
-    for _, code in FIXED:
-        end = at + count * struct.calcsize(code)
+    for code in (*(code for _, code in FIXED), *("H" if head.n_reasons else "")):
+        end = at + head.count * struct.calcsize(code)
         if end > len(view):
             raise BlockError("a column of events runs past the end of the block")
         found.append(view[at:end].cast("B").cast(code))
         at = aligned(end)
+    reasons, at = _table(data, at, head.n_reasons) if head.n_reasons else ([""], at)
     if at != len(view):
         raise BlockError("the columns do not fill the block of events")
-    for places, table in ((found[3], tables[0]), (found[4], tables[1])):
+    if not head.n_reasons:
+        found.append(memoryview(bytes(2 * head.count)).cast("H"))
+    for places, table in ((found[3], groups), (found[4], clients), (found[7], reasons)):
         if max(places) >= len(table):
             raise BlockError("an event names a place outside its table")
-    return Columns(first, tables[0], tables[1], *found)
+    return Columns(head.first, groups, clients, reasons, *found)
+
+
+def _table(data: bytes, at: int, n: int) -> tuple[list[str], int]:
+    """A table of names, checked, and the place after it."""
+    offsets = check_column(data, at, n)
+    try:
+        names = [item.decode() for item in items(data, at, n)] if n else []
+    except UnicodeDecodeError:
+        raise BlockError("a name in a block of events is not UTF-8") from None
+    return names, aligned(at + 4 * (n + 1) + offsets[-1])
 
 
 def rows(raw: bytes | memoryview) -> Iterator[Event]:
@@ -198,16 +236,16 @@ def rows(raw: bytes | memoryview) -> Iterator[Event]:
     groups: Sequence[str] = [block.groups[i] for i in block.group_idx]
     clients: Sequence[str] = [block.clients[i] for i in block.client_idx]
     numbers = range(block.first, block.first + len(groups))
-    fixed = (block.attempt, block.first_seq, block.last_seq)
+    reasons: Sequence[str] = [block.reasons[i] for i in block.reason_idx]
+    fixed = (block.attempt, block.first_seq, block.last_seq, reasons)
     return map(Event._make, zip(numbers, block.ts_us, block.kind, groups, clients, *fixed, strict=True))
 
 
 def about(raw: bytes | memoryview, seq: int) -> list[Event]:
     """The events of a block that are about a message. The columns are checked only if there are such events."""
-    count, n_groups, n_clients, _, _ = _head(raw)
-    view = memoryview(raw)
-    at = column_end(view, column_end(view, HEAD_BYTES, n_groups), n_clients)
-    middle, end = at + 8 * count, at + 16 * count
+    head, view = _head(raw), memoryview(raw)
+    at = column_end(view, column_end(view, HEAD_BYTES, head.n_groups), head.n_clients)
+    middle, end = at + 8 * head.count, at + 16 * head.count
     if end > len(view):
         raise BlockError("a column of events runs past the end of the block")
     pairs = zip(view[at:middle].cast("Q"), view[middle:end].cast("Q"), strict=True)
@@ -216,13 +254,28 @@ def about(raw: bytes | memoryview, seq: int) -> list[Event]:
     return [event for event in rows(raw) if event.first_seq <= seq <= event.last_seq]
 
 
-def _head(raw: bytes | memoryview) -> tuple[int, int, int, int, int]:
-    """(count, n_groups, n_clients, first, crc)."""
+class _Head(NamedTuple):
+    count: int  # type: ignore[assignment]
+    n_groups: int
+    n_clients: int
+    n_reasons: int  # 0 in version 1
+    first: int
+    crc: int
+
+
+def _head(raw: bytes | memoryview) -> _Head:
+    """The fields of the head, without those that tell the format and the length."""
     if len(raw) < HEAD_BYTES:
         raise BlockError(f"a block of events has at least {HEAD_BYTES} bytes, not {len(raw)}")
-    magic, version, count, n_groups, n_clients, first, body_len, crc = HEAD.unpack_from(raw)
-    if magic != MAGIC or version != VERSION:
-        raise BlockError(f"not a block of events of version {VERSION}: it begins with {magic!r} and version {version}")
-    if body_len != len(raw) - HEAD_BYTES or not 1 <= count <= EVENTS_MAX or max(n_groups, n_clients) > count:
+    magic, version, count, n_groups, n_clients, n_reasons, first, body_len, crc = HEAD.unpack_from(raw)
+    if magic != MAGIC or version not in (VERSION, VERSION_WITH_REASONS):
+        raise BlockError(
+            f"not a block of events of version {VERSION} or {VERSION_WITH_REASONS}: it begins with {magic!r} and "
+            f"version {version}"
+        )
+    n_reasons = n_reasons if version == VERSION_WITH_REASONS else 0
+    if body_len != len(raw) - HEAD_BYTES or not 1 <= count <= EVENTS_MAX:
         raise BlockError("the head of a block of events does not fit its body")
-    return count, n_groups, n_clients, first, crc
+    if max(n_groups, n_clients, n_reasons) > count or (version == VERSION_WITH_REASONS and not n_reasons):
+        raise BlockError("the head of a block of events does not fit its body")
+    return _Head(count, n_groups, n_clients, n_reasons, first, crc)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from fabric.event_block import EVENTS_MAX, Event, OpenEventBlock
+from fabric.event_block import Event, OpenEventBlock
 from fabric.records import Record, SaveEvents, SaveSetting
 from fabric.router.clock import Clock
 from fabric.router.event_index import EventIndex
@@ -65,13 +65,15 @@ class Events(Part):
             self._next = self._reader.next_event()
         self.is_on = on
 
-    def note(self, kind: int, group: str, client: str, attempt: int, first_seq: int, last_seq: int) -> None:
+    def note(
+        self, kind: int, group: str, client: str, attempt: int, first_seq: int, last_seq: int, reason: str = ""
+    ) -> None:
         """Note an event of messages first_seq..last_seq."""
         block = self._open
         if block is None:
             block = self._open = OpenEventBlock()
-        block.add(self._clock.told_us, kind, group, client, attempt, first_seq, last_seq)
-        if len(block) == EVENTS_MAX:
+        block.add(self._clock.told_us, kind, group, client, attempt, first_seq, last_seq, reason)
+        if block.is_full:
             self._full.append(block)
             self._open, self.commit_at = None, 0.0
 

@@ -19,6 +19,43 @@ SOME = [
     Event(10, 2_000, Happening.LAPSE, "mail", "", 70_000, 19, 19),
 ]
 
+REASONED = [
+    SOME[0],
+    Event(8, 2_000, Happening.RETRY, "mail", "worker-1", 1, 10, 10, "no paper"),
+    Event(9, 2_000, Happening.RETRY, "mail", "worker-1", 1, 11, 11, "kein Papier für heute"),
+    Event(10, 3_000, Happening.DEAD, "mail", "worker-1", 2, 10, 10, "no paper"),
+]
+BLOCKS = pytest.mark.parametrize("some", [SOME, REASONED])
+
+
+def test_reasons_come_back() -> None:
+    raw = events.encode(7, REASONED)
+    assert list(events.rows(raw)) == REASONED
+    block = events.columns(raw)
+    assert (block.reasons, block.reason_idx.tolist()) == (["", "no paper", "kein Papier für heute"], [0, 1, 2, 1])
+    assert (events.extent_of(raw), events.time_of(raw)) == ((7, 10), 3_000)
+    assert events.about(raw, 11) == [REASONED[0], REASONED[2]]
+
+
+def test_a_block_without_reasons_is_written_as_before_and_read_without_them() -> None:
+    assert events.encode(7, SOME)[4] == events.VERSION
+    block = events.columns(events.encode(7, SOME))
+    assert (block.reasons, block.reason_idx.tolist()) == ([""], [0, 0, 0, 0])
+
+
+def test_long_reasons_are_cut_and_many_of_them_fill_a_block() -> None:
+    block = OpenEventBlock()
+    block.add(1, Happening.RETRY, "g", "c", 1, 1, 1, "x" * 1000)
+    assert next(events.rows(block.encode(1))).reason == "x" * events.REASON_CHARS_MAX
+    for seq in range(2, 10_000):
+        block.add(1, Happening.RETRY, "g", "c", 1, seq, seq, "x" * 1000)
+    assert (len(block), block.is_full) == (1, False), "the same reason is stored once"
+    seq = 10_000
+    while not block.is_full:
+        block.add(1, Happening.RETRY, "g", "c", 1, seq, seq, f"{seq}" + "x" * 1000)
+        seq += 1
+    assert len(block.encode(1)) < 2 * events.REASONS_CHARS_MAX
+
 
 def test_events_come_back() -> None:
     raw = events.encode(7, SOME)
@@ -33,7 +70,7 @@ def test_columns_are_views_that_lie_on_multiples_of_eight() -> None:
     assert (block.first, block.groups, block.clients) == (7, ["mail", "audit"], ["worker-1", "worker-ü", ""])
     assert block.first_seq.tolist() == [10, 10, 10, 19]
     assert block.kind.tolist() == [0, 0, 1, 4]
-    assert [view.format for view in block[3:]] == ["Q", "Q", "q", "H", "H", "H", "B"]
+    assert [view.format for view in block[4:]] == ["Q", "Q", "q", "H", "H", "H", "B", "H"]
     assert len(raw) % 8 == 0
     assert events.columns(memoryview(raw)) == block, "as bytes that LMDB lends"
 
@@ -71,8 +108,9 @@ def test_merging_loses_nothing() -> None:
     assert found == told
 
 
-def test_every_flipped_bit_is_noticed() -> None:
-    raw = bytearray(events.encode(7, SOME))
+@BLOCKS
+def test_every_flipped_bit_is_noticed(some: list[Event]) -> None:
+    raw = bytearray(events.encode(7, some))
     for at in range(len(raw)):
         for bit in range(8):
             raw[at] ^= 1 << bit
@@ -81,8 +119,9 @@ def test_every_flipped_bit_is_noticed() -> None:
             raw[at] ^= 1 << bit
 
 
-def test_every_prefix_is_noticed() -> None:
-    raw = events.encode(7, SOME)
+@BLOCKS
+def test_every_prefix_is_noticed(some: list[Event]) -> None:
+    raw = events.encode(7, some)
     for size in range(len(raw)):
         with pytest.raises(BlockError):
             events.columns(raw[:size])
@@ -91,9 +130,10 @@ def test_every_prefix_is_noticed() -> None:
                 events.time_of(raw[:size])
 
 
-def test_a_lie_with_a_right_checksum_is_still_one() -> None:
+@BLOCKS
+def test_a_lie_with_a_right_checksum_is_still_one(some: list[Event]) -> None:
     """The offsets and places of a block are proved, not believed."""
-    raw = bytearray(events.encode(7, SOME))
+    raw = bytearray(events.encode(7, some))
     chance = seeded("lies")
     for _ in range(2_000):
         lie = bytearray(raw)
@@ -114,3 +154,10 @@ def test_the_layout_is_frozen() -> None:
     head = "46455631 01000000 04000000 02000000 03000000 00000000 0700000000000000 c0000000 83befa84"
     assert raw[:40] == bytes.fromhex(head)
     assert zlib.crc32(raw) == 0x8E9DDA1A
+
+
+def test_the_layout_with_reasons_is_frozen() -> None:
+    raw = events.encode(7, REASONED)
+    head = "46455631 02000000 04000000 01000000 01000000 03000000 0700000000000000 d8000000 cbe9f34b"
+    assert raw[:40] == bytes.fromhex(head)
+    assert zlib.crc32(raw) == 0x49955498

@@ -73,6 +73,54 @@ def test_the_story_has_the_message_its_events_and_its_state() -> None:
     assert "key" not in world.ask("story", seq=2)["message"]
 
 
+def test_each_failure_keeps_its_own_reason() -> None:
+    world = Told(backoff="fixed", backoff_ms=0)
+    world.pub(b"p", "a", "1")
+    for attempt, reason in enumerate(("no paper", "on fire", "gone"), 1):
+        world.settle(b"c", 1, RETRY, attempt, attempt, (0, reason))
+    expected = ["no paper", "on fire", "gone", "retries spent: gone"]
+    told = world.ask("story", seq=1)["events"]
+    assert [event["reason"] for event in told if "reason" in event] == expected
+    world.pass_time(2)
+    assert world.ask("story", seq=1)["events"] == told, "on disk they are the same"
+    assert [event.reason for row in world.reader.events for event in rows(row.value) if event.reason] == expected
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("leave", "the consumer has left"),
+        ("seek", "the group was moved"),
+        ("settle", "the group was settled up to seq 1"),
+        ("retry", "an earlier message comes first"),
+    ],
+)
+def test_a_delivery_that_is_taken_back_says_why(how: str, reason: str) -> None:
+    world = Told(order="strict")
+    world.pub(b"p", "a", "1", "2")
+    match how:
+        case "leave":
+            world.say(b"c", m.Unsubscribe(1, 4))
+        case "seek":
+            world.say(b"p", m.Admin(6, {"op": "group.seek", "group": "g", "to": "first"}))
+        case "settle":
+            world.say(b"p", m.Admin(6, {"op": "group.settle", "group": "g", "up_to": 1}))
+        case "retry":
+            world.settle(b"c", 1, RETRY, 1, 1, 60_000)
+    seq = 2 if how == "retry" else 1
+    taken = [event for event in world.ask("story", seq=seq)["events"] if event["kind"] == "taken"]
+    assert [(event["client"], event["attempt"], event["reason"]) for event in taken] == [("consumer", 1, reason)]
+
+
+def test_a_message_of_another_journal_tells_where_it_was_born() -> None:
+    world = Told()
+    origin = [bytes(range(16)), 1, 70, 5_000]
+    world.say(b"p", m.Publish(3, 0, 0, encode("a", [b"1", b"2"]), {"origin": origin}))
+    assert world.ask("story", seq=2)["message"]["origin"] == {
+        "journal": bytes(range(16)).hex(), "epoch": 1, "seq": 71, "time_us": 5_000,
+    }  # fmt: skip
+
+
 def test_events_that_are_not_on_disk_yet_are_told() -> None:
     world = Told()
     world.pub(b"p", "a", "1")

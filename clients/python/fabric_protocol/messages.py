@@ -44,6 +44,7 @@ class Happening(IntEnum):
     LOST = 5  # the consumer's session ended
     DEAD = 6
     EXPIRED = 7
+    TAKEN = 8  # the hub has taken the delivery back, or its consumer has left; the reason tells which
 
 
 # Client to hub. Every message has the channel and the request id of its frame; a message with rid 0 gets no answer.

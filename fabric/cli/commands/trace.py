@@ -1,8 +1,11 @@
 """`fabric trace`: what happened to one message, in order of time, and what it waits for now."""
 
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,7 +13,7 @@ from fabric.cli import EXIT_NOT_FOUND
 from fabric.cli.support.connect import asking_options, connect
 from fabric.cli.support.message_story import Ask, collect, lines, seq_of
 from fabric.cli.support.noun import hint_if_missing
-from fabric.cli.support.tables import Failed, document, output_options, readable, usage
+from fabric.cli.support.tables import PIPE_WIDTH, Failed, document, output_options, readable, usage
 
 OFF = "events are off, so deliveries are not recorded: 'fabric setting set events on' records them from now on"
 
@@ -67,13 +70,20 @@ def trace(
             story = collect(ask, seq)
     if as_json:
         told = {**story, "steps": [readable(step) for step in story["steps"]]}
-        told["message"] = readable(story["message"]) if story["message"] is not None else None
+        told["message"] = _readable(story["message"]) if story["message"] is not None else None
         told["groups"] = [readable(row) for row in story["groups"]]
         click.echo(document("fabric.trace.v1", told))
     else:
-        click.echo("\n".join(lines(story)))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
+        click.echo("\n".join(lines(story, width)))
         if not story["recording"]:
             click.echo(click.style("hint: ", fg="cyan") + OFF, err=True)
+
+
+def _readable(message: dict[str, Any]) -> dict[str, Any]:
+    """A message for JSON, with times as text."""
+    origin = {"origin": readable(message["origin"])} if "origin" in message else {}
+    return {**readable(message), **origin}
 
 
 def _wanted(id_: str | None, key: str | None, topic: str | None, before: int | None) -> str:

@@ -289,12 +289,18 @@ def send_again(group: Group, lease: Lease) -> list[Deliver | Gap]:
 
 
 def record_event(
-    turn: Turn, group: Group, kind: Happening, sub: Subscription, attempt: int, seqs: Sequence[tuple[int, int]]
+    turn: Turn,
+    group: Group,
+    kind: Happening,
+    sub: Subscription,
+    attempt: int,
+    seqs: Sequence[tuple[int, int]],
+    reason: str = "",
 ) -> None:
     """Record an event of deliveries if the setting `events` is on."""
     if turn.recorder.is_on:
         for a, b in seqs:
-            turn.event(kind, group.name, sub.session.client, attempt, a, b)
+            turn.event(kind, group.name, sub.session.client, attempt, a, b, reason)
 
 
 def flat(runs: Sequence[tuple[int, int]]) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from fabric_protocol.names import DEAD
 RETRIES_SPENT: Final = "retries spent"
 LEASE_LAPSED: Final = "lease lapsed"
 CONSUMER_LOST: Final = "consumer lost"
+CONSUMER_LEFT: Final = "the consumer has left"
 CONNECTION_LOST: Final = "the connection was lost"
 EARLIER_FIRST: Final = "an earlier message comes first"
 REJECTED: Final = "rejected"
@@ -94,7 +95,7 @@ def _apply(group: Group, lease: Lease, ordinals: Span, verdict: int, arg: Any, n
         delay_ms, error = arg if isinstance(arg, tuple) else (arg, "")
         if isinstance(delay_ms, str):
             delay_ms, error = None, delay_ms
-        record_event(turn, group, Happening.RETRY, lease.sub, lease.attempt, seqs)
+        record_event(turn, group, Happening.RETRY, lease.sub, lease.attempt, seqs, error)
         _fail(group, lease, [ordinals], _Cause(RETRIES_SPENT, error, delay_ms), now, turn)
         _take_back_later(group, lease, [ordinals], turn)  # also after a dead letter: the consumer has dropped them
 
@@ -107,9 +108,7 @@ def lapse(group: Group, lease: Lease, now: float, turn: Turn) -> None:
     begun, rest = _revoke(group, lease, started)
     lost = [*begun, *rest]
     sub.lapsed.update(ordinal for a, b in begun for ordinal in range(a, b + 1))
-    record_event(
-        turn, group, Happening.LAPSE, sub, lease.attempt, [pair for span in lost for pair in lease.seqs(*span)]
-    )
+    _record(turn, lease, Happening.LAPSE, lost)
     _fail(group, lease, begun, why, now, turn)
     _make_ready(group, lease, rest, lease.attempt + 1)
     _take_back_later(group, lease, lost, turn)
@@ -125,8 +124,9 @@ def leave(group: Group, sub: Subscription, now: float, turn: Turn, *, lost: bool
     for lease in list(sub.leases):
         begun, rest = _revoke(group, lease, started)
         if lost:
-            seqs = [pair for span in (*begun, *rest) for pair in lease.seqs(*span)]
-            record_event(turn, group, Happening.LOST, sub, lease.attempt, seqs)
+            _record(turn, lease, Happening.LOST, (*begun, *rest))
+        else:
+            _record(turn, lease, Happening.TAKEN, rest, CONSUMER_LEFT)
         _fail(group, lease, begun, why, now, turn)
         _make_ready(group, lease, rest, lease.attempt + lost)
     group.members.remove(sub)
@@ -143,9 +143,7 @@ def detach(group: Group, sub: Subscription, turn: Turn) -> None:
     for lease in list(sub.leases):
         lease.open, taken = _split(lease.open, kept)
         sub.outstanding -= sum(b - a + 1 for a, b in taken)
-        record_event(
-            turn, group, Happening.LOST, sub, lease.attempt, [pair for span in taken for pair in lease.seqs(*span)]
-        )
+        _record(turn, lease, Happening.LOST, taken)
         _make_ready(group, lease, taken, lease.attempt + 1)
         _finish(group, lease)
         for a, b in taken:
@@ -170,6 +168,7 @@ def take_back_all(group: Group, why: str, turn: Turn) -> None:
     for sub in group.members:
         ordinals = [span for lease in sub.leases for span in lease.open]
         for lease in list(sub.leases):
+            _record(turn, lease, Happening.TAKEN, list(lease.open), why)
             _revoke(group, lease, Ranges())
         _send_lease_lost(sub, ordinals, why, turn)
 
@@ -180,6 +179,7 @@ def take_back_up_to(group: Group, seq: int, why: str, turn: Turn) -> None:
         lost: list[Span] = []
         for lease in list(sub.leases):
             taken = lease.open_up_to(seq)
+            _record(turn, lease, Happening.TAKEN, taken, why)
             for a, b in taken:
                 lease.open.remove(a, b)
                 sub.outstanding -= b - a + 1
@@ -191,6 +191,13 @@ def take_back_up_to(group: Group, seq: int, why: str, turn: Turn) -> None:
 
 
 # Helpers of these functions.
+
+
+def _record(turn: Turn, lease: Lease, kind: Happening, ordinals: Sequence[Span], reason: str = "") -> None:
+    """Record an event of deliveries of a lease."""
+    if turn.recorder.is_on:
+        seqs = [pair for span in ordinals for pair in lease.seqs(*span)]
+        record_event(turn, lease.sub.group, kind, lease.sub, lease.attempt, seqs, reason)
 
 
 def _fail(group: Group, lease: Lease, ordinals: Sequence[Span], why: _Cause, now: float, turn: Turn) -> None:
@@ -253,7 +260,7 @@ def _give_up(group: Group, lease: Lease, ordinals: Span, reason: str, error: str
     """Give messages up: their dead letters are written from this turn on."""
     seqs = lease.seqs(*ordinals)
     group.dead += [DeadLetter(a, b, lease.attempt, reason, error) for a, b in seqs]
-    record_event(turn, group, Happening.DEAD, lease.sub, lease.attempt, seqs)
+    record_event(turn, group, Happening.DEAD, lease.sub, lease.attempt, seqs, f"{reason}: {error}" if error else reason)
     if lease.keys is not None:
         _keys_done(group, lease, ordinals)
 
@@ -299,6 +306,7 @@ def _take_back(
     """Take deliveries back. Nothing is counted."""
     lost: list[Span] = []
     for lease, taken in ahead.items():
+        _record(turn, lease, Happening.TAKEN, taken, why)
         for a, b in taken:
             lease.open.remove(a, b)
             sub.outstanding -= b - a + 1

@@ -66,6 +66,8 @@ def describe(block: Block, seq: int) -> Row:
     for name, value in (("key", one.keys()[0]), ("id", one.ids()[0])):
         if value:
             row[name] = value.decode(errors="replace")[:TEXT_MAX]
+    if (origin := block.origin_of(seq - block.base_seq)) is not None:
+        row["origin"] = {**origin._asdict(), "journal": origin.journal.hex()}
     return {**row, "priority": block.priority, "expires_us": block.expires_us, "headers": headers}
 
 
@@ -80,8 +82,9 @@ def _groups(router: "Router", block: Block, seq: int) -> list[Row]:
 def _event_row(event: Event) -> Row:
     """An event, as in an answer."""
     kind = Happening(event.kind).name.lower()
-    row = {"number": event.number, "time_us": event.ts_us, "kind": kind, "group": event.group}
-    return {**row, "client": event.client, "attempt": event.attempt}
+    row: Row = {"number": event.number, "time_us": event.ts_us, "kind": kind, "group": event.group}
+    row |= {"client": event.client, "attempt": event.attempt}
+    return {**row, "reason": event.reason} if event.reason else row
 
 
 def _events(router: "Router", seq: int, number: int, n: int) -> tuple[list[Event], int | None]:
