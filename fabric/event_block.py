@@ -27,6 +27,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from fabric_protocol.columns import aligned, check_column, column, column_end, items, padded
@@ -45,6 +46,8 @@ ATTEMPT_MAX: Final = 65_535
 REASON_CHARS_MAX: Final = 200  # kept of a reason: enough to recognise it; dead letters have the whole text
 REASONS_CHARS_MAX: Final = 1 << 18  # of all events of a block; the block is then full, so that it stays quick to read
 _CRC_AT: Final = HEAD_BYTES - 4
+_HEAD_BEFORE_CRC: Final = struct.Struct("<4sB3xIIIIQI")
+_CRC: Final = struct.Struct("<I")
 # The columns after the tables, in order, with their types.
 FIXED: Final[tuple[tuple[str, Literal["Q", "q", "H", "B"]], ...]] = (
     ("first_seq", "Q"),
@@ -55,6 +58,14 @@ FIXED: Final[tuple[tuple[str, Literal["Q", "q", "H", "B"]], ...]] = (
     ("attempt", "H"),
     ("kind", "B"),
 )
+
+
+Mark = tuple[int, int, str, str, int, str]  # an event without its seqs: ts_us, kind, group, client, attempt, reason
+
+
+def mark_of(ts_us: int, kind: int, group: str, client: str, attempt: int, reason: str = "") -> Mark:
+    """A mark; a long reason is cut."""
+    return ts_us, kind, group, client, attempt, reason[:REASON_CHARS_MAX]
 
 
 class Event(NamedTuple):
@@ -87,85 +98,92 @@ class Columns(NamedTuple):
 
 
 class OpenEventBlock:
-    """Events that will become a block. `add` must be cheap, so all other work is in `encode`."""
+    """Events that will become a block. `add` must be cheap: each verdict calls it. Other work is in `encode`."""
 
-    __slots__ = ("_after", "_reason_chars", "_rows", "_sort")
+    __slots__ = ("_after", "_firsts", "_lasts", "_marks", "_reason_chars")
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, int, str, str, int, int, int, str]] = []
-        self._sort: tuple[int, int, str, str, int, str] = (0, 0, "", "", 0, "")  # the last row without its seqs
-        self._after = -1  # the seq after the last row
+        self._marks: list[Mark] = []
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        self._after = -1  # the seq after the last event
         self._reason_chars = 0
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._marks)
 
     @property
     def is_full(self) -> bool:
-        return len(self._rows) >= EVENTS_MAX or self._reason_chars >= REASONS_CHARS_MAX
+        return len(self._marks) >= EVENTS_MAX or self._reason_chars >= REASONS_CHARS_MAX
 
-    def add(
-        self,
-        ts_us: int,
-        kind: int,
-        group: str,
-        client: str,
-        attempt: int,
-        first_seq: int,
-        last_seq: int,
-        reason: str = "",
-    ) -> None:
-        """Add an event. It is merged with the last row when only the seqs differ and they are adjacent."""
-        if reason:
-            reason = reason[:REASON_CHARS_MAX]
-            if reason != self._sort[5]:
-                self._reason_chars += len(reason)
-        sort = (ts_us, kind, group, client, attempt, reason)
-        if first_seq == self._after and sort == self._sort:
-            self._rows[-1] = (*sort[:5], self._rows[-1][5], last_seq, reason)
+    def add(self, mark: Mark, first_seq: int, last_seq: int) -> None:
+        """Add an event. It is merged with the last one when their marks are equal and their seqs are adjacent."""
+        if first_seq == self._after and mark == self._marks[-1]:
+            self._lasts[-1] = last_seq
         else:
-            self._rows.append((ts_us, kind, group, client, attempt, first_seq, last_seq, reason))
-            self._sort = sort
+            if mark[5] and (not self._marks or mark[5] != self._marks[-1][5]):
+                self._reason_chars += len(mark[5])
+            self._marks.append(mark)
+            self._firsts.append(first_seq)
+            self._lasts.append(last_seq)
         self._after = last_seq + 1
 
     def pairs(self) -> list[tuple[int, int]]:
         """The first and the last seq of each event."""
-        return [row[5:7] for row in self._rows]
+        return list(zip(self._firsts, self._lasts, strict=True))
 
     def about(self, seq: int, first: int) -> list[Event]:
         """The events about a message; the events of the block are numbered from `first` on."""
-        rows = enumerate(self._rows, first)
-        return [Event(number, *row) for number, row in rows if row[5] <= seq <= row[6]]
+        rows = zip(range(first, first + len(self)), self._marks, self._firsts, self._lasts, strict=True)
+        return [Event(number, *mark[:5], a, b, mark[5]) for number, mark, a, b in rows if a <= seq <= b]
 
     def encode(self, first: int) -> bytes:
-        """The block; its events are numbered from `first` on."""
-        times, kinds, groups, clients, attempts, first_seqs, last_seqs, reasons = zip(*self._rows, strict=True)
+        """The block; its events are numbered from `first` on. A quiet hub writes a block with each commit, and most
+        blocks have few events: the columns are packed by one call."""
+        count = len(self._marks)
+        times, kinds, groups, clients, attempts, reasons = zip(*self._marks, strict=True)
         n_groups, group_table, group_idx = _interned(groups)
         n_clients, client_table, client_idx = _interned(clients)
         if max(attempts) > ATTEMPT_MAX:
             attempts = tuple(min(attempt, ATTEMPT_MAX) for attempt in attempts)
-        values = (first_seqs, last_seqs, times, group_idx, client_idx, attempts, kinds)
-        arrays = [padded(array(code, column_).tobytes()) for (_, code), column_ in zip(FIXED, values, strict=True)]
+        body = group_table + client_table + _packer(count).pack(
+            *self._firsts, *self._lasts, *times, *group_idx, *client_idx, *attempts, *kinds
+        )  # fmt: skip
         n_reasons, version = 0, VERSION
         if self._reason_chars:
             version, (n_reasons, reason_table, reason_idx) = VERSION_WITH_REASONS, _interned(reasons)
-            arrays += [padded(array("H", reason_idx).tobytes()), reason_table]
-        body = b"".join((group_table, client_table, *arrays))
-        head = HEAD.pack(MAGIC, version, len(self), n_groups, n_clients, n_reasons, first, len(body), 0)[:_CRC_AT]
-        return b"".join((head, struct.pack("<I", zlib.crc32(body, zlib.crc32(head))), body))
+            body += padded(array("H", reason_idx).tobytes()) + reason_table
+        head = _HEAD_BEFORE_CRC.pack(MAGIC, version, count, n_groups, n_clients, n_reasons, first, len(body))
+        return head + _CRC.pack(zlib.crc32(body, zlib.crc32(head))) + body
+
+
+@lru_cache(maxsize=256)
+def _packer(count: int) -> struct.Struct:
+    """Packs the columns of a block of so many events; each column is filled up to a multiple of eight."""
+    sizes = ((code, -count * struct.calcsize(code) % 8) for _, code in FIXED)
+    return struct.Struct("<" + "".join(f"{count}{code}{fill}x" for code, fill in sizes))
 
 
 def _interned(names: Sequence[str]) -> tuple[int, bytes, Sequence[int]]:
     """The number of distinct names, their table, and the place of each name in the table."""
+    name, count = names[0], len(names)
+    if names.count(name) == count:
+        return 1, _table_of_one(name), (0,) * count
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
     return len(places), column([name.encode() for name in places]), [places[name] for name in names]
+
+
+@lru_cache(maxsize=1024)
+def _table_of_one(name: str) -> bytes:
+    return column([name.encode()])
 
 
 def encode(first: int, events: Iterable[Event]) -> bytes:
     """A block of the events, numbered from `first` on; their own numbers are ignored."""
     block = OpenEventBlock()
     for event in events:
-        block.add(event.ts_us, *event[2:])
+        _, ts_us, kind, group, client, attempt, first_seq, last_seq, reason = event
+        block.add(mark_of(ts_us, kind, group, client, attempt, reason), first_seq, last_seq)
     return block.encode(first)
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from fabric.event_block import Event, OpenEventBlock
+from fabric.event_block import Event, OpenEventBlock, mark_of
 from fabric.records import Record, SaveEvents, SaveSetting
 from fabric.router.clock import Clock
 from fabric.router.event_index import EventIndex
@@ -66,16 +66,18 @@ class Events(Part):
         self.is_on = on
 
     def note(
-        self, kind: int, group: str, client: str, attempt: int, first_seq: int, last_seq: int, reason: str = ""
+        self, kind: int, group: str, client: str, attempt: int, seqs: Iterable[tuple[int, int]], reason: str = ""
     ) -> None:
-        """Note an event of messages first_seq..last_seq."""
-        block = self._open
-        if block is None:
-            block = self._open = OpenEventBlock()
-        block.add(self._clock.told_us, kind, group, client, attempt, first_seq, last_seq, reason)
-        if block.is_full:
-            self._full.append(block)
-            self._open, self.commit_at = None, 0.0
+        """Note an event of each range of messages."""
+        mark = mark_of(self._clock.told_us, kind, group, client, attempt, reason)
+        for first, last in seqs:
+            block = self._open
+            if block is None:
+                block = self._open = OpenEventBlock()
+            block.add(mark, first, last)
+            if block.is_full:
+                self._full.append(block)
+                self._open, self.commit_at = None, 0.0
 
     def rows(self) -> list[Record]:
         """The rows to write with this turn."""
@@ -84,10 +86,11 @@ class Events(Part):
             self._full.append(self._open)
         sealed: list[tuple[int, OpenEventBlock]] = []
         for block in self._full:
-            records.append(SaveEvents(self._next, len(block), block.encode(self._next)))
-            self.index.add(self._next, block.pairs())
-            sealed.append((self._next, block))
-            self._next += len(block)
+            first, count = self._next, len(block)
+            records.append(SaveEvents(first, count, block.encode(first)))
+            self.index.add(first, block.pairs())
+            sealed.append((first, block))
+            self._next += count
         self._sealed.append(sealed)
         if records:
             self._open, self._full, self.commit_at = None, [], NEVER

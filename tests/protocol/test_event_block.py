@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from fabric import event_block as events
-from fabric.event_block import Event, OpenEventBlock
+from fabric.event_block import Event, OpenEventBlock, mark_of
 from fabric_protocol.errors import BlockError
 from fabric_protocol.messages import Happening
 from tests.seeds import seeded
@@ -45,14 +45,14 @@ def test_a_block_without_reasons_is_written_as_before_and_read_without_them() ->
 
 def test_long_reasons_are_cut_and_many_of_them_fill_a_block() -> None:
     block = OpenEventBlock()
-    block.add(1, Happening.RETRY, "g", "c", 1, 1, 1, "x" * 1000)
+    block.add(mark_of(1, Happening.RETRY, "g", "c", 1, "x" * 1000), 1, 1)
     assert next(events.rows(block.encode(1))).reason == "x" * events.REASON_CHARS_MAX
     for seq in range(2, 10_000):
-        block.add(1, Happening.RETRY, "g", "c", 1, seq, seq, "x" * 1000)
+        block.add(mark_of(1, Happening.RETRY, "g", "c", 1, "x" * 1000), seq, seq)
     assert (len(block), block.is_full) == (1, False), "the same reason is stored once"
     seq = 10_000
     while not block.is_full:
-        block.add(1, Happening.RETRY, "g", "c", 1, seq, seq, f"{seq}" + "x" * 1000)
+        block.add(mark_of(1, Happening.RETRY, "g", "c", 1, f"{seq}" + "x" * 1000), seq, seq)
         seq += 1
     assert len(block.encode(1)) < 2 * events.REASONS_CHARS_MAX
 
@@ -78,11 +78,11 @@ def test_columns_are_views_that_lie_on_multiples_of_eight() -> None:
 def test_what_is_adjacent_at_the_same_time_is_one_event() -> None:
     block = OpenEventBlock()
     for first, last in ((1, 4), (5, 9), (11, 12), (13, 13)):
-        block.add(1_000, Happening.ACK, "mail", "w", 1, first, last)
-    block.add(1_000, Happening.ACK, "mail", "w", 2, 14, 14)
-    block.add(1_000, Happening.ACK, "mail", "v", 1, 14, 14)
-    block.add(1_000, Happening.DELIVER, "mail", "w", 1, 14, 14)
-    block.add(2_000, Happening.ACK, "mail", "w", 1, 14, 15)
+        block.add(mark_of(1_000, Happening.ACK, "mail", "w", 1), first, last)
+    block.add(mark_of(1_000, Happening.ACK, "mail", "w", 2), 14, 14)
+    block.add(mark_of(1_000, Happening.ACK, "mail", "v", 1), 14, 14)
+    block.add(mark_of(1_000, Happening.DELIVER, "mail", "w", 1), 14, 14)
+    block.add(mark_of(2_000, Happening.ACK, "mail", "w", 1), 14, 15)
     assert [(e.kind, e.client, e.attempt, e.first_seq, e.last_seq) for e in events.rows(block.encode(1))] == [
         (1, "w", 1, 1, 9),
         (1, "w", 1, 11, 13),
@@ -100,7 +100,7 @@ def test_merging_loses_nothing() -> None:
         sort = (chance.randrange(8), chance.choice("ab"), chance.choice("cd"), chance.randrange(1, 3))
         ts_us, first = chance.randrange(5), chance.randrange(100)
         last = first + chance.randrange(5)
-        block.add(ts_us, *sort, first, last)
+        block.add(mark_of(ts_us, *sort), first, last)
         told |= {(ts_us, *sort, seq) for seq in range(first, last + 1)}
     found = set()
     for event in events.rows(block.encode(1)):

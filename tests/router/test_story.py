@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fabric.event_block import OpenEventBlock, rows
+from fabric.event_block import OpenEventBlock, mark_of, rows
 from fabric.records import SaveEvents
 from fabric.router import event_index
 from fabric.router.event_index import EventIndex, spans_of
@@ -265,7 +265,7 @@ def test_the_index_finds_what_a_search_of_all_events_finds(monkeypatch: pytest.M
             block = OpenEventBlock()
             for _ in range(generator.randrange(1, 5)):
                 low = generator.randrange(1, 60)
-                block.add(1, 0, "g", str(generator.random()), 1, low, low + generator.randrange(4))
+                block.add(mark_of(1, 0, "g", str(generator.random()), 1), low, low + generator.randrange(4))
             world.write([SaveEvents(first, len(block), block.encode(first))])
             index.add(first, block.pairs())
             world.write(index.rows())
