@@ -121,7 +121,7 @@ class Router:
         self._orders = Orders.of(self)
         self._mark = 0  # frames that were sent before the current command
         self._sealed: deque[tuple[int, list[Block]]] = deque()  # the last seq of each, and its blocks
-        self.pulse = Pulse(self)
+        self.pulse = Pulse(self, token)
         self._sweep_at = 0.0
 
     @property

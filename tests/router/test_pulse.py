@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fabric.router.groups.group import Group
+from fabric.router.publish.publishing import Refusal
 from fabric.router.read import pulse as pulse_module
 from fabric.router.read.info import info
 from fabric.router.read.pulse import IDLE_S, KINDS
@@ -125,6 +126,31 @@ def test_only_rows_that_have_changed_are_told_and_each_once() -> None:
     viewer.check(w)
 
 
+def test_a_pulse_between_two_commands_of_a_turn_has_what_the_first_has_changed() -> None:
+    w = world()
+    w.hello(b"c")
+    viewer = seen(w)
+    w.router.step(m.Admin(4, {"op": "group.pause", "group": "g1"}), OPS, w.now)
+    w.router.step(m.Subscribe(1, 5, {"group": "g2", "credit": [1, 1]}), b"c", w.now)
+    assert viewer.changed(w) == {"groups": ["g1", "g2"], "sessions": [2]}
+    viewer.check(w)
+
+
+def test_a_hub_that_stops_tells_what_consumers_settle() -> None:
+    w = world()
+    w.hello(b"c")
+    w.sub(b"c", 1, group="g1")
+    w.pub(OPS, "t1", "1", "2")
+    viewer = seen(w)
+    w.router.drain(Refusal(Code.SHUTTING_DOWN, "the hub is stopping", 500))
+    w.pass_time(0.1)
+    viewer.look(w)
+    for ordinal in (1, 2):
+        w.settle(b"c", 1, Verdict.ACK, ordinal, ordinal)
+        assert viewer.changed(w) == {"groups": ["g1"], "sessions": [2]}
+        viewer.check(w)
+
+
 def test_two_viewers_are_told_the_same() -> None:
     w = world()
     first, second = seen(w), seen(w)
@@ -236,6 +262,19 @@ def test_a_version_of_which_too_little_is_known_begins_anew(forgets: str) -> Non
     assert viewer.resets == 3
 
 
+def test_a_version_of_an_earlier_run_begins_anew_whatever_the_clock_shows() -> None:
+    """The clock may have been set back, so that a run begins at the time of an earlier one."""
+    w = world()
+    viewer = seen(w)
+    for runs in range(2, 5):
+        w.restart()
+        w.hello(OPS)
+        admin(w, "group.create", group=f"of{runs}", patterns=["t"])
+        viewer.look(w)
+        assert viewer.resets == runs
+        viewer.check(w)
+
+
 def test_rows_that_have_ended_are_forgotten_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulse_module, "ENDED_MAX", 10)
     w = world()
@@ -311,10 +350,6 @@ class Watched(Talk):
                 self.admin("topic.delete", topic=topic)
             case 4:
                 self.admin(self.chance.choice(["dlq.redrive", "dlq.discard"]), group="none", all=True)
-
-    def die(self) -> None:
-        self.now += 1  # a run begins later than the run before
-        super().die()
 
 
 @pytest.mark.parametrize("every", [1, 7])

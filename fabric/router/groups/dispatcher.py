@@ -182,6 +182,8 @@ class Dispatcher(Part):
         return bool(self._rounds)
 
     def mark_runnable(self, group: Group) -> None:
+        """Something has happened to a group: its numbers may have changed, and it may have something to deliver."""
+        self.shared.changed.add(group)
         if group.is_searching():  # the history before its next message may be long
             self._rounds.again(group)
         else:

@@ -1,15 +1,16 @@
 """Pulse: the totals of the hub, and the rows of groups, sessions and topics that have changed since an earlier pulse.
 
 Each change of a row gives the row a new version, higher than all others. `since` is the version of an earlier pulse,
-and the answer has the rows above it. Versions begin at the time of the start in microseconds, so a version of an
-earlier run is below all versions of this one.
+and the answer has the rows above it. Versions of each run of the hub begin at a random number, so that a version of an
+earlier run is none of this run. The time of the start would not do: clocks are set back.
 
 Parts of the router mark changed groups in `shared.changed` at operations on blocks. Sessions, topics and dead letters
 are compared with what the last pulse has seen, some of them in each pulse. So a hub without viewers does nothing for
 them.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -57,7 +58,7 @@ class Seen(Generic[Key, Item]):
     def compare(self, items: Mapping[Key, Item]) -> tuple[list[tuple[Any, Item]], list[Any]]:
         """Names and items of rows that have changed, and names of rows that have ended."""
         sights = self._sights
-        ended = [sights.pop(key)[0] for key in sights.keys() - items.keys()]
+        ended = [sights.pop(key)[0] for key in [key for key in sights if key not in items]]
         start = self._next if self._next < len(items) else 0
         self._next = start + COMPARED_MAX
         changed = []
@@ -73,10 +74,11 @@ class Seen(Generic[Key, Item]):
 
 
 class Pulse:
-    def __init__(self, router: "Router") -> None:
+    def __init__(self, router: "Router", token: Callable[[], bytes]) -> None:
         self._router = router
         self._shared = shared = router.shared
-        self._version = self._start = max(shared.clock.wall_us(shared.clock.now), 1)
+        self._token = token
+        self._version = self._start = 0  # the first pulse sets them
         self._versions: dict[Place, int] = {}  # in ascending order of the versions
         self._ended: set[Place] = set()  # of these, rows that have ended
         self._groups: set[str] = set()  # names of the groups among the places
@@ -117,6 +119,8 @@ class Pulse:
 
     def _answer(self, since: int, n: int) -> Row:
         self._asked_at = self._shared.clock.now
+        if not self._start:
+            self._start = self._version = _random_start(self._token())
         self._note_all()
         is_reset = not self._start <= since <= self._version
         rows: dict[str, list[Row]] = {kind: [] for kind in KINDS}
@@ -172,19 +176,16 @@ class Pulse:
             self._end((TOPICS, name))
 
     def _note_groups(self) -> None:
+        """Give versions to changed groups, in the order of their names: equal hubs answer alike."""
         groups = self._router.groups
-        changed: Iterable[Group] = self._router.dispatcher.recounts.take_changed()
-        if self._shared.draining:  # no group is served any more, and consumers settle what they have
-            changed = groups.values()
-        for group in changed:
-            if groups.get(group.name) is group:
-                self._mark((GROUPS, group.name))
-        for name in groups.keys() - self._groups:
-            self._groups.add(name)
+        changed = self._router.dispatcher.recounts.take_changed()
+        names = {group.name for group in changed if groups.get(group.name) is group}
+        names |= groups.keys() - self._groups
+        for name in sorted(names):
             self._mark((GROUPS, name))
-        for name in self._groups - groups.keys():
-            self._groups.discard(name)
+        for name in sorted(self._groups - groups.keys()):
             self._end((GROUPS, name))
+        self._groups = set(groups)
 
     def _mark(self, place: Place) -> None:
         """A row has changed."""
@@ -255,6 +256,11 @@ class Pulse:
             "refusing": router.publishing.refusal.text if router.publishing.refusal else "",
             "health": router.health.word.name,
         }
+
+
+def _random_start(token: bytes) -> int:
+    """The first version of a run. All versions are below 2^53, because JSON has no larger integers everywhere."""
+    return 1 + int.from_bytes(blake2b(token, digest_size=6).digest(), "big")
 
 
 def _sight_of_session(session: Session) -> tuple[Any, ...]:
