@@ -1,8 +1,8 @@
-"""What is translated for long runs is what the interpreter runs, but for two things that mypyc does not do."""
+"""What is translated for long runs is what the interpreter runs, but for what mypyc does not do, or does slowly."""
 
 import re
 
-from tests.simulation.compiled import TRANSLATED, sources
+from tests.simulation.compiled import MESSAGE, MESSAGES, TRANSLATED, sources
 from tests.simulation.sizes import SMALL
 
 
@@ -14,6 +14,13 @@ def test_sizes_that_a_life_makes_small_are_variables() -> None:
 
 def test_objects_are_made_by_their_class() -> None:
     assert [name for name, source in sources() if "object.__new__" in source and "compiled" not in name] == []
+
+
+def test_messages_have_names_of_their_own() -> None:
+    found = {name: source for name, source in sources() if MESSAGES in source}
+    assert [name for name, source in found.items() if re.search(rf"\b{MESSAGE}", source)] == []
+    assert "case m_Publish():" in found["tests/simulation/observer.py"]
+    assert "\nfrom fabric_protocol.messages import Publish as m_Publish\n" in found["tests/simulation/observer.py"]
 
 
 def test_every_pattern_translates_something() -> None:

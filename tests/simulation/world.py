@@ -133,6 +133,9 @@ class World:
         if self.trace is not None:
             self.trace.append(f"{self.now - START / TICKS_S:9.3f}  {make()}")
 
+    def _note_said(self, wire: Wire, way: str, message: Any) -> None:
+        self.note(lambda: f"{wire.client.name}@{wire.peer[-1]} {way} {_brief(message)}")
+
     # Wires.
 
     def send(self, wire: Wire, message: m.ToHub | Lie) -> None:
@@ -187,7 +190,7 @@ class World:
                 self.hub_turn()  # the turn ends now, as without what was lost
             return
         if self.trace is not None:
-            self.note(lambda: f"{wire.client.name}@{wire.peer[-1]} -> {_brief(message)}")
+            self._note_said(wire, "->", message)
         out, observer, now = self.out, self.observer, self.now
         if self.time != self._looked_at:
             self._look_at_the_clock()
@@ -230,12 +233,12 @@ class World:
 
     def _leave(self, out: list[tuple[bytes, m.ToClient]]) -> None:
         """What the hub says leaves it."""
-        heard, now = self.observer.heard, self.now
+        observer, now = self.observer, self.now
         for peer, message in out:
             wire = self.wires[peer]
             if self.trace is not None:
-                self.note(lambda: f"{wire.client.name}@{wire.peer[-1]} <- {_brief(message)}")  # noqa: B023 - used at once
-            heard(peer, message, now)
+                self._note_said(wire, "<-", message)
+            observer.heard(peer, message, now)
             if wire.alive:
                 if wire.held_down is not None:
                     wire.held_down.append(message)
