@@ -3,7 +3,15 @@
 from collections.abc import Callable
 from typing import Final
 
-from tests.simulation import admin_acts, connection_acts, delivery_acts, fault_acts, publish_acts, request_acts
+from tests.simulation import (
+    admin_acts,
+    connection_acts,
+    delivery_acts,
+    fault_acts,
+    publish_acts,
+    request_acts,
+    viewer_acts,
+)
 from tests.simulation.people import Client
 from tests.simulation.plan import Act
 from tests.simulation.world import World
@@ -44,6 +52,7 @@ PLAY: Final[dict[int, Play]] = {
     Act.LIE: delivery_acts.lie,
     Act.CLOCK: fault_acts.clock,
     Act.TRIM: fault_acts.trim,
+    Act.PULSE: viewer_acts.pulse,
 }
 # What is done when something cannot be done, so that few acts are in vain: whatever is missing.
 Instead = tuple[tuple[Act, Play], ...]

@@ -14,6 +14,7 @@ promised; it knows nothing of how the router works. Names like D4 are those of t
     C1  nobody is told that something is stored before it is on disk    C2  nothing is delivered before it is on disk
     T1  counters of groups, sessions and the hub are those of a naive count; where the door tells less, they are within
         its bounds (T2); they never fall (T3): see `tallying`
+    P1  a viewer that merges what pulses tell has the rows of the lists of INFO: see `viewing`
 
 All checks are incremental: each costs what happened, not what there is. What a crash takes back is kept as a log of
 undo entries for each turn that is not on disk yet.

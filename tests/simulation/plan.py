@@ -56,6 +56,7 @@ class Act(IntEnum):
     LIE = auto()  # numbers at the edges and beyond
     CLOCK = auto()  # someone sets the wall's clock
     TRIM = auto()
+    PULSE = auto()  # a viewer asks what has changed
 
 
 ALWAYS: Final = {Act.CONNECT: 6, Act.PUBLISH: 14, Act.SUBSCRIBE: 6, Act.VERDICT: 26}
@@ -135,6 +136,7 @@ class Swarm(NamedTuple):
     ephemeral_pct: int
     start_pct: int  # subscriptions that name a start other than the first
     sources: bool = False  # some clients number their messages with positions that jump
+    watched: bool = False  # some clients ask for the pulse
 
 
 class Plan(NamedTuple):
@@ -145,7 +147,10 @@ class Plan(NamedTuple):
 
 BIG: Final = 1 << 40
 MORE: Final = 0x5DEECE66D  # makes another seed of a seed
+LOOKS: Final = 0x2545F4914F6CDD1D  # makes a third one
 SOURCES_SHARE: Final = 0.2  # of all lives
+WATCHED_SHARE: Final = 0.2  # of all lives
+LOOKED_EACH: Final = 6  # acts, about, of a life that is watched
 RATED_SHARE: Final = 0.2  # of all groups
 ENDING_SHARE: Final = 0.2  # of all groups
 ENDS_MS: Final = (500, 2000, 6000)
@@ -239,7 +244,8 @@ def swarm_of(rng: random.Random) -> Swarm:
 def _with_more(swarm: Swarm, rng: random.Random) -> Swarm:
     """What came later, from numbers of its own, so that all else of a seed is the same life as before."""
     sources = rng.random() < SOURCES_SHARE
-    return swarm._replace(sources=sources, groups=tuple(_with_more_settings(group, rng) for group in swarm.groups))
+    groups = tuple(_with_more_settings(group, rng) for group in swarm.groups)
+    return swarm._replace(sources=sources, groups=groups, watched=rng.random() < WATCHED_SHARE)
 
 
 def _with_more_settings(group: GroupPlan, rng: random.Random) -> GroupPlan:
@@ -287,4 +293,16 @@ def draw(seed: int, bias: Bias | None = None) -> Plan:
     numbers = array("Q", rng.randbytes(8 * acts))
     for at in range(2 * swarm.clients):  # all come together
         numbers[at] = numbers[at] & ~31 | (A_WAIT if at == swarm.clients else NO_WAIT)
-    return Plan(seed, swarm, list(zip(kinds, numbers, strict=True)))
+    plan: list[tuple[int, int]] = list(zip(kinds, numbers, strict=True))
+    return Plan(seed, swarm, _watched(plan, 2 * swarm.clients, random.Random(seed ^ LOOKS)) if swarm.watched else plan)
+
+
+def _watched(acts: list[tuple[int, int]], start: int, rng: random.Random) -> list[tuple[int, int]]:
+    """Somebody asks for the pulse between the acts of a life, from its first moments on."""
+    looks = {rng.randrange(start, len(acts)): rng.getrandbits(59) for _ in range(len(acts) // LOOKED_EACH)}
+    watched: list[tuple[int, int]] = []
+    for at, act in enumerate(acts):
+        if at in looks:
+            watched.append((Act.PULSE, looks[at] * 32 + NO_WAIT))
+        watched.append(act)
+    return watched

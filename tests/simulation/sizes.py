@@ -13,13 +13,14 @@ from fabric.router.groups import handed_out as handed
 from fabric.router.publish.dedupe import index as ids
 from fabric.router.publish.dedupe import segment as id_era
 from fabric.router.publish.dedupe import segment_filter as id_span
+from fabric.router.read import pulse
 
 BUCKETS: Final = 4
 WORDS: Final = 64
 SEGMENT_KEYS: Final = 12
 FILTER_SEGMENTS: Final = 2
 
-SMALL: Final[dict[ModuleType, dict[str, int]]] = {
+SMALL: Final[dict[ModuleType, dict[str, float]]] = {
     id_era: {
         "BUCKETS": BUCKETS,
         "BUCKET_SHIFT": 62,
@@ -46,6 +47,8 @@ SMALL: Final[dict[ModuleType, dict[str, int]]] = {
     dispatcher: {"SEARCH_WORK": 200},
     members: {"LEASE_WORK": 50},
     subscription: {"HELD_MAX": 12, "HELD_MIN": 3, "ALL_HELD_MAX": 24},
+    # A viewer that has not asked for some seconds begins anew, and so does one after a handful of sessions have ended.
+    pulse: {"ENDED_MAX": 5, "IDLE_S": 3.0},
     ids: {"BUCKETS": BUCKETS, "SEGMENT_KEYS": SEGMENT_KEYS, "KEPT_ROWS": 3, "STEP_BUCKETS": 1, "STEP_ROWS": 3},
 }
 _USUAL: Final = {module: {name: getattr(module, name) for name in sizes} for module, sizes in SMALL.items()}

@@ -198,6 +198,10 @@ class Tallying(Ending):
             heard.is_plain &= update[0].wanted == heard.topics
             heard.topics |= update[0].wanted
 
+    def ended_groups(self) -> int:
+        """How many groups there were in this run of the hub that have ended."""
+        return len(self._heard) - len(self.groups)
+
     # What the hub has counted.
 
     def check_tallies(self, router: Router, *, final: bool = False) -> None:

@@ -21,20 +21,26 @@ LIVES: Final = 250  # in each part
 FIRST: Final = int(os.environ.get("FABRIC_SEED") or 1_000_000)
 ROOT: Final = Path(__file__).parents[2]
 # What is drawn since some of these lives were found.
-AS_BEFORE: Final = Bias(swarm={"sources": False}, settings={"rate": 0, "rate_ms": 1000, "expires_ms": 0})
+AS_BEFORE: Final = Bias(
+    swarm={"sources": False, "watched": False}, settings={"rate": 0, "rate_ms": 1000, "expires_ms": 0}
+)
+UNWATCHED: Final = Bias(swarm={"watched": False})
 # Lives in which the router or the observer was wrong once, and of which few are drawn.
-ONCE_WRONG: Final[dict[int, Bias | None]] = {
+ONCE_WRONG: Final[dict[int, Bias]] = {
     7200003595: AS_BEFORE,  # a topic is full until what lies before a new group is removed
     966740523725: AS_BEFORE,  # consumers fall silent together
-    982748572226: None,  # a schedule supersedes a message before its turn is closed
+    982748572226: UNWATCHED,  # a schedule supersedes a message before its turn is closed
     985813189173: AS_BEFORE,  # a command fails when its session is about to count as silent
-    938419379654: None,  # more attempts are allowed, so a suspect is none any more
+    938419379654: UNWATCHED,  # more attempts are allowed, so a suspect is none any more
     # An id is over before a clock is set back.
     114443866664776: AS_BEFORE._replace(weights={Act.PUBLISH_LATER: 30, Act.CLOCK: 4}),
     # A crash takes back two schedules that were due together, of which one expires.
     34209222928595: Bias(
         weights={Act.PUBLISH_LATER: 20, Act.SLOW: 14, Act.FAULT: 8, Act.TRANSACT: 10, Act.TRIM: 4},
+        swarm={"watched": False},
     ),
+    7173: UNWATCHED,  # the position of a group falls
+    90293: UNWATCHED,  # what is not for a group expires with a delivery of it
     # A schedule fires, and the one that has taken its name is cancelled in the same turn.
     215359771759137: AS_BEFORE._replace(weights={Act.PUBLISH_LATER: 60, Act.CANCEL: 40, Act.SLOW: 20, Act.VERDICT: 4}),
 }
@@ -43,6 +49,10 @@ LOOKED_AT: Final = 1_000
 OFTEN: Final = {
     **{f"act {act.name.lower()}": 10 for act in Act},
     **{f"verdict {verdict.name}": 50 for verdict in Verdict if verdict is not Verdict.TOUCH},
+    "pulses": 300,
+    "pulses that begin anew": 100,
+    "pulses of which too little is known": 10,
+    "rows that have ended": 20,
     "commits": 5_000,
     "commits failed": 50,
     "confirmed": 1_500,

@@ -27,6 +27,7 @@ from tests.simulation.observer import INSTANT_S, Observer
 from tests.simulation.people import Client, Lie, Taken, Wire
 from tests.simulation.plan import TICKS_S, Act, Plan
 from tests.simulation.recount import check
+from tests.simulation.viewing import Views
 
 START: Final = 1000 * TICKS_S
 WALL_US: Final = 1_700_000_056_000_000  # at START it is four seconds before a full minute
@@ -55,6 +56,7 @@ class World:
         self.acts = [0] * len(Act)
         self.disk = Disk(self.swarm.topics)
         self.observer = Observer(self.counts, self.swarm.topics)
+        self.views = Views(self.counts)
         self.wall_offset_us = WALL_US
         self.set_back_s = 0  # by how much in all
         self.wires: dict[bytes, Wire] = {}
@@ -194,6 +196,8 @@ class World:
             out += self.router.take_frames()
         self.faulty = False
         observer.answered(expected, wire.peer, out, now)
+        if type(message) is m.Info:
+            self._viewed(message, out)
         if out:
             self.flush()
         if observer.resumed is not None:
@@ -205,6 +209,14 @@ class World:
         if self._taken < self.turn_max and head and head[0][0] == self.time and head[0][3] == UP:
             return  # the hub finds more at its door
         self.hub_turn()
+
+    def _viewed(self, asked: m.Info, out: list[tuple[bytes, m.ToClient]]) -> None:
+        """A viewer is answered, before anything else happens."""
+        ended = self.router.counters["sessions_closed"] + self.router.counters["sessions_lost"]
+        for _, answer in out:
+            if type(answer) is m.Ok and answer.rid == asked.rid:
+                ended += self.observer.ended_groups()
+                self.views.answered(self.router, asked, answer.fields, ended, self.now)
 
     def _leave(self, out: list[tuple[bytes, m.ToClient]]) -> None:
         """What the hub says leaves it."""

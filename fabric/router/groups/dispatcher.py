@@ -182,8 +182,7 @@ class Dispatcher(Part):
         return bool(self._rounds)
 
     def mark_runnable(self, group: Group) -> None:
-        """Something has happened to a group: its numbers may have changed, and it may have something to deliver."""
-        self.shared.changed.add(group)
+        self.shared.changed.add(group)  # what makes it runnable may have changed its numbers
         if group.is_searching():  # the history before its next message may be long
             self._rounds.again(group)
         else:
