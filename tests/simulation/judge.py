@@ -211,7 +211,7 @@ class Judge(Order):
         sub = session.subs[message.chan]
         group, first, count = sub.group, message.first_ordinal, len(seqs)
         if first <= sub.sent:
-            sub.sent_again(message, seqs)
+            sub.sent_again(message, seqs, self.first_seq)
             self.counts["sent again"] += 1
             return
         self.counts["deliveries"] += 1

@@ -280,10 +280,14 @@ class Sub:
         self.again = {held.first: held for held in self.open.values() if held.first > seen}
         self.told = set()
 
-    def sent_again(self, message: m.Deliver, seqs: list[int]) -> None:
-        held = self.again.pop(message.first_ordinal, None)
-        assert held is not None, "what was seen or settled is not sent again"
-        assert (held.seqs, held.attempt) == (seqs, message.attempt), "the same messages under the same ordinals"
+    def sent_again(self, message: m.Deliver, seqs: list[int], first_seq: int) -> None:
+        """A delivery is sent again, without the messages at its beginning that retention has removed."""
+        first = next((first for first, held in self.again.items() if message.first_ordinal in held.ordinals()), None)
+        assert first is not None, "what was seen or settled is not sent again"
+        held = self.again.pop(first)
+        removed = message.first_ordinal - first
+        assert all(seq < first_seq for seq in held.seqs[:removed]), "what is stored is sent again"
+        assert (held.seqs[removed:], held.attempt) == (seqs, message.attempt), "the same messages, the same ordinals"
 
 
 class GroupBook:

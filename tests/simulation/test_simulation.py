@@ -32,6 +32,7 @@ ONCE_WRONG: Final[dict[int, Bias]] = {
     982748572226: UNWATCHED,  # a schedule supersedes a message before its turn is closed
     985813189173: AS_BEFORE,  # a command fails when its session is about to count as silent
     720065352313: UNWATCHED,  # the last command of a turn is lost on its way, and a group waits from that turn on
+    690242075971: Bias(),  # a delivery whose first messages retention has removed is sent again
     938419379654: UNWATCHED,  # more attempts are allowed, so a suspect is none any more
     # An id is over before a clock is set back.
     114443866664776: AS_BEFORE._replace(weights={Act.PUBLISH_LATER: 30, Act.CLOCK: 4}),
