@@ -1,6 +1,7 @@
 """The headers of a trace pass through everything, and spans are made if OpenTelemetry is installed."""
 
-import importlib.util
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import fabric_client
 from fabric.hub.hub import Hub, HubOptions
 from fabric_client import spans
+from tests.clients.real_hub import HubProcess
 from tests.patience import PATIENCE_S
 
 BIND = "inproc://spans"
@@ -59,32 +61,69 @@ def test_the_headers_pass_through_deliveries_dead_letters_redrives_and_requests(
         assert seen == [TRACE]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("opentelemetry") is None, reason="opentelemetry-sdk is not installed")
-def test_a_handler_has_a_span_that_is_linked_to_the_publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sdk = importlib.import_module("opentelemetry.sdk.trace")
-    export = importlib.import_module("opentelemetry.sdk.trace.export")
-    memory = importlib.import_module("opentelemetry.sdk.trace.export.in_memory_span_exporter").InMemorySpanExporter()
-    provider = sdk.TracerProvider()
-    provider.add_span_processor(export.SimpleSpanProcessor(memory))
-    monkeypatch.setattr(spans, "tracer", provider.get_tracer("test"))
-    with Hub(tmp_path, HubOptions(binds=[BIND])) as hub, fabric_client.connect(BIND, context=hub.context) as fab:
-        seq = fab.publish("orders.new", b"12345", headers={"mine": "1"}).seq
-        seen: list[dict[str, Any]] = []
-        fab.work("orders.#", group="g", start="first", handler=lambda message: seen.append(message.headers), count=1)
-    sent, handled = memory.get_finished_spans()
-    assert (sent.name, sent.kind.name) == ("publish orders.new", "PRODUCER")
-    assert (handled.name, handled.kind.name) == ("process orders.new", "CONSUMER")
-    assert seen[0]["mine"] == "1"
-    assert f"{sent.context.trace_id:032x}-{sent.context.span_id:016x}" in seen[0]["traceparent"]
-    assert handled.parent is None
-    assert [link.context.span_id for link in handled.links] == [sent.context.span_id]
-    found = dict(handled.attributes)
-    assert found["messaging.message.id"] == str(seq)
-    assert found["messaging.destination.name"] == "orders.new"
-    assert found["messaging.consumer.group.name"] == "g"
-    assert found["messaging.message.body.size"] == 5
-
-
-def test_without_the_library_a_handler_is_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_nothing_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spans, "tracer", None)
-    assert spans.handling(print) is print
+    monkeypatch.setattr(spans, "live", False)
+    with Hub(tmp_path, HubOptions(binds=[BIND])) as hub, fabric_client.connect(BIND, context=hub.context) as fab:
+        fab.publish("a", b"1")
+        fab.publish_many("a", [b"2"])
+        fab.publish_nowait("a", b"3")
+        for message in fab.consume("a", group="g", count=3, timeout=PATIENCE_S):
+            with message, message.span() as span:
+                assert span is None
+                assert message.headers == {}
+
+
+def calls_of_publishes(fab: fabric_client.Client, count: int) -> list[str]:
+    """The names of the functions that run while messages take the fast path."""
+    called: list[str] = []
+    fab.publish_nowait("a", b"opens the fast path")
+    while not fab._publisher.fast_path.topic:  # the block may have been sent at once
+        fab.publish_nowait("a", b"opens the fast path")
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    for _ in range(count):
+        fab.publish_nowait("a", b"x")
+    sys.setprofile(None)
+    return called
+
+
+@pytest.mark.parametrize("library", [False, True])
+def test_the_fast_path_calls_nothing_without_spans(
+    library: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither without the library, nor with it while the program has set no tracer provider."""
+    monkeypatch.setattr(spans, "live", False)
+    if not library:
+        monkeypatch.setattr(spans, "tracer", None)
+    with Hub(tmp_path, HubOptions(binds=[BIND])) as hub, fabric_client.connect(BIND, context=hub.context) as fab:
+        assert calls_of_publishes(fab, 20) == ["publish_nowait"] * 20
+
+
+LATE = """
+import sys
+import fabric_client
+from fabric_client import spans
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+
+with fabric_client.connect(sys.argv[1]) as fab:
+    fab.publish_nowait("a", b"no provider")
+    fab.flush()
+    assert not spans.live
+    trace.set_tracer_provider(TracerProvider())
+    fab.publish_nowait("a", b"no span")
+    fab.flush()
+    assert spans.live
+    with trace.get_tracer("test").start_as_current_span("mine"):
+        fab.publish_nowait("a", b"in a span")
+    fab.flush()
+    print([bool(message.headers) for message in fab.get("a", seq=1, n=3)])
+"""
+
+
+def test_a_provider_that_is_set_after_connecting_counts(hub_process: HubProcess) -> None:
+    pytest.importorskip("opentelemetry.sdk.trace")
+    done = subprocess.run(
+        [sys.executable, "-c", LATE, hub_process.url], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[False, False, True]\n", "")

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from time import monotonic
 from typing import Any, overload
 
+from fabric_client import spans
 from fabric_client.admin import Admin
 from fabric_client.aio import consumer as async_consumer
 from fabric_client.aio import worker as async_worker
@@ -110,9 +111,12 @@ class AsyncAsking(AsyncBase):
         """
         timeout = seconds(timeout, "timeout")
         if durable:
-            return await self._durable(topic, data, timeout, key, headers, correlation)
-        fields, raw = request_fields(timeout, replies_max), single_block(topic, data, key, headers)
-        replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout, replies_max)
+            carried = {"headers": headers}
+            with spans.requesting(topic, carried, correlation):
+                return await self._durable(topic, data, timeout, key, carried["headers"], correlation)
+        fields, asking = request_fields(timeout, replies_max), spans.Asking(topic, headers)
+        raw = single_block(topic, data, key, asking.headers)
+        replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout, replies_max, asking)
         return replies if replies_max is not None else await anext(replies)
 
     def serve(
@@ -159,29 +163,32 @@ class AsyncAsking(AsyncBase):
         return dict(await self._ask(lambda rid: m.Admin(rid, fields), ANSWER_S, f"no answer to {fields['op']}"))
 
     async def _replies(
-        self, make: Callable[[int], m.ToHub], timeout: float, replies_max: int | None
+        self, make: Callable[[int], m.ToHub], timeout: float, replies_max: int | None, asking: spans.Asking
     ) -> AsyncIterator[Reply]:
-        self._driver.check()
-        deadline = monotonic() + timeout + REQUEST_GRACE_S
-        ticket = Ticket()
-        call = self._driver.session.ask(make, ticket)
-        self._driver.run_turn()
-        try:
-            while True:
-                left = max(0.0, deadline - monotonic())
-                if replies_max is None:
-                    came = await self._driver.answer(ticket, left)
-                else:
-                    came = await self._driver.wait(lambda: call.parts or ticket.done, left)
-                if not came and not ticket.done:
-                    raise self._driver.unanswered(timeout)
-                while (reply := next_reply(call, replies_max)) is not None:
-                    yield reply
-                if ticket.done and not call.parts:
-                    ticket.result()
-                    return
-        finally:
-            self._forget(call)
+        with asking:
+            self._driver.check()
+            deadline = monotonic() + timeout + REQUEST_GRACE_S
+            ticket = Ticket()
+            call = self._driver.session.ask(make, ticket)
+            self._driver.run_turn()
+            try:
+                while True:
+                    left = max(0.0, deadline - monotonic())
+                    if replies_max is None:
+                        came = await self._driver.answer(ticket, left)
+                    else:
+                        came = await self._driver.wait(lambda: call.parts or ticket.done, left)
+                    if not came and not ticket.done:
+                        raise self._driver.unanswered(timeout)
+                    while (reply := next_reply(call, replies_max)) is not None:
+                        if reply.final:
+                            asking.end()
+                        yield reply
+                    if ticket.done and not call.parts:
+                        ticket.result()
+                        return
+            finally:
+                self._forget(call)
 
     async def _durable(
         self,

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
+from fabric_client import spans
 from fabric_client.aio import consumer as async_consumer
 from fabric_client.aio import worker as async_worker
 from fabric_client.aio.base import AsyncBase
@@ -142,7 +143,7 @@ class AsyncConsuming(AsyncBase):
         may be held as long as needed, and need a verdict each; a message that the program drops goes back. With
         `renew=False` the client does not renew leases: a message that is held longer than the group's lease goes to
         another consumer."""
-        how = fetch_request(count, at_least, timeout)
+        how, began_ns = fetch_request(count, at_least, timeout), spans.clock()
         key = (patterns, group, on_error, renew, *settings.items())
         sub = self._fetchers.take(key) if group is not None else None
         if sub is None:
@@ -168,6 +169,7 @@ class AsyncConsuming(AsyncBase):
             displaced = self._fetchers.put(key, sub) if idle else sub
             if displaced is not None:
                 self._driver.drop(displaced)
+        spans.received_all("fetch", messages, began_ns, group)
         return messages
 
     def _maker(self, patterns: Sequence[str], settings: Mapping[str, Any], **how: Any) -> Callable[[int], Subscription]:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from fabric_client import spans
 from fabric_client.aio.driver import AsyncDriver
 from fabric_client.core.batch import Batch
 from fabric_client.core.in_hand import InHand
@@ -83,17 +84,24 @@ async def messages(
 ) -> AsyncGenerator[Message, None]:
     left = -1 if count is None else count
     try:
-        while left and (batch := await driver.next_item(sub, timeout)) is not None:
+        while left:
+            began_ns = spans.clock()
+            batch = await driver.next_item(sub, timeout)
+            if batch is None:
+                return
             if isinstance(batch, Refresh):
                 await tell(batch, on_refresh)
                 continue
             sub.in_hand = InHand(batch, bodies := iter(batch.payloads))
+            is_traced = spans.is_traced(batch)
             for index, body in enumerate(bodies):
                 if sub.careful:
                     if not await driver.may_begin(sub, batch, timeout):
                         return
                     if batch.is_gone(index):
                         continue
+                if is_traced:
+                    began_ns = spans.received(batch.message(index), began_ns)
                 yield Message(batch, index, body)
                 left -= 1
                 if not left:
@@ -107,7 +115,11 @@ async def batches(
 ) -> AsyncGenerator[Batch, None]:
     left = -1 if count is None else count
     try:
-        while left and (batch := await driver.next_item(sub, timeout)) is not None:
+        while left:
+            began_ns = spans.clock()
+            batch = await driver.next_item(sub, timeout)
+            if batch is None:
+                return
             if isinstance(batch, Refresh):
                 await tell(batch, on_refresh)
                 continue
@@ -116,6 +128,8 @@ async def batches(
                     return
                 if batch.is_void:
                     continue
+            if spans.is_traced(batch):
+                spans.received_all("receive", batch, began_ns, sub.group)
             yield batch
             left = left if count is None else max(0, left - batch.count)
     finally:

@@ -13,6 +13,7 @@ from typing import Any
 
 import zmq
 
+from fabric_client import spans
 from fabric_client.core.batch import Batch
 from fabric_client.core.batch_verdicts import VERDICTS_PER_FRAME
 from fabric_client.core.begun import ask_before
@@ -157,9 +158,10 @@ class AsyncDriver(Driver):
             return None
         self.check()
         count = txn.publishes
-        outcome = send(txn, self.session.publisher, self.session.flush, Ticket())
-        self.run_turn()
-        return (await self.published([Pending(outcome, count)], COMMIT_S))[0]
+        with spans.committing(txn.sent, count):
+            outcome = send(txn, self.session.publisher, self.session.flush, Ticket())
+            self.run_turn()
+            return (await self.published([Pending(outcome, count)], COMMIT_S))[0]
 
     async def published(self, pending: Sequence[Pending], timeout: float | None) -> list[Receipt]:
         """Wait for the receipts of publishes."""
@@ -178,9 +180,10 @@ class AsyncDriver(Driver):
         """Give a verdict and wait for its answer."""
         self.check()
         ticket = Ticket()
-        settle(batch, index, decision, self.session.flush, ticket)
-        self.run_turn()
-        await self.result(ticket, timeout, "the verdict was not confirmed")
+        with spans.settling(decision[0].name.lower(), batch, index):
+            settle(batch, index, decision, self.session.flush, ticket)
+            self.run_turn()
+            await self.result(ticket, timeout, "the verdict was not confirmed")
 
     async def result(self, ticket: Ticket, timeout: float | None, what: str) -> Any:
         """Wait for an answer."""

@@ -6,13 +6,13 @@ from typing import Any, Unpack, overload
 
 from fabric_client import spans
 from fabric_client.aio.base import AsyncBase
-from fabric_client.core.arguments import Moment
+from fabric_client.core.arguments import Moment, listed
 from fabric_client.core.outgoing import FAST_PATH_BODY_MAX, Options, Prepared
 from fabric_client.core.publisher import Publisher
 from fabric_client.core.receipt import Receipt, Scheduled, total
 from fabric_client.core.schedules import Schedule, cancelled_due, check_one_schedule, schedule_choice, schedule_page
 from fabric_client.core.session import Session
-from fabric_client.core.source import source_of
+from fabric_client.core.source import put, source_of
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.unconfirmed import Pending
 from fabric_client.core.verdict_exceptions import Seconds, patience
@@ -112,16 +112,15 @@ class AsyncPublishing(AsyncBase):
         other data as JSON, with a header for the type, so that `data` of the message is what was published.
         `PublishOptions` lists the options. With `delay`, `at`, `every` or `cron` the hub keeps the message until it is
         due, and the result is a `Scheduled` with the id of the schedule."""
-        if spans.tracer is None:
-            return await self._publish(topic, data, timeout, options)
-        with spans.publishing(topic, options.get("headers")) as headers:
-            return await self._publish(topic, data, timeout, {**options, "headers": headers})
+        with spans.publishing(topic, options) as sent:
+            return sent.stored(await self._publish(*message_of(topic, data, **options), timeout))
 
-    async def _publish(self, topic: str, data: object, timeout: Seconds | None, options: PublishOptions) -> Receipt:
-        message, steering = message_of(topic, data, **options)
+    async def _publish(
+        self, message: Prepared, options: Options, timeout: Seconds | None, position: int | None = None
+    ) -> Receipt:
         await self.drain(timeout)
         ticket = Ticket()
-        self._gather(message, steering, ticket)
+        self._gather(message, options, ticket, position)
         return (await self._driver.published([Pending(ticket)], patience(timeout)))[0]
 
     async def publish_many(
@@ -137,16 +136,28 @@ class AsyncPublishing(AsyncBase):
     ) -> Receipt:
         """Publish many messages on one topic and return when all are on disk. The receipt has the first seq; with `ids`
         it has the seq of each message, and which of them the hub had already. `PublishOptions` lists more options."""
-        steering = steering_of(options)
-        blocks = pack(topic, payloads, steering, keys=keys, ids=ids, headers=headers)
+        payloads, carried = listed(payloads), {"headers": headers}
+        with spans.joining("send", topic, carried, len(payloads)):
+            columns = {"keys": keys, "ids": ids, **carried}
+            return await self._publish_many(topic, payloads, steering_of(options), columns, timeout)
+
+    async def _publish_many(
+        self,
+        topic: str,
+        payloads: Sequence[object],
+        steering: Options,
+        columns: Mapping[str, Any],
+        timeout: Seconds | None,
+    ) -> Receipt:
+        blocks = pack(topic, payloads, steering, **columns)
         check_one_schedule(steering, len(blocks))
-        pending = [Pending(Ticket(), count) for _, count in blocks]
+        pending, each = [Pending(Ticket(), count) for _, count in blocks], columns["ids"] is not None
         sent = 0
         try:
             for (raw, count), (ticket, _) in zip(blocks, pending, strict=True):
                 await self.drain(timeout)
                 self._driver.check()
-                self._publisher.put_block(raw, count, steering.behind(sent), topic, ticket, each=ids is not None)
+                self._publisher.put_block(raw, count, steering.behind(sent), topic, ticket, each=each)
                 sent += count
                 self._driver.run_turn()
         except (Timeout, ConnectionLost):
@@ -167,6 +178,7 @@ class AsyncPublishing(AsyncBase):
             and (topic == fast_path.topic or topic in fast_path.topics)
             and type(data) is bytes
             and len(data) <= FAST_PATH_BODY_MAX
+            and (not spans.live or spans.current() is spans.quiet or not spans.joins())
         ):
             fast_path.items.append(data if fast_path.topic is not None else (topic, data))
             if len(fast_path.items) < fast_path.limit:
@@ -176,8 +188,9 @@ class AsyncPublishing(AsyncBase):
         else:
             if publisher.full:
                 raise BufferFull("the publish buffer is full", "the hub is slower than you: await fab.drain()")
-            message, steering = message_of(topic, data, **options)
-            self._gather(message, steering, None)
+            with spans.joining("create", topic, options):
+                message, steering = message_of(topic, data, **options)
+                self._gather(message, steering, None)
             if not publisher.full:
                 publisher.open_fast_path(message)
         if publisher.refusals:
@@ -201,11 +214,8 @@ class AsyncPublishing(AsyncBase):
         """Publish the message of a position of this source (`aconnect(source=...)`) and return when the hub has it on
         disk. Positions rise from message to message and may jump. A position that the hub has is not stored again: the
         receipt is a `duplicate`, and its seq is 0 unless the hub was asked."""
-        message, steering = numbered_of(topic, data, options)
-        await self.drain(timeout)
-        ticket = Ticket()
-        self._gather(message, steering, ticket, position)
-        return (await self._driver.published([Pending(ticket)], patience(timeout)))[0]
+        with spans.publishing(topic, options) as sent:
+            return sent.stored(await self._publish(*numbered_of(topic, data, options), timeout, position))
 
     def publish_numbered_nowait(
         self, position: int, topic: str, data: object, **options: Unpack[NumberedOptions]
@@ -215,7 +225,8 @@ class AsyncPublishing(AsyncBase):
         this or `flush` raises PublishRefused with all of them."""
         if self._publisher.full:
             raise BufferFull("the publish buffer is full", "the hub is slower than you: await fab.drain()")
-        self._gather(*numbered_of(topic, data, options), None, position)
+        with spans.joining("create", topic, options):
+            self._gather(*numbered_of(topic, data, options), None, position)
         if self._publisher.refusals:
             raise refusal_error(self._publisher.take_refusals())
 
@@ -273,11 +284,6 @@ class AsyncPublishing(AsyncBase):
             # Confirms that have arrived decide whether the message is sent at once or waits in the open block.
             driver.run_turn()
         blocks = publisher.blocks
-        if position is not None:
-            source_of(publisher).put_numbered(position, message, options, ticket)
-        elif options.scheduled:
-            publisher.put_alone(message, options, ticket)  # so that the schedule has this message only
-        else:
-            publisher.put(message, options, ticket)
+        put(publisher, message, options, ticket, position)
         if first or publisher.blocks != blocks:
             driver.run_turn()

@@ -80,11 +80,12 @@ async def _handle(
             give_back(message)
             return
         async with message:
-            result = call(message) if threads is None else await threads.run(call, message)
-            if inspect.isawaitable(result):
-                await result
-            elif result is not None:
-                check_ran(result)
+            with message.span():
+                result = call(message) if threads is None else await threads.run(call, message)
+                if inspect.isawaitable(result):
+                    await result
+                elif result is not None:
+                    check_ran(result)
     except Exception as error:
         report(message, error)
 
@@ -134,19 +135,20 @@ def _replied(handler: Callable[[Request], Any], request: Request) -> Any:
 async def answer(request: Request, handler: Callable[[Request], Any], threads: Threads | None) -> None:
     """Run a handler on a request. Its result is the reply; a generator gives several."""
     try:
-        if threads is None:
-            result = handler(request)
-        else:
-            result = await threads.run(functools.partial(_replied, handler), request)
-        if inspect.isasyncgen(result):
-            async for part in result:
-                request.reply(part, final=False)
-            request.end()
-            return
-        if inspect.isawaitable(result):
-            result = await result
-        if not request.answered:
-            request.reply(b"" if result is None else result)
+        with request.span():
+            if threads is None:
+                result = handler(request)
+            else:
+                result = await threads.run(functools.partial(_replied, handler), request)
+            if inspect.isasyncgen(result):
+                async for part in result:
+                    request.reply(part, final=False)
+                request.end()
+                return
+            if inspect.isawaitable(result):
+                result = await result
+            if not request.answered:
+                request.reply(b"" if result is None else result)
     except Exception as error:
         report(request, error)
         request.fail(f"{type(error).__name__}: {error}")

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from fabric_client import spans
 from fabric_client.core.batch_verdicts import NEVER, BatchVerdicts
 from fabric_client.core.message import Message
 from fabric_client.core.transaction import Transaction
@@ -16,6 +17,7 @@ from fabric_client.core.verdict_exceptions import (
     Argument,
     Decision,
     HandlerVerdict,
+    Release,
     Seconds,
     SettleName,
     decision,
@@ -200,6 +202,10 @@ class Batch:
         """Extend the lease. The client does this by itself; call it for another length, in seconds."""
         lease_ms = None if lease is None else milliseconds("lease", lease)
         self.subscription.touch(self, 0, self.count - 1, lease_ms)
+
+    def span(self) -> spans.Span:
+        """`with batch, batch.span():` makes one span for the handling of all messages; see `Message.span`."""
+        return spans.processing_all(self, Release)
 
     def transaction(self) -> Transaction:
         """A transaction: the hub stores its publishes together with the ack of every message without a verdict, or

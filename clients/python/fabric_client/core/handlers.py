@@ -7,7 +7,6 @@ from typing import Any
 
 from fabric_client.core.message import Message
 from fabric_client.errors import Stale
-from fabric_client.spans import handling
 from fabric_protocol.errors import FabricError
 
 log = logging.getLogger("fabric_client")
@@ -20,14 +19,14 @@ def caller(handler: Callable[..., Any] | None, *, coroutines: bool = True) -> Ca
     required = check_handler(handler, form, 2, coroutines=coroutines, generators=False)
     assert handler is not None
     if required < 2:
-        return handling(handler)
+        return handler
     if is_async(handler):
 
         async def call(message: Message) -> Any:
             return await handler(message, message.context)
 
-        return handling(call)
-    return handling(lambda message: handler(message, message.context))
+        return call
+    return lambda message: handler(message, message.context)
 
 
 def check_handler(

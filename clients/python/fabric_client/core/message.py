@@ -4,12 +4,14 @@ import json
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from fabric_client import spans
 from fabric_client.core.outgoing import CONTENT_TYPE, JSON, TEXT
 from fabric_client.core.transaction import Transaction
 from fabric_client.core.verdict_exceptions import (
     SETTLE_S,
     Argument,
     HandlerVerdict,
+    Release,
     Seconds,
     SettleName,
     decision,
@@ -171,6 +173,12 @@ class Message:
         if self._open:
             length = None if lease is None else milliseconds("lease", lease)
             self.batch.subscription.touch(self.batch, self.index, self.index, length)
+
+    def span(self) -> spans.Span:
+        """`with msg, msg.span():` makes a span of OpenTelemetry for the handling of this message, linked to the span of
+        its publish. An exception marks the span as failed. `work` does this for each run of a handler. Does nothing if
+        `opentelemetry-api` is not installed."""
+        return spans.processing(self, Release)
 
     def transaction(self) -> Transaction:
         """`with msg.transaction() as txn: txn.publish(...)`: the hub stores the publishes together with the ack of this

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from fabric_client import spans
 from fabric_client.core import wire_values
 from fabric_client.core.arguments import patterns_of
 from fabric_client.core.batch import Batch
@@ -103,6 +104,11 @@ class Request(Message):
         """Reply that the request failed; the requester gets a RemoteError with this text."""
         text = wire_values.reason(reason, REASON_CHARS_MAX)
         self._answer({"final": True, "error": text or "failed"}, single_block(self.topic, b"", None, None))
+
+    def span(self) -> spans.Span:
+        """`with request.span():` makes a span for the handling of this request, a child of the requester's span.
+        `respond` does this for each run of a handler."""
+        return spans.responding(self)
 
     def _answer(self, fields: dict[str, Any], raw: bytes) -> None:
         if self.answered:

@@ -100,6 +100,18 @@ class Source(Publisher):
         self._last = max((self.cursor, *held, *self.open_block.positions))
 
 
+def put(
+    publisher: Publisher, message: Prepared, options: Options, waiter: Ticket | None, position: int | None = None
+) -> None:
+    """Let the publisher accept a message: with its position, as a schedule, or as a plain publish."""
+    if position is not None:
+        source_of(publisher).put_numbered(position, message, options, waiter)
+    elif options.scheduled:
+        publisher.put_alone(message, options, waiter)  # so that the schedule has this message only
+    else:
+        publisher.put(message, options, waiter)
+
+
 def source_of(publisher: Publisher) -> Source:
     """The publisher of a client that is a numbered source."""
     if not isinstance(publisher, Source):

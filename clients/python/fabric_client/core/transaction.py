@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from fabric_client import spans
 from fabric_client.core.outgoing import PLAIN, OpenBlock, check_topic, prepare
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.verdict_exceptions import reason_text
@@ -31,6 +32,7 @@ class Transaction:
         self.batch = batch
         self.index = index
         self.open_block = OpenBlock()
+        self.sent: list[spans.Sent] = []  # the publishes that have spans
         self._over = False
 
     @property
@@ -55,7 +57,11 @@ class Transaction:
         if self._over:
             raise FabricError("this transaction is over", "publish before the handler returns")
         check_topic(topic)
-        self.open_block.add(prepare(topic, data, key, id, headers), PLAIN)
+        carried = {"headers": headers}
+        with spans.joining("create", topic, carried) as sent:
+            self.open_block.add(prepare(topic, data, key, id, carried["headers"]), PLAIN)
+            if sent.span is not None:
+                self.sent.append(sent)
 
     def reply(self, data: object, *, headers: Mapping[str, HeaderValue] | None = None) -> None:
         """Reply to a durable request, on the topic and with the correlation of its headers."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, overload
 
+from fabric_client import spans
 from fabric_client.admin import Admin
 from fabric_client.core.arguments import Moment, patterns_of
 from fabric_client.core.handlers import check_handler
@@ -107,9 +108,12 @@ class Asking(Base):
         """
         timeout = seconds(timeout, "timeout")
         if durable:
-            return self._durable(topic, data, timeout, key, headers, correlation)
-        fields, raw = request_fields(timeout, replies_max), single_block(topic, data, key, headers)
-        replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout, replies_max)
+            carried = {"headers": headers}
+            with spans.requesting(topic, carried, correlation):
+                return self._durable(topic, data, timeout, key, carried["headers"], correlation)
+        fields, asking = request_fields(timeout, replies_max), spans.Asking(topic, headers)
+        raw = single_block(topic, data, key, asking.headers)
+        replies = self._replies(lambda rid: m.Request(0, rid, fields, raw), timeout, replies_max, asking)
         return replies if replies_max is not None else next(replies)
 
     def serve(
@@ -153,24 +157,29 @@ class Asking(Base):
     def _administer(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self._ask(lambda rid: m.Admin(rid, fields), ANSWER_S, f"no answer to {fields['op']}"))
 
-    def _replies(self, make: Callable[[int], m.ToHub], timeout: float, replies_max: int | None) -> Iterator[Reply]:
-        self._driver.check()
-        deadline = monotonic() + timeout + REQUEST_GRACE_S
-        ticket = Ticket()
-        with self._driver.lock:
-            call = self._driver.session.ask(make, ticket)
-        try:
-            while True:
-                came = self._driver.wait(lambda: call.parts or ticket.done, max(0.0, deadline - monotonic()))
-                if not came and not ticket.done:
-                    raise self._driver.unanswered(timeout)
-                while (reply := next_reply(call, replies_max)) is not None:
-                    yield reply
-                if ticket.done and not call.parts:
-                    ticket.result()
-                    return
-        finally:
-            self._forget(call)
+    def _replies(
+        self, make: Callable[[int], m.ToHub], timeout: float, replies_max: int | None, asking: spans.Asking
+    ) -> Iterator[Reply]:
+        with asking:
+            self._driver.check()
+            deadline = monotonic() + timeout + REQUEST_GRACE_S
+            ticket = Ticket()
+            with self._driver.lock:
+                call = self._driver.session.ask(make, ticket)
+            try:
+                while True:
+                    came = self._driver.wait(lambda: call.parts or ticket.done, max(0.0, deadline - monotonic()))
+                    if not came and not ticket.done:
+                        raise self._driver.unanswered(timeout)
+                    while (reply := next_reply(call, replies_max)) is not None:
+                        if reply.final:
+                            asking.end()
+                        yield reply
+                    if ticket.done and not call.parts:
+                        ticket.result()
+                        return
+            finally:
+                self._forget(call)
 
     def _durable(
         self,

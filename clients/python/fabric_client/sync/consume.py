@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, Unpack
 
+from fabric_client import spans
 from fabric_client.core.arguments import patterns_of
 from fabric_client.core.batch import Batch
 from fabric_client.core.fetchers import Fetchers, fetched
@@ -140,7 +141,7 @@ class Consuming(Base):
         may be held as long as needed, and need a verdict each; a message that the program drops goes back. With
         `renew=False` the client does not renew leases: a message that is held longer than the group's lease goes to
         another consumer."""
-        how = fetch_request(count, at_least, timeout)
+        how, began_ns = fetch_request(count, at_least, timeout), spans.clock()
         key = (patterns, group, on_error, renew, *settings.items())
         sub = self._fetchers.take(key) if group is not None else None
         if sub is None:
@@ -166,6 +167,7 @@ class Consuming(Base):
             displaced = self._fetchers.put(key, sub) if idle else sub
             if displaced is not None:
                 self._driver.drop(displaced)
+        spans.received_all("fetch", messages, began_ns, group)
         return messages
 
     def _subscribe(self, patterns: Sequence[str], settings: Mapping[str, Any], **how: Any) -> Subscription:

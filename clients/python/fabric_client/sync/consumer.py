@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Generic, TypeVar, cast
 
+from fabric_client import spans
 from fabric_client.core.batch import Batch
 from fabric_client.core.in_hand import InHand
 from fabric_client.core.message import Message
@@ -89,6 +90,7 @@ def messages(
     try:
         yield None
         while left:
+            began_ns = spans.clock()
             batch = driver.next_item(sub, timeout)
             if batch is None:
                 return
@@ -96,12 +98,15 @@ def messages(
                 batch.tell(on_refresh)
                 continue
             sub.in_hand = InHand(batch, bodies := iter(batch.payloads))
+            is_traced = spans.is_traced(batch)
             for index, body in enumerate(bodies):
                 if sub.careful:
                     if not driver.may_begin(sub, batch, timeout):
                         return
                     if batch.is_gone(index):
                         continue
+                if is_traced:
+                    began_ns = spans.received(batch.message(index), began_ns)
                 yield Message(batch, index, body)
                 left -= 1
                 if not left:
@@ -122,6 +127,7 @@ def batches(
     try:
         yield None
         while left:
+            began_ns = spans.clock()
             batch = driver.next_item(sub, timeout)
             if batch is None:
                 return
@@ -133,6 +139,8 @@ def batches(
                     return
                 if batch.is_void:
                     continue
+            if spans.is_traced(batch):
+                spans.received_all("receive", batch, began_ns, sub.group)
             yield batch
             left -= batch.count
             if count is not None and left <= 0:

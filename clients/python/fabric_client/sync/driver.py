@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fabric_client import spans
 from fabric_client.core.batch import Batch
 from fabric_client.core.batch_verdicts import VERDICTS_PER_FRAME
 from fabric_client.core.begun import ask_before
@@ -111,10 +112,11 @@ class SyncDriver(CallerRuns):
             self.settle(txn.batch, txn.index, (Verdict.ACK, None), COMMIT_S)
             return None
         self.check()
-        with self.lock:
-            count = txn.publishes
-            outcome = send(txn, self.session.publisher, self.session.flush, Ticket())
-        return self.published([Pending(outcome, count)], COMMIT_S)[0]
+        count = txn.publishes
+        with spans.committing(txn.sent, count):
+            with self.lock:
+                outcome = send(txn, self.session.publisher, self.session.flush, Ticket())
+            return self.published([Pending(outcome, count)], COMMIT_S)[0]
 
     def published(self, pending: Sequence[Pending], timeout: float | None) -> list[Receipt]:
         """Wait for the receipts of publishes."""
@@ -131,9 +133,10 @@ class SyncDriver(CallerRuns):
         """Give a verdict and wait for its answer."""
         self.check()
         ticket = Ticket()
-        with self.lock:
-            settle(batch, index, decision, self.session.flush, ticket)
-        self.result(ticket, timeout, "the verdict was not confirmed")
+        with spans.settling(decision[0].name.lower(), batch, index):
+            with self.lock:
+                settle(batch, index, decision, self.session.flush, ticket)
+            self.result(ticket, timeout, "the verdict was not confirmed")
 
     def result(self, ticket: Ticket, timeout: float | None, what: str) -> Any:
         """Wait for an answer."""

@@ -5,13 +5,13 @@ from datetime import datetime
 from typing import Any, Unpack, overload
 
 from fabric_client import spans
-from fabric_client.core.arguments import Moment
+from fabric_client.core.arguments import Moment, listed
 from fabric_client.core.outgoing import FAST_PATH_BODY_MAX, Options, Prepared
 from fabric_client.core.publisher import Publisher
 from fabric_client.core.receipt import Receipt, Scheduled, total
 from fabric_client.core.schedules import Schedule, cancelled_due, check_one_schedule, schedule_choice, schedule_page
 from fabric_client.core.session import Session
-from fabric_client.core.source import source_of
+from fabric_client.core.source import put, source_of
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.unconfirmed import Pending
 from fabric_client.core.verdict_exceptions import Seconds, patience
@@ -112,21 +112,17 @@ class Publishing(Base):
         other data as JSON, with a header for the type, so that `data` of the message is what was published.
         `PublishOptions` lists the options. With `delay`, `at`, `every` or `cron` the hub keeps the message until it is
         due, and the result is a `Scheduled` with the id of the schedule."""
-        if spans.tracer is None:
-            return self._publish(topic, data, timeout, options)
-        with spans.publishing(topic, options.get("headers")) as headers:
-            return self._publish(topic, data, timeout, {**options, "headers": headers})
+        with spans.publishing(topic, options) as sent:
+            return sent.stored(self._publish(*message_of(topic, data, **options), timeout))
 
-    def _publish(self, topic: str, data: object, timeout: Seconds | None, options: PublishOptions) -> Receipt:
-        message, steering = message_of(topic, data, **options)
+    def _publish(
+        self, message: Prepared, options: Options, timeout: Seconds | None, position: int | None = None
+    ) -> Receipt:
         self._make_room(timeout)
         ticket = Ticket()
         with self._driver.lock:
             self._driver.check()
-            if steering.scheduled:
-                self._publisher.put_alone(message, steering, ticket)  # so that the schedule has this message only
-            else:
-                self._publisher.put(message, steering, ticket)
+            put(self._publisher, message, options, ticket, position)
         return self._driver.published([Pending(ticket)], patience(timeout))[0]
 
     def publish_many(
@@ -142,17 +138,29 @@ class Publishing(Base):
     ) -> Receipt:
         """Publish many messages on one topic and return when all are on disk. The receipt has the first seq; with `ids`
         it has the seq of each message, and which of them the hub had already. `PublishOptions` lists more options."""
-        steering = steering_of(options)
-        blocks = pack(topic, payloads, steering, keys=keys, ids=ids, headers=headers)
+        payloads, carried = listed(payloads), {"headers": headers}
+        with spans.joining("send", topic, carried, len(payloads)):
+            columns = {"keys": keys, "ids": ids, **carried}
+            return self._publish_many(topic, payloads, steering_of(options), columns, timeout)
+
+    def _publish_many(
+        self,
+        topic: str,
+        payloads: Sequence[object],
+        steering: Options,
+        columns: Mapping[str, Any],
+        timeout: Seconds | None,
+    ) -> Receipt:
+        blocks = pack(topic, payloads, steering, **columns)
         check_one_schedule(steering, len(blocks))
-        pending = [Pending(Ticket(), count) for _, count in blocks]
+        pending, each = [Pending(Ticket(), count) for _, count in blocks], columns["ids"] is not None
         sent = 0
         try:
             for (raw, count), (ticket, _) in zip(blocks, pending, strict=True):
                 self._make_room(timeout)
                 with self._driver.lock:
                     self._driver.check()
-                    self._publisher.put_block(raw, count, steering.behind(sent), topic, ticket, each=ids is not None)
+                    self._publisher.put_block(raw, count, steering.behind(sent), topic, ticket, each=each)
                     sent += count
                     self._driver.turn_locked()
         except (Timeout, ConnectionLost):
@@ -175,6 +183,7 @@ class Publishing(Base):
             and (topic == fast_path.topic or topic in fast_path.topics)
             and type(data) is bytes
             and len(data) <= FAST_PATH_BODY_MAX
+            and (not spans.live or spans.current() is spans.quiet or not spans.joins())
         ):
             # Without a lock; outgoing.FastPath explains why no message is lost.
             items = fast_path.items
@@ -187,7 +196,8 @@ class Publishing(Base):
                 self._driver.turn_locked()
                 self._driver.hand_over_locked()
         else:
-            self._gather(*message_of(topic, data, **options))
+            with spans.joining("create", topic, options):
+                self._gather(*message_of(topic, data, **options))
         self._make_room(None)
         if publisher.refusals:
             raise refusal_error(publisher.take_refusals())
@@ -202,12 +212,7 @@ class Publishing(Base):
                 # Confirms that have arrived decide whether the message is sent at once or waits in the open block.
                 driver.turn_locked()
             blocks = publisher.blocks
-            if position is not None:
-                source_of(publisher).put_numbered(position, message, options)
-            elif options.scheduled:
-                publisher.put_alone(message, options, None)
-            else:
-                publisher.put(message, options)
+            put(publisher, message, options, None, position)
             if first or publisher.blocks != blocks:
                 driver.turn_locked()
                 driver.hand_over_locked()
@@ -231,13 +236,8 @@ class Publishing(Base):
         """Publish the message of a position of this source (`connect(source=...)`) and return when the hub has it on
         disk. Positions rise from message to message and may jump. A position that the hub has is not stored again: the
         receipt is a `duplicate`, and its seq is 0 unless the hub was asked."""
-        message, steering = numbered_of(topic, data, options)
-        self._make_room(timeout)
-        ticket = Ticket()
-        with self._driver.lock:
-            self._driver.check()
-            source_of(self._publisher).put_numbered(position, message, steering, ticket)
-        return self._driver.published([Pending(ticket)], patience(timeout))[0]
+        with spans.publishing(topic, options) as sent:
+            return sent.stored(self._publish(*numbered_of(topic, data, options), timeout, position))
 
     def publish_numbered_nowait(
         self, position: int, topic: str, data: object, **options: Unpack[NumberedOptions]
@@ -245,7 +245,8 @@ class Publishing(Base):
         """The same without waiting for the confirm; `flush` waits for all. If the buffer is full, this waits for room.
         If the hub refuses a message for good, those behind it are not stored, so that `position` does not pass it, and
         this or `flush` raises PublishRefused with all of them."""
-        self._gather(*numbered_of(topic, data, options), position)
+        with spans.joining("create", topic, options):
+            self._gather(*numbered_of(topic, data, options), position)
         self._make_room(None)
         if self._publisher.refusals:
             raise refusal_error(self._publisher.take_refusals())

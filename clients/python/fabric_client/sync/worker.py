@@ -72,7 +72,7 @@ def _handle(message: Message, call: Callable[[Message], Any], sub: Subscription)
         if sub.stopped:
             give_back(message)
             return
-        with message:
+        with message, message.span():
             if (result := call(message)) is not None:
                 check_ran(result)
     except Exception as error:
@@ -82,13 +82,14 @@ def _handle(message: Message, call: Callable[[Message], Any], sub: Subscription)
 def answer(request: Request, handler: Callable[[Request], Any]) -> None:
     """Run a handler on a request. Its result is the reply; a generator gives several."""
     try:
-        result = handler(request)
-        if inspect.isgenerator(result):
-            for part in result:
-                request.reply(part, final=False)
-            request.end()
-        elif not request.answered:
-            request.reply(b"" if result is None else result)
+        with request.span():
+            result = handler(request)
+            if inspect.isgenerator(result):
+                for part in result:
+                    request.reply(part, final=False)
+                request.end()
+            elif not request.answered:
+                request.reply(b"" if result is None else result)
     except Exception as error:
         report(request, error)
         request.fail(f"{type(error).__name__}: {error}")
