@@ -77,10 +77,6 @@ class Batch:
         self._keys: list[bytes] | None = None
         self._ids: list[bytes] | None = None
 
-    def __del__(self) -> None:
-        if self.subscription.fetching and not self.verdicts.is_complete:
-            self.subscription.forgotten(self)
-
     def __len__(self) -> int:
         return self.count
 
@@ -300,8 +296,23 @@ class Batch:
             seqs = tuple(number for index in range(start, stop) for number in (self.seq_of(index), 1))
         block = Block(cut(self.block, start, stop))
         block.origin = self.origin_of(start)
-        return Batch(self.subscription, block, self.first_ordinal + start, self.attempt, seqs, self.leased_at)
+        return type(self)(self.subscription, block, self.first_ordinal + start, self.attempt, seqs, self.leased_at)
 
     def forget_payloads(self) -> None:
         """Free memory: an ACK keeps the batch until it is answered, and needs no payloads."""
         self._payloads = None
+
+
+class FetchedBatch(Batch):
+    """A batch of `fetch`: what the program drops without a verdict is released.
+
+    Python ignores an exception that is raised in a finalizer, and so it ignores Ctrl-C there. Batches of loops are
+    many, and have none.
+    """
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        verdicts = getattr(self, "verdicts", None)  # none if an exception has interrupted __init__
+        if verdicts is not None and not verdicts.is_complete:
+            self.subscription.forgotten(self)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from fabric_client.core.acks import Acks
-from fabric_client.core.batch import Batch
+from fabric_client.core.batch import Batch, FetchedBatch
 from fabric_client.core.batch_verdicts import VERDICTS_PER_FRAME
 from fabric_client.core.begun import SURE_ATTEMPT, UNSURE, Begun
 from fabric_client.core.deliveries import Deliveries
@@ -189,7 +189,8 @@ class Subscription:
         self.deliveries.window.arrived_bytes += len(message.block)
         if self.closed:
             return True
-        batch = Batch(self, block, message.first_ordinal, message.attempt, message.seqs, now)
+        kind = FetchedBatch if self.fetching else Batch
+        batch = kind(self, block, message.first_ordinal, message.attempt, message.seqs, now)
         if block.base_seq:  # an advisory has none
             self._next_seq = batch.last_seq + 1
         if self.settles:
