@@ -27,13 +27,13 @@ class Facts:
         self.served = 0  # the last that the hub knows to be on disk
         self.groups: dict[str, GroupBook] = {}
         self.turn = 0  # number of the turn that is being gathered
-        self.wall_us: int = 0
+        self.wall_us = 0
         self.undo: list[Undo] = []  # of this turn
         self.accepted: list[Published] = []  # in this turn
         self.schedules: list[Scheduled] = []  # some may have fired in this turn
         self.dead: Counter[tuple[str, int]] = Counter()  # letters that this turn owes
-        self.turn_wall_us: int = 0  # the latest time that it showed in this turn
-        self.wall_max_us: int = 0  # the latest time that the wall ever showed
+        self.turn_wall_us = 0  # the latest time that it showed in this turn
+        self.wall_max_us = 0  # the latest time that the wall ever showed
         self._alarms: list[tuple[float, int, Any]] = []
         self._count = 0
         self._ephemerals = 0

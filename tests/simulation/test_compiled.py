@@ -26,3 +26,11 @@ def test_messages_have_names_of_their_own() -> None:
 def test_every_pattern_translates_something() -> None:
     names = [name for name, _ in sources()]
     assert [part for part in TRANSLATED if not any(re.fullmatch(f"{part}[.]py", name) for name in names)] == []
+
+
+def test_what_a_source_imports_of_the_simulator_is_a_source() -> None:
+    found = dict(sources())
+    imported = {
+        name for source in found.values() for name in re.findall(r"^from tests\.simulation\.(\w+) ", source, re.M)
+    }
+    assert [name for name in sorted(imported) if f"tests/simulation/{name}.py" not in found] == []
