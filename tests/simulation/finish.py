@@ -40,6 +40,22 @@ def finish(world: World) -> None:
     for name in world.observer.named_schedules():  # what repeats would never be finished
         world.send(worker.wire, m.Cancel(worker.next_rid(), {"name": name}))
     join_all(world, worker)
+    _let_settle(world, worker)
+    if not world.observer.is_finished():  # what waits by the wall's clock waits longer when that was set back
+        for _ in range(world.set_back_s // 900 + 1 if world.set_back_s else 0):
+            world.until(world.time + 920 * TICKS_S)
+            greet(world, worker)
+            world.quiesce()
+            join_all(world, worker)
+            world.until(world.time + 4 * TICKS_S)
+        if not world.observer.is_finished():  # a refresh began anew with each session, and takes as long as its rate
+            _let_settle(world, worker)
+    world.quiesce()
+    world.observer.finished()
+
+
+def _let_settle(world: World, worker: Client) -> None:
+    assert worker.wire is not None
     calm = 0
     for turn in range(ROUNDS_MAX):
         world.until(world.time + TICKS_S)
@@ -49,15 +65,6 @@ def finish(world: World) -> None:
             break
         if turn % 60 == 59:
             world.send(worker.wire, m.Ping(0))
-    if not world.observer.is_finished():  # what waits by the wall's clock waits longer when that was set back
-        for _ in range(world.set_back_s // 900 + 1 if world.set_back_s else 0):
-            world.until(world.time + 920 * TICKS_S)
-            greet(world, worker)
-            world.quiesce()
-            join_all(world, worker)
-            world.until(world.time + 4 * TICKS_S)
-    world.quiesce()
-    world.observer.finished()
 
 
 def join_all(world: World, worker: Client) -> None:

@@ -28,6 +28,7 @@ ONCE_WRONG: Final[dict[int, Bias | None]] = {
     966740523725: AS_BEFORE,  # consumers fall silent together
     982748572226: None,  # a schedule supersedes a message before its turn is closed
     985813189173: AS_BEFORE,  # a command fails when its session is about to count as silent
+    75568721127: None,  # the clock was set back, and a group with a rate and a refresh is sent everything again
     720065352313: None,  # the last command of a turn is lost on its way, and a group waits from that turn on
     938419379654: None,  # more attempts are allowed, so a suspect is none any more
     # An id is over before a clock is set back.
