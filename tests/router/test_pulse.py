@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fabric.router import block_store
 from fabric.router.groups.group import Group
 from fabric.router.publish.publishing import Refusal
 from fabric.router.read import pulse as pulse_module
@@ -149,6 +150,51 @@ def test_a_hub_that_stops_tells_what_consumers_settle() -> None:
         w.settle(b"c", 1, Verdict.ACK, ordinal, ordinal)
         assert viewer.changed(w) == {"groups": ["g1"], "sessions": [2]}
         viewer.check(w)
+
+
+def test_the_progress_of_a_count_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a hub counts, `ready` falls from the most that it can be."""
+    w = world()
+    for number in range(12):
+        w.pub(OPS, f"t{number % 2}", "1")
+    contents = w.reader.contents
+
+    def one_block(seq: int, *, sizes: bool = False) -> Any:
+        found, _ = contents(seq, sizes=sizes)
+        return found[:1], found[0].last_seq + 1
+
+    monkeypatch.setattr(w.reader, "contents", one_block)
+    viewer = seen(w)
+    w.router.step(m.Admin(4, {"op": "group.seek", "group": "g1", "to": "first"}), OPS, w.now)
+    told = []
+    while not told or told[-1] != (6, True):
+        viewer.look(w)
+        viewer.check(w)
+        row = viewer.rows["groups"]["g1"]
+        told.append((row["ready"], row["ready_exact"]))
+        w.router.tick(w.now)
+    assert len(told) > 3
+
+
+def test_a_group_that_loses_a_block_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A removed block leaves the journal some time after its messages were removed; then another message is the
+    oldest."""
+    monkeypatch.setattr(block_store, "MEMORY_BYTES_MAX", 200)
+    w = world()
+    admin(w, "topic.update", topic="t0", max_age_ms=2_000)
+    w.sub(OPS, 1, group="g0", credit=0)
+    w.pub(OPS, "t0", "old")
+    w.pass_time(2.5)
+    for body in "123":
+        w.pub(OPS, "t0", body)
+    viewer = seen(w)
+    w.pass_time(0.1)
+    viewer.look(w)
+    assert w.router.counters["blocks_discarded"] == 0
+    w.pass_time(0.5)
+    viewer.look(w)
+    viewer.check(w)
+    assert w.router.counters["blocks_discarded"] == 1
 
 
 def test_two_viewers_are_told_the_same() -> None:

@@ -293,6 +293,7 @@ class Group:
         the block."""
         for a, b in removed:
             self.lost(block.base_seq + a, block.base_seq + b - 1, REMOVED, turn)
+        self.shared.changed.add(self)
         lane = self.lane_of(block.priority)
         pass_by(self, block, lane.position(self.horizon), block.last_seq)
         if block.base_seq <= lane.cursor <= block.last_seq:

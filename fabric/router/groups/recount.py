@@ -173,6 +173,7 @@ class Recounts(Part):
         self._pass = Count(min(block.base_seq, first) if isinstance(block, Block) else first)
         for group in self._groups:
             group.backlog.count = self._pass
+        self._shared.changed.update(self._groups)
 
     def _step(self, now: float) -> bool:
         """Read some blocks; False when there is nothing to read for now, or the pass pauses."""
@@ -183,6 +184,7 @@ class Recounts(Part):
             for contents in found:
                 self._add(contents)
             count.at, goes_on = cursor, self._shared.pace.goes_on(found, now)
+            self._shared.changed.update(self._groups)
         if count.at >= max((group.backlog.stop for group in self._groups), default=0):
             self._end(now)
             return False
@@ -191,7 +193,7 @@ class Recounts(Part):
     def _end(self, now: float) -> None:
         for group in self._groups:
             group.backlog.count = None
-            self._shared.changed.add(group)
+        self._shared.changed.update(self._groups)
         self._groups, self._pass, self._takers = {}, None, {}
         self._doubt_at = now + max(DOUBT_S, DOUBT_SHARE * (now - self._began))
 
