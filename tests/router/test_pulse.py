@@ -166,7 +166,7 @@ def test_the_progress_of_a_count_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(w.reader, "contents", one_block)
     viewer = seen(w)
     w.router.step(m.Admin(4, {"op": "group.seek", "group": "g1", "to": "first"}), OPS, w.now)
-    told = []
+    told: list[tuple[int, bool]] = []
     while not told or told[-1] != (6, True):
         viewer.look(w)
         viewer.check(w)
