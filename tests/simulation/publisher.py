@@ -249,6 +249,9 @@ class Publishing(Refreshing):
         assert best is not None, "D8: a schedule fires once, and not when it was cancelled"
         if len(same) > 1 and self.wall_us < self.turn_wall_us:  # the clock was set back
             raise Unclear("schedules of equal messages may have fired in either order")
+        due = [one for one in same if one.due_us <= self.turn_wall_us]
+        if len(due) > 1 and any(one.cancelled for one in due):
+            raise Unclear("of schedules of equal messages, one was cancelled when all were due")
         assert best.due_us <= self.turn_wall_us, "D8: a schedule fires before it is due"
         self.counts["fired"] += 1
         self.counts["fired by cron"] += best.every_ms == CRON_MS

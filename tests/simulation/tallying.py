@@ -106,7 +106,8 @@ class Tallying(Ending):
 
     def crashed(self, disk: Disk, *, clean: bool) -> None:
         super().crashed(disk, clean=clean)
-        self._heard = {group: Heard(group.wanted) for group in self.groups.values()}
+        before = self._heard  # what was delivered under earlier patterns may come again, and expire
+        self._heard = {group: Heard(group.wanted | before[group].topics) for group in self.groups.values()}
         self._said, self._all, self._owing = {}, Heard(), []
         self._stored_before = len(self.log)
         self._counted_before = {name: self.counts[name] for name in (*AT_ONCE.values(), *WHEN_SEALED.values())}
