@@ -143,6 +143,7 @@ class Router:
         change.begun = False
         self._mark = len(turn.sends)
         self.shared.clock.now = now
+        self.shared.pace.heard = True
         chan, rid = getattr(message, "chan", 0), getattr(message, "rid", 0)
         try:
             if isinstance(message, m.Hello):

@@ -51,22 +51,48 @@ def ask_topics(w: World) -> None:
     ask(w, "topics", n=1)
 
 
+def step(w: World, seconds: float) -> None:
+    w.now += seconds
+    w.router.tick(w.now)
+
+
 @pytest.mark.parametrize("begin", [create_group, ask_topics])
-def test_a_pass_over_blocks_of_many_topics_reads_once_and_then_pauses(
+def test_a_pass_over_blocks_of_many_topics_pauses_while_commands_arrive(
     begin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     w = stored(TOPICS_PER_STEP)
     reads = Reads(w, monkeypatch)
     begin(w)
-    for _ in range(5):
-        w.router.tick(w.now)
-        ask(w, "topics") if begin is ask_topics else ask(w, "group", group="g")
     assert reads.calls == 1
-    due = w.router.topics.tallies.next_deadline() if begin is ask_topics else w.router.shared.recounts.next_deadline()
-    assert due > w.now
-    w.now = due
-    w.router.tick(w.now)
+    for _ in range(5):
+        ask(w, "hub")
+        step(w, 0.001)
+    assert reads.calls == 1
+    step(w, 1.0)
     assert reads.calls == 2
+
+
+@pytest.mark.parametrize("begin", [create_group, ask_topics])
+def test_a_pass_over_blocks_of_many_topics_goes_on_in_each_turn_without_commands(
+    begin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = stored(TOPICS_PER_STEP)
+    reads = Reads(w, monkeypatch)
+    begin(w)
+    step(w, 1.0)  # after the pause for the command itself
+    before = reads.calls
+    step(w, 0.001)
+    w.router.tick(w.now)  # the same turn
+    assert reads.calls == before + 1
+
+
+def test_each_question_of_a_flood_reads_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = stored(TOPICS_PER_STEP)
+    reads = Reads(w, monkeypatch)
+    for _ in range(10):
+        ask_topics(w)
+        w.now += 0.0001
+    assert reads.calls == 1
 
 
 @pytest.mark.parametrize("begin", [create_group, ask_topics])
