@@ -23,11 +23,11 @@ Events of a journal are numbered 1, 2, 3, …: event i of a block has number fir
 import struct
 import sys
 import zlib
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from fabric_protocol.columns import aligned, check_column, column, column_end, items, padded
+from fabric_protocol.columns import aligned, check_column, column, column_end, items
 from fabric_protocol.errors import BlockError
 
 if sys.byteorder != "little":
@@ -40,6 +40,8 @@ HEAD_BYTES: Final = HEAD.size  # 40
 EVENTS_MAX: Final = 65_536  # in one block, so that the places of names fit into 16 bits
 ATTEMPT_MAX: Final = 65_535
 _CRC_AT: Final = HEAD_BYTES - 4
+_HEAD_BEFORE_CRC: Final = struct.Struct("<4sB3xIII4xQI")
+_CRC: Final = struct.Struct("<I")
 # The columns after the tables, in order, with their types.
 FIXED: Final[tuple[tuple[str, Literal["Q", "q", "H", "B"]], ...]] = (
     ("first_seq", "Q"),
@@ -50,6 +52,9 @@ FIXED: Final[tuple[tuple[str, Literal["Q", "q", "H", "B"]], ...]] = (
     ("attempt", "H"),
     ("kind", "B"),
 )
+
+
+Mark = tuple[int, int, str, str, int]  # an event without its seqs: ts_us, kind, group, client, attempt
 
 
 class Event(NamedTuple):
@@ -79,62 +84,84 @@ class Columns(NamedTuple):
 
 
 class OpenEventBlock:
-    """Events that will become a block. `add` must be cheap, so all other work is in `encode`."""
+    """Events that will become a block. `add` must be cheap: each verdict calls it. Other work is in `encode`."""
 
-    __slots__ = ("_after", "_rows", "_sort")
+    __slots__ = ("_after", "_firsts", "_lasts", "_marks")
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, int, str, str, int, int, int]] = []
-        self._sort: tuple[int, int, str, str, int] = (0, 0, "", "", 0)  # the last row without its seqs
-        self._after = -1  # the seq after the last row
+        self._marks: list[Mark] = []
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        self._after = -1  # the seq after the last event
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._marks)
 
-    def add(self, ts_us: int, kind: int, group: str, client: str, attempt: int, first_seq: int, last_seq: int) -> None:
-        """Add an event. It is merged with the last row when only the seqs differ and they are adjacent."""
-        sort = (ts_us, kind, group, client, attempt)
-        if first_seq == self._after and sort == self._sort:
-            self._rows[-1] = (*sort, self._rows[-1][5], last_seq)
+    def add(self, mark: Mark, first_seq: int, last_seq: int) -> int:
+        """Add an event, and return how many events the block has. The event is merged with the last one when their
+        marks are equal and their seqs are adjacent."""
+        if first_seq == self._after and mark == self._marks[-1]:
+            self._lasts[-1] = last_seq
         else:
-            self._rows.append((*sort, first_seq, last_seq))
-            self._sort = sort
+            self._marks.append(mark)
+            self._firsts.append(first_seq)
+            self._lasts.append(last_seq)
         self._after = last_seq + 1
+        return len(self._marks)
 
     def pairs(self) -> list[tuple[int, int]]:
         """The first and the last seq of each event."""
-        return [row[5:] for row in self._rows]
+        return list(zip(self._firsts, self._lasts, strict=True))
 
     def about(self, seq: int, first: int) -> list[Event]:
         """The events about a message; the events of the block are numbered from `first` on."""
-        rows = enumerate(self._rows, first)
-        return [Event(number, *row) for number, row in rows if row[5] <= seq <= row[6]]
+        rows = zip(range(first, first + len(self)), self._marks, self._firsts, self._lasts, strict=True)
+        return [Event(number, *mark, a, b) for number, mark, a, b in rows if a <= seq <= b]
 
     def encode(self, first: int) -> bytes:
-        """The block; its events are numbered from `first` on."""
-        times, kinds, groups, clients, attempts, first_seqs, last_seqs = zip(*self._rows, strict=True)
+        """The block; its events are numbered from `first` on. A quiet hub writes a block with each commit, and most
+        blocks have few events: the columns are packed by one call."""
+        count = len(self._marks)
+        times, kinds, groups, clients, attempts = zip(*self._marks, strict=True)
         n_groups, group_table, group_idx = _interned(groups)
         n_clients, client_table, client_idx = _interned(clients)
         if max(attempts) > ATTEMPT_MAX:
             attempts = tuple(min(attempt, ATTEMPT_MAX) for attempt in attempts)
-        values = (first_seqs, last_seqs, times, group_idx, client_idx, attempts, kinds)
-        arrays = [padded(array(code, column_).tobytes()) for (_, code), column_ in zip(FIXED, values, strict=True)]
-        body = b"".join((group_table, client_table, *arrays))
-        head = HEAD.pack(MAGIC, VERSION, len(self), n_groups, n_clients, first, len(body), 0)[:_CRC_AT]
-        return b"".join((head, struct.pack("<I", zlib.crc32(body, zlib.crc32(head))), body))
+        columns_ = _packer(count).pack(
+            *self._firsts, *self._lasts, *times, *group_idx, *client_idx, *attempts, *kinds
+        )  # fmt: skip
+        body_len = len(group_table) + len(client_table) + len(columns_)
+        head = _HEAD_BEFORE_CRC.pack(MAGIC, VERSION, count, n_groups, n_clients, first, body_len)
+        body = group_table + client_table + columns_
+        return head + _CRC.pack(zlib.crc32(body, zlib.crc32(head))) + body
+
+
+@lru_cache(maxsize=256)
+def _packer(count: int) -> struct.Struct:
+    """Packs the columns of a block of so many events; each column is filled up to a multiple of eight."""
+    sizes = ((code, -count * struct.calcsize(code) % 8) for _, code in FIXED)
+    return struct.Struct("<" + "".join(f"{count}{code}{fill}x" for code, fill in sizes))
 
 
 def _interned(names: Sequence[str]) -> tuple[int, bytes, Sequence[int]]:
     """The number of distinct names, their table, and the place of each name in the table."""
+    name, count = names[0], len(names)
+    if names.count(name) == count:
+        return 1, _table_of_one(name), (0,) * count
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
     return len(places), column([name.encode() for name in places]), [places[name] for name in names]
+
+
+@lru_cache(maxsize=1024)
+def _table_of_one(name: str) -> bytes:
+    return column([name.encode()])
 
 
 def encode(first: int, events: Iterable[Event]) -> bytes:
     """A block of the events, numbered from `first` on; their own numbers are ignored."""
     block = OpenEventBlock()
     for event in events:
-        block.add(event.ts_us, *event[2:])
+        block.add((event.ts_us, event.kind, event.group, event.client, event.attempt), event.first_seq, event.last_seq)
     return block.encode(first)
 
 

@@ -65,15 +65,16 @@ class Events(Part):
             self._next = self._reader.next_event()
         self.is_on = on
 
-    def note(self, kind: int, group: str, client: str, attempt: int, first_seq: int, last_seq: int) -> None:
-        """Note an event of messages first_seq..last_seq."""
-        block = self._open
-        if block is None:
-            block = self._open = OpenEventBlock()
-        block.add(self._clock.told_us, kind, group, client, attempt, first_seq, last_seq)
-        if len(block) == EVENTS_MAX:
-            self._full.append(block)
-            self._open, self.commit_at = None, 0.0
+    def note(self, kind: int, group: str, client: str, attempt: int, seqs: Iterable[tuple[int, int]]) -> None:
+        """Note an event of each range of messages."""
+        mark = (self._clock.told_us, kind, group, client, attempt)
+        for first, last in seqs:
+            block = self._open
+            if block is None:
+                block = self._open = OpenEventBlock()
+            if block.add(mark, first, last) == EVENTS_MAX:
+                self._full.append(block)
+                self._open, self.commit_at = None, 0.0
 
     def rows(self) -> list[Record]:
         """The rows to write with this turn."""
@@ -82,10 +83,11 @@ class Events(Part):
             self._full.append(self._open)
         sealed: list[tuple[int, OpenEventBlock]] = []
         for block in self._full:
-            records.append(SaveEvents(self._next, len(block), block.encode(self._next)))
-            self.index.add(self._next, block.pairs())
-            sealed.append((self._next, block))
-            self._next += len(block)
+            first, count = self._next, len(block)
+            records.append(SaveEvents(first, count, block.encode(first)))
+            self.index.add(first, block.pairs())
+            sealed.append((first, block))
+            self._next += count
         self._sealed.append(sealed)
         if records:
             self._open, self._full, self.commit_at = None, [], NEVER

@@ -100,11 +100,6 @@ class Turn(Part):
             return
         self.advised.append((topic, json.dumps(fields, ensure_ascii=False, default=str).encode()))
 
-    def event(self, kind: int, group: str, client: str, attempt: int, first: int, last: int) -> None:
-        """Note an event of deliveries of messages first..last, if events are on."""
-        if self.recorder.is_on:
-            self.recorder.note(kind, group, client, attempt, first, last)
-
     def switch_advisories(self, on: bool) -> None:
         self._is_advising = on
 

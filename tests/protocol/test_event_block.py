@@ -41,11 +41,11 @@ def test_columns_are_views_that_lie_on_multiples_of_eight() -> None:
 def test_what_is_adjacent_at_the_same_time_is_one_event() -> None:
     block = OpenEventBlock()
     for first, last in ((1, 4), (5, 9), (11, 12), (13, 13)):
-        block.add(1_000, Happening.ACK, "mail", "w", 1, first, last)
-    block.add(1_000, Happening.ACK, "mail", "w", 2, 14, 14)
-    block.add(1_000, Happening.ACK, "mail", "v", 1, 14, 14)
-    block.add(1_000, Happening.DELIVER, "mail", "w", 1, 14, 14)
-    block.add(2_000, Happening.ACK, "mail", "w", 1, 14, 15)
+        block.add((1_000, Happening.ACK, "mail", "w", 1), first, last)
+    block.add((1_000, Happening.ACK, "mail", "w", 2), 14, 14)
+    block.add((1_000, Happening.ACK, "mail", "v", 1), 14, 14)
+    block.add((1_000, Happening.DELIVER, "mail", "w", 1), 14, 14)
+    block.add((2_000, Happening.ACK, "mail", "w", 1), 14, 15)
     assert [(e.kind, e.client, e.attempt, e.first_seq, e.last_seq) for e in events.rows(block.encode(1))] == [
         (1, "w", 1, 1, 9),
         (1, "w", 1, 11, 13),
@@ -63,7 +63,7 @@ def test_merging_loses_nothing() -> None:
         sort = (chance.randrange(8), chance.choice("ab"), chance.choice("cd"), chance.randrange(1, 3))
         ts_us, first = chance.randrange(5), chance.randrange(100)
         last = first + chance.randrange(5)
-        block.add(ts_us, *sort, first, last)
+        block.add((ts_us, *sort), first, last)
         told |= {(ts_us, *sort, seq) for seq in range(first, last + 1)}
     found = set()
     for event in events.rows(block.encode(1)):

@@ -132,7 +132,7 @@ def test_what_was_noted_waits_a_second_for_company() -> None:
     noted = Events(Clock(), MemoryReader())
     noted.switch(True)
     assert noted.commit_at == NEVER
-    noted.note(Happening.ACK, "g", "c", 1, 1, 1)
+    noted.note(Happening.ACK, "g", "c", 1, [(1, 1)])
     noted.tick(10.0, World().router.turn)
     noted.tick(10.5, World().router.turn)
     assert noted.commit_at == 10.0 + WAIT_S
@@ -147,7 +147,7 @@ def test_a_full_block_asks_for_a_commit_and_the_next_is_begun() -> None:
     noted = Events(Clock(), MemoryReader())
     noted.switch(True)
     for seq in range(1, 2 * EVENTS_MAX + 2, 2):
-        noted.note(Happening.ACK, "g", "c", 1, seq, seq)
+        noted.note(Happening.ACK, "g", "c", 1, [(seq, seq)])
     assert len(noted) == EVENTS_MAX + 1
     assert noted.commit_at == 0.0
     records = noted.rows()

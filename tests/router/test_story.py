@@ -217,7 +217,7 @@ def test_the_index_finds_what_a_search_of_all_events_finds(monkeypatch: pytest.M
             block = OpenEventBlock()
             for _ in range(generator.randrange(1, 5)):
                 low = generator.randrange(1, 60)
-                block.add(1, 0, "g", str(generator.random()), 1, low, low + generator.randrange(4))
+                block.add((1, 0, "g", str(generator.random()), 1), low, low + generator.randrange(4))
             world.write([SaveEvents(first, len(block), block.encode(first))])
             index.add(first, block.pairs())
             world.write(index.rows())

@@ -266,7 +266,8 @@ def expire(group: "Group", seqs: Runs, turn: Turn) -> None:
     for first, last in seqs:
         group.tally.expired += last - first + 1
         group.shared.counters["expired"] += last - first + 1
-        turn.event(Happening.EXPIRED, group.name, "", 0, first, last)
+        if turn.recorder.is_on:
+            turn.recorder.note(Happening.EXPIRED, group.name, "", 0, [(first, last)])
         if group.durable and group.settings.on_expire == "dead":
             group.dead.append(DeadLetter(first, last, 0, "expired"))
             if group.leases:
