@@ -13,6 +13,7 @@ from fabric.bench import floods
 from fabric.bench.crew import Line, Task, run, shared_counter
 from fabric.bench.figures import JOURNALED, Figure, median_figure, percentile
 from fabric.bench.parts import Bench
+from fabric.cli.support.hub_process import cpu_clock
 
 FLOODING: Final = (1, 4)  # clients that publish
 FLOOD_BYTES: Final = 1_024
@@ -81,7 +82,7 @@ def publish_singly(line: Line, *, url: str, topic: str, seconds: float, hub_pid:
     """Publish one message at a time and note how long each takes to be confirmed."""
     waits: list[float] = []
     cpu: list[float] = []
-    hub_clock = ~hub_pid << 3 | 2  # what Linux calls the CPU clock of a process
+    hub_clock = cpu_clock(hub_pid)
     with fabric_client.connect(url) as fab:
         line.ready()
         time.sleep(MARGIN_S)

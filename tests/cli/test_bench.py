@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fabric.bench import lists, recording, viewing
 from fabric.bench.crew import Line, Task, run
 from fabric.bench.figures import JOURNALED, Figure, median_figure, percentile
 from fabric.bench.floods import FLOODS
@@ -68,6 +69,33 @@ def test_the_part_about_shares_runs(fabric: Fabric, tmp_path: Path) -> None:
     beside = [*["ms"] * 3, "x"] * (len(FLOODING) + len(FLOODS))
     assert [figure["unit"] for figure in figures] == [*["ms"] * 3, *beside]
     assert all(figure["value"] > 0 for figure in figures)
+
+
+def test_the_part_about_lists_runs(fabric: Fabric, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"AREAS": 4, "KINDS": 5, "GROUPS": 120, "WITH_CONSUMERS": 3, "WITH_DEAD_LETTERS": 2, "LISTS_MIN": 2}
+    for name, value in {**small, "COMMANDS_MIN": 1}.items():
+        monkeypatch.setattr(lists, name, value)
+    figures = measured(fabric, tmp_path, "info", "--queued", "3000")
+    rows = {figure["note"].split(" rows")[0] for figure in figures if figure["what"].endswith("p50")}
+    assert rows == {"120", "22"}  # topics of the messages, and of the dead letters of two groups
+    exact = [figure for figure in figures if "exact after" in figure["what"]]
+    assert [figure["unit"] for figure in exact] == ["s"] * 4
+    assert len([figure for figure in figures if figure["what"].startswith("fabric ")]) == 2 * len(lists.COMMANDS)
+
+
+def test_the_part_about_pulses_runs(fabric: Fabric, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"GROUPS": 20, "CHANGING": (5, 20), "PAIRS_MIN": 1}.items():
+        monkeypatch.setattr(viewing, name, value)
+    figures = measured(fabric, tmp_path, "pulse", "--seconds", "100ms")
+    assert [figure["unit"] for figure in figures] == ["%", "ms"] * 2
+    assert all(figure["value"] > 0 for figure in figures if figure["unit"] == "ms")
+
+
+def test_the_part_about_events_runs(fabric: Fabric, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "PAIRS_MIN", 2)
+    figures = measured(fabric, tmp_path, "events")
+    assert [figure["unit"] for figure in figures] == ["µs", "µs", "%", "B"] * len(recording.LOADS)
+    assert figures[11]["value"] > figures[3]["value"] >= 0  # a commit of one message has events of its own
 
 
 def test_lines_for_people_and_a_file(fabric: Fabric, tmp_path: Path) -> None:

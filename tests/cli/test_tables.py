@@ -86,6 +86,23 @@ def test_nothing_is_folded_or_left_out_in_a_pipe(capsys: pytest.CaptureFixture[s
     assert said == ""
 
 
+def test_a_folded_row_keeps_its_columns(terminal: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    terminal(36)
+    rows = [{"a": "x" * 20, "n": 5, "b": "word and word"}, {"a": "y", "n": 1_000, "b": "z"}]
+    print_table(rows, (Column("A", "a", folds=True, rank=0), Column("N", "n", rank=0), Column("B", "b", rank=0)))
+    assert [line.rstrip() for line in click.unstyle(capsys.readouterr().out).splitlines()] == [
+        "A                   N  B",
+        "xxxxxxxxxxxxxx      5  word and word",
+        "xxxxxx",
+        "y               1,000  z",
+    ]
+
+
+def test_no_rows_are_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([], (Column("A", "a"),))
+    assert capsys.readouterr().out == ""
+
+
 def test_wide_letters_are_counted_by_their_width(terminal: Any, capsys: pytest.CaptureFixture[str]) -> None:
     terminal(40)
     print_table([{"a": "日本語" * 4, "b": "x"}], (Column("A", "a"), Column("B", "b", rank=0)))

@@ -30,6 +30,9 @@ PARTS: Final = (
     "ids",
     "shares",
     "start",
+    "info",
+    "pulse",
+    "events",
 )
 SHORT: Final = PARTS[:6]
 GROWTH: Final = PARTS[6:9]
@@ -42,6 +45,7 @@ Examples:
   fabric bench                                  the most important figures, in half a minute
   fabric bench e2e --seconds 5s --repeats 5
   fabric bench growth --queued 20000000         many topics, many groups, a long journal
+  fabric bench info --queued 20000000           how fast the lists of a full hub are
   fabric bench --data /var/lib --json > bench.json
 
 \b
@@ -55,6 +59,9 @@ Parts:
   ids      an id on every message, at first and when --queued ids are known
   shares   one publish beside clients that flood the hub
   start    from the start of the hub until it is ready, and until clients are back
+  info     lists of 1,000 groups and 10,000 topics over --queued messages, and 'fabric group list'
+  pulse    what a viewer costs the hub that asks for a pulse four times a second
+  events   what delivery events cost the hub
   growth   topics, groups, journal       all      everything; without parts: the first six
 
 Producers and consumers are processes of their own; they use the Python client, with an object for each message.
@@ -74,7 +81,7 @@ Producers and consumers are processes of their own; they use the Python client, 
     type=click.IntRange(min=1),
     default=1_000_000,
     show_default=True,
-    help="Messages for the parts journal and delayed, ids for the part ids.",
+    help="Messages for the parts journal, delayed and info, ids for the part ids.",
 )
 @click.option(
     "--data",
@@ -123,11 +130,12 @@ def bench(
 
 def _measured(parts: Iterable[str], settings: "Settings") -> "Generator[Figure, None, None]":
     """The figures of each part, on a new hub for each part: so their order does not matter."""
-    from fabric.bench import delayed, growth, ids, keys, shares, start
+    from fabric.bench import delayed, growth, ids, keys, lists, recording, shares, start, viewing
     from fabric.bench import parts as short
 
     homes = {**dict.fromkeys(SHORT, short), **dict.fromkeys(GROWTH, growth)}
     homes |= {"delayed": delayed, "keys": keys, "ids": ids, "shares": shares, "start": start}
+    homes |= {"info": lists, "pulse": viewing, "events": recording}
     for part in parts:
         with sigterm_interrupts(), short.Bench(settings) as hub:
             yield from getattr(homes[part], f"part_{part}")(hub)

@@ -5,6 +5,7 @@ A table shows some of the fields of the JSON. Times are RFC 3339 in JSON and rel
 
 import functools
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ Row = Mapping[str, Any]
 FOLDED_MIN: Final = 16  # characters that a folding column keeps
 MOMENTS: Final = ("created_us", "due_us", "time_us")  # other fields in microseconds are durations
 GAP: Final = 2  # spaces between columns
+_GAP: Final = " " * GAP
 NARROWEST: Final = 4  # width of a column on a very narrow terminal
 PIPE_WIDTH: Final = 100_000  # a table in a pipe is as wide as it needs
 
@@ -122,28 +124,71 @@ def show_fields(schema: str, fields: Row, columns: Sequence[Column], as_json: bo
 
 
 def print_table(rows: Iterable[Row], columns: Sequence[Column]) -> None:
-    """Print a table, at most as wide as the terminal. In a pipe no column is omitted."""
-    from rich.table import Table
-
-    rows, console = list(rows), _console()
+    """Print a table, at most as wide as the terminal. In a pipe no column is omitted. A table of rich would be the
+    same, but takes half a millisecond for each row."""
+    rows = list(rows)
     telling = [column for column in columns if any(row.get(column.key) != column.usual for row in rows)]
-    chosen = _fitting(rows, telling, console.width)
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for column, width in chosen.items():
-        numbers = all(type(row.get(column.key)) in (int, float, type(None)) for row in rows) and column.shown is None
-        table.add_column(column.title, justify="right" if numbers else "left", overflow="fold", width=width)
-    for row in rows:
-        table.add_row(*(_cell(column, row) for column in chosen))
-    console.print(table)
+    if not telling:
+        return
+    cells = {column: [_cell(column, row) for row in rows] for column in telling}
+    terminal = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
+    wanted = {column: max(len(column.title), *map(_width, shown)) for column, shown in cells.items()}
+    chosen = _fitting(wanted, terminal)
+    shaped = [_shaped(column, width, rows, cells[column]) for column, width in chosen.items()]
+    titles, *lines = zip(*shaped, strict=True)
+    click.secho(_line(titles), bold=True)
+    if lines:
+        click.echo("\n".join(map(_line, lines)))
     if missing := [column.title for column in telling if column not in chosen]:
         click.echo(f"not shown: {', '.join(missing)}; a wider terminal or --json shows them", err=True)
 
 
-def _fitting(rows: Sequence[Row], columns: Sequence[Column], width: int) -> dict[Column, int]:
-    """The columns that fit, with their widths. The highest rank is omitted first, the first column never."""
-    wanted = {column: _width(column, rows) for column in columns}
-    least = {column: _least(column, wanted[column]) for column in columns}
-    while _total(least) > width and (spare := [column for column in least if column.rank and column != columns[0]]):
+def _shaped(column: Column, width: int, rows: Sequence[Row], cells: Sequence[str]) -> list[str]:
+    """The title and the cells of a column, filled up to its width. A cell that does not fit has several lines."""
+    numbers = all(type(row.get(column.key)) in (int, float, type(None)) for row in rows) and column.shown is None
+    fill = f"{{:{'>' if numbers else '<'}{width}}}".format
+    shaped = []
+    for cell in (column.title, *cells):
+        if cell.isascii() and len(cell) <= width:
+            shaped.append(fill(cell))
+        else:
+            shaped.append("\n".join(_padded(part, width, numbers) for part in _folded(cell, width)))
+    return shaped
+
+
+def _padded(text: str, width: int, at_right: bool) -> str:
+    fill = " " * (width - _width(text))
+    return fill + text if at_right else text + fill
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """The lines of a cell: broken between words, or within a word that is too long."""
+    from rich.console import Console
+    from rich.text import Text
+
+    return [line.plain for line in Text(text).wrap(Console(), width, overflow="fold")]
+
+
+def _line(cells: Sequence[str]) -> str:
+    """A row of the table; it has several lines if a cell has."""
+    line = _GAP.join(cells)
+    if "\n" not in line:
+        return line.rstrip()
+    parts = [cell.split("\n") for cell in cells]
+    blanks = [" " * _width(part[0]) for part in parts]
+    lines = range(max(map(len, parts)))
+    return "\n".join(
+        _GAP.join(part[at] if at < len(part) else blank for part, blank in zip(parts, blanks, strict=True))
+        for at in lines
+    )
+
+
+def _fitting(wanted: Mapping[Column, int], width: int) -> dict[Column, int]:
+    """The columns that fit, with their widths; `wanted` are the widths without folding. The highest rank is omitted
+    first, the first column never."""
+    least = {column: _least(column, wide) for column, wide in wanted.items()}
+    first = next(iter(least), None)
+    while _total(least) > width and (spare := [column for column in least if column.rank and column != first]):
         del least[max(reversed(spare), key=lambda column: column.rank)]
     room = width - _total(least)
     fitting = {}
@@ -159,11 +204,13 @@ def _total(widths: Mapping[Column, int]) -> int:
     return sum(widths.values()) + GAP * (len(widths) - 1)
 
 
-def _width(column: Column, rows: Sequence[Row]) -> int:
-    """The width of a column without folding."""
+def _width(text: str) -> int:
+    """How many places a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
     from rich.cells import cell_len
 
-    return max(len(column.title), *(cell_len(_cell(column, row)) for row in rows))
+    return cell_len(text)
 
 
 def _least(column: Column, width: int) -> int:
@@ -176,6 +223,8 @@ def document(schema: str, fields: Row) -> str:
 
 def readable(row: Row) -> dict[str, Any]:
     """A row with its times, such as `due_us`, as RFC 3339 in `due`."""
+    if not any(name in row for name in MOMENTS):
+        return dict(row)
     return {
         name.removesuffix("_us") if name in MOMENTS else name: _time(value) if name in MOMENTS else value
         for name, value in row.items()
