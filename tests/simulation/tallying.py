@@ -275,7 +275,7 @@ class Tallying(Ending):
         return sum(
             seq > self._stored_before
             and seq >= max(group.start, self.first_seq)
-            and self.topics[seq - 1] in group.wanted
+            and self.topics[seq - 1] in group.wanted - self.until_acked  # what other groups are done with is removed
             and self.is_expired(seq)
             and not (seq in group.settled or seq in group.optional or (self.settings and self.may_be_removed(seq)))
             for seq in self.expires
