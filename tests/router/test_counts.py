@@ -127,6 +127,18 @@ def test_a_seek_is_counted_in_steps_and_is_at_most_what_it_says_meanwhile() -> N
     assert (numbers(w, "g")["ready"], numbers(w, "g")["ready_exact"]) == (20, True)
 
 
+def test_a_count_that_is_complete_is_written() -> None:
+    w = world()
+    for _ in range(20):
+        publish(w, ["a", "b"])
+    admin(w, "group.create", group="g", patterns=["a"])
+    assert numbers(w, "g")["ready_exact"]
+    w.commit()
+    assert w.groups["g"].ahead == (20, 40)
+    w.restart()
+    assert w.router.groups["g"].backlog.is_exact
+
+
 def test_a_crash_counts_only_blocks_after_the_row() -> None:
     w = world()
     admin(w, "group.create", group="g", patterns=["a"])

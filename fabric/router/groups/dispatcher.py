@@ -59,7 +59,7 @@ class Dispatcher(Part):
         self._searches = Searches(shared.reader, shared.clock)
         self._idle: dict[Group, None] = {}  # groups without consumers whose lanes have not reached their next message
         self.group_rows, self.idle_groups = rows, idle_groups
-        self.recounts = shared.recounts = Recounts(shared)
+        self.recounts = shared.recounts = Recounts(shared, rows)
         self._ids = count(1)
 
     # Groups.

@@ -18,6 +18,7 @@ from fabric_protocol.block_contents import Contents
 
 if TYPE_CHECKING:
     from fabric.router.groups.group import Group
+    from fabric.router.groups.rows import GroupRows
     from fabric.router.turn import Turn
 
 READS_PER_TICK: Final = 2  # calls of the reader, about a millisecond each
@@ -30,8 +31,9 @@ TAKERS_MAX: Final = 65_536  # topics of one pass with remembered groups
 
 
 class Recounts(Part):
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, rows: "GroupRows") -> None:
         self._shared = shared
+        self._rows = rows
         self._waiting: dict[Group, None] = {}  # a count must begin soon
         self._doubtful: dict[Group, None] = {}  # a count may begin at `_doubt_at`
         self._doubt_at = 0.0
@@ -193,6 +195,8 @@ class Recounts(Part):
     def _end(self, now: float) -> None:
         for group in self._groups:
             group.backlog.count = None
+            group.dirty = group.durable  # with the count in its row, only later blocks are counted after a crash
+            self._rows.note(group)
         self._shared.changed.update(self._groups)
         self._groups, self._pass, self._takers = {}, None, {}
         self._doubt_at = now + max(DOUBT_S, DOUBT_SHARE * (now - self._began))
