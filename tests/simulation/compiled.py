@@ -32,8 +32,8 @@ TRANSLATED: Final = (
     "fabric_protocol/(block|block_parts|columns|errors|messages|names|runs)",
     "fabric/records",
     "fabric/router/(?!admin/|advisories|change|paging|read/info|schedules/(cron|options)|searches).*",
-    "tests/simulation/(.*acts|administration|asking|blocks|disk|ending|facts|finish|judge|ledgers|limits|numbering|observer|order"
-    "|pacing|people|publisher|reads|refreshing|stored|tallying|viewing|world)",
+    "tests/simulation/(.*acts|administration|asking|blocks|counting|disk|ending|facts|finish|judge|ledgers|limits|numbering|observer|order"
+    "|pacing|people|publisher|reads|refreshing|stored|viewing|world)",
 )
 OPEN: Final = "from mypy_extensions import mypyc_attr\n\n\n@mypyc_attr(allow_interpreted_subclasses=True)\n"
 WORTH_LIVES: Final = 100_000  # a run of so many lives is longer than the build

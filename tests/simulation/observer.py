@@ -13,7 +13,7 @@ promised; it knows nothing of how the router works. Names like D4 are those of t
     G1  a group with consumers never ends                               G2  one without ends when its time is over
     C1  nobody is told that something is stored before it is on disk    C2  nothing is delivered before it is on disk
     T1  counters of groups, sessions and the hub are those of a naive count; where the door tells less, they are within
-        its bounds (T2); they never fall (T3): see `tallying`
+        its bounds (T2); they never fall (T3): see `counting`
     P1  a viewer that merges what pulses tell has the rows of the lists of INFO: see `viewing`
 
 All checks are incremental: each costs what happened, not what there is. What a crash takes back is kept as a log of
@@ -33,11 +33,11 @@ from fabric_protocol import messages as m
 from fabric_protocol.block import verify_stamp
 from fabric_protocol.errors import Code
 from tests.simulation.blocks import idents_of
+from tests.simulation.counting import Tallying
 from tests.simulation.disk import Disk, stamp_of
 from tests.simulation.ledgers import GroupBook, Held, Published, Scheduled, Session, Sub
 from tests.simulation.numbering import Producer, Source
 from tests.simulation.publisher import ANY
-from tests.simulation.tallying import Tallying
 
 # Refusals of a publish that is sent again under the same rid; the answer to an earlier one may still be on its way.
 AT_ONCE: Final = (Code.FENCED, Code.SEQUENCE_GAP, Code.NO_SESSION, Code.BUSY, Code.OVERRUN, Code.INTERNAL)
