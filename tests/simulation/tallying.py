@@ -46,7 +46,7 @@ class Heard:
 
     __slots__ = (
         *("acked", "delivered", "lapsed", "rejected", "released", "retried", "settled"),
-        *("before", "done", "given_up", "is_plain", "letters", "told", "topics", "written"),
+        *("before", "done", "given_up", "is_plain", "letters", "told", "topics", "unclear", "written"),
     )
 
     def __init__(self, topics: frozenset[str] = frozenset()) -> None:
@@ -55,6 +55,7 @@ class Heard:
         self.given_up = 0  # by a verdict or a failure
         self.written = 0  # of these, those whose turn is closed: they have their dead letters
         self.letters = 0  # of messages that expired
+        self.unclear = 0  # dead letters that retention had taken when they failed: the hub cannot see what they were
         self.done: set[int] = set()  # what was settled by a verdict or by its delivery, and so did not expire
         self.before = 0  # what may have expired before the latest seek
         self.topics = topics  # that its patterns have ever matched
@@ -157,6 +158,10 @@ class Tallying(Ending):
         self._heard[sub.group].lapsed += count
         self._all.lapsed += count
 
+    def fail(self, group: GroupBook, seq: int, now: float, delay_ms: Any, *, shared: bool = False) -> None:
+        super().fail(group, seq, now, delay_ms, shared=shared)
+        self._heard[group].unclear += seq < self.first_seq and self.topics[seq - 1].startswith("$dlq.")
+
     def write_dead_letters(self, group: GroupBook, seq: int) -> None:
         """A message is given up, although there is no letter of one that retention has taken."""
         super().write_dead_letters(group, seq)
@@ -234,6 +239,7 @@ class Tallying(Ending):
             f"T2: {group.name} has counted {tally.expired} expired messages, not {least} to {expired_max}"
         )
         least, most = heard.written + heard.letters, heard.given_up + letters_max(group.settings, expired_max)
+        most += heard.unclear
         assert least <= tally.dead <= most, f"T2: {group.name} has counted {tally.dead} as dead, not {least} to {most}"
         since_us, expired, dead = heard.told
         assert since_us in (0, tally.since_us), f"T3: the counters of {group.name} begin anew"
