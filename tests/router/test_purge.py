@@ -87,8 +87,9 @@ def test_wrong_fields_are_refused(fields: dict[str, Any]) -> None:
     assert answer.code == Code.BAD_OPTION
 
 
-def test_a_random_dry_run_agrees_with_a_naive_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removal, "READS_MAX", 1)
+@pytest.mark.parametrize("bound", ["READS_MAX", "TOPICS_MAX"])
+def test_a_random_dry_run_agrees_with_a_naive_count(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    monkeypatch.setattr(removal, bound, 1)
     rng, steps = seeded("purges"), 0
     for _ in range(5):
         w = world()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fabric.router.topics.table import TopicTable
 
 READS_MAX: Final = 8  # calls of the reader in one command, about a millisecond each
+TOPICS_MAX: Final = 2_048  # of the blocks that one command reads, and those of the last block: some milliseconds
 
 Answer = dict[str, Any]
 
@@ -31,14 +32,14 @@ def removal(table: "TopicTable", shared: "Shared", name: str, below: int | None,
     answer: Answer = {"topic": name, "purged": False, "floor": floor, "up_to": last_seq}
     if below is None and topic is not None and topic.counting is None and not after:
         return {**answer, "removed": topic.msgs, "bytes": topic.size, "more": False}
-    at, msgs, size = max(floor, after + 1), 0, 0
+    at, msgs, size, topics = max(floor, after + 1), 0, 0, 0
     for _ in range(READS_MAX):
-        if at > last_seq:
+        if at > last_seq or topics >= TOPICS_MAX:
             break
         found, cursor = shared.block_store.contents(at, last_seq, sizes=True)
         for contents in found:
             more_msgs, more_bytes = _in_block(shared, contents, name, at, last_seq)
-            msgs, size = msgs + more_msgs, size + more_bytes
+            msgs, size, topics = msgs + more_msgs, size + more_bytes, topics + len(contents.topics)
         at = cursor
     answer |= {"removed": msgs, "bytes": size, "more": at <= last_seq}
     return {**answer, "next": at - 1} if answer["more"] else answer
