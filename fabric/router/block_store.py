@@ -161,7 +161,9 @@ class BlockStore:
         return base_seq in self._discarded
 
     def time_of(self, seq: int) -> int:
-        """When the message seq was accepted; 0 when it is not stored."""
+        """When the message seq was accepted; 0 when it is not stored, or removed and still in memory."""
+        if seq < self._shared.removed_below:
+            return 0
         if self.holds(seq):
             return self._blocks[bisect_right(self._bases, seq) - 1].ts_us
         return self._reader.time_of(seq)

@@ -47,6 +47,15 @@ def test_the_latest_blocks_are_found_in_memory_and_the_others_asked_of_the_reade
     assert block_store.find(count + 1, count, lambda topic: True).block is None
 
 
+def test_a_removed_message_has_no_time_though_its_block_is_in_memory() -> None:
+    shared = Shared(MemoryReader(), Clock(), 1, 0, Counter())
+    for seq in (1, 2):
+        shared.block_store.add(Block(RAW).stamped(seq, 1_000 * seq))
+    assert shared.block_store.time_of(1) == 1_000
+    shared.removed_below = 2
+    assert (shared.block_store.time_of(1), shared.block_store.time_of(2)) == (0, 2_000)
+
+
 class CountingReader(MemoryReader):
     """Counts the searches on disk."""
 
