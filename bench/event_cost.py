@@ -67,7 +67,7 @@ clock: Final = Clock()
 
 
 class SteppedHub(Hub):
-    """A hub whose turns are let go one by one."""
+    """A hub that runs one turn for each call of `step`."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, HubOptions(binds=[URL]))

@@ -6,7 +6,7 @@ from typing import Any, Final
 from fabric.router.groups.group import Group
 from fabric_protocol.messages import Level
 
-RANGES_MAX: Final = 64  # of open messages that are looked at for one that is stored
+RANGES_MAX: Final = 64  # ranges of open messages; INFO looks for the time of a stored message in these
 
 
 def describe(group: Group) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def oldest(group: Group) -> int:
 
 
 def _oldest_beside_removed(group: Group, seqs: list[int]) -> int:
-    """The same for a group with messages that are not settled and whose block retention has removed."""
+    """The same for a group with open messages that retention has removed."""
     leases = [lease for sub in group.members for lease in sub.leases]
     removed_to, first_seq = group.removed_to, group.shared.first_seq
     is_held = any(lease.runs[0][0] <= removed_to for lease in leases)
