@@ -69,9 +69,9 @@ ORDERS: Final = {
         "directory rows environment limits page_release pins tables blocks reader end retention writer tools journal"
     ),
     "fabric.router": (
-        "change clock timers ranges pace part event_index event_recorder patterns turn fields paging "
+        "change clock timers ranges pace part event_index event_recorder patterns access turn fields paging "
         "schedules.due_queue block_store rounds shared searches sessions.session dead_letters publish groups health "
-        "advisories schedules topics sessions requests transactions admin read commands orders router"
+        "advisories schedules topics sessions requests transactions admin read commands orders sweep router"
     ),
 }
 

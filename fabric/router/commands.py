@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
+from fabric.router.access.identity import Identity
 from fabric.router.admin import operations
 from fabric.router.fields import bounded, group_settings, is_number
 from fabric.router.groups.subscription import Subscription
@@ -96,9 +97,9 @@ def _handle_other(router: "Router", message: m.ToHub | m.ToClient, session: Sess
             )
 
 
-def hello(router: "Router", message: m.Hello, peer: m.PeerId, now: float, turn: Turn) -> None:
+def hello(router: "Router", message: m.Hello, peer: m.PeerId, identity: Identity, now: float, turn: Turn) -> None:
     """Open or resume a session. Deliveries that the client of a resumed session has not seen are sent again."""
-    welcome, session, last_seen, is_claim = router.session_table.greet(message, peer, now, turn)
+    welcome, session, last_seen, is_claim = router.session_table.greet(message, peer, identity, now, turn)
     if last_seen is None:
         router.counters["sessions_opened"] += 1
         turn.advise("$sys.session.opened", **session.identity)

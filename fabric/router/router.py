@@ -1,7 +1,7 @@
 """Router: decides what each command means. It has no clock, no socket and no disk; the hub's loop calls it so:
 
     begin(wall_us, now)                 a turn begins at this time
-    step(message, peer, now)            one command from a peer
+    step(message, peer, now, identity)  one command from a peer; HELLO opens a session of its identity
     refuse(error, peer, chan, rid)      a command that cannot be decoded, or for which there is no room
     fail(peer, chan, rid)               `step` has raised an unexpected exception
     peer_gone(peer)                     a connection is closed
@@ -32,6 +32,8 @@ from typing import Any, Final, NamedTuple
 
 from fabric.records import Record, Restored
 from fabric.router import commands
+from fabric.router.access.identity import LOCAL, Identity
+from fabric.router.access.principal import Principals
 from fabric.router.admin.groups import expire as end_group
 from fabric.router.admin.hub_settings import HubSettings
 from fabric.router.advisories import Advisories
@@ -58,6 +60,7 @@ from fabric.router.schedules.schedules import Schedules
 from fabric.router.sessions.session import GRACE_S, Session
 from fabric.router.sessions.session_table import SessionTable
 from fabric.router.shared import Shared
+from fabric.router.sweep import sweep
 from fabric.router.timers import NEVER
 from fabric.router.topics.table import TopicTable
 from fabric.router.transactions import Transactions
@@ -110,7 +113,8 @@ class Router:
         self.dispatcher = Dispatcher(shared, self.publishing, self.group_rows, self.idle_groups)
         self.dispatcher.restore(restored, now, turn)
         self.members = Members(self.dispatcher)
-        self.session_table = SessionTable(token, self.publishing, shared.change, about or {})
+        self.principals = Principals()
+        self.session_table = SessionTable(token, self.publishing, shared.change, about or {}, self.principals)
         self.transactions = Transactions(self.publishing, self.dispatcher)
         self.requests = Requests(shared)
         self.schedules = Schedules(shared, self.publishing, self.topics, self.ids)
@@ -134,7 +138,7 @@ class Router:
         """A turn begins at this time."""
         self.shared.clock.set(wall_us, now)
 
-    def step(self, message: m.ToHub | m.ToClient, peer: m.PeerId, now: float) -> None:
+    def step(self, message: m.ToHub | m.ToClient, peer: m.PeerId, now: float, identity: Identity = LOCAL) -> None:
         """Handle one command. A wrong command is answered with an error and changes nothing.
 
         Any other exception is a bug of the router; the hub then calls `fail`.
@@ -147,7 +151,7 @@ class Router:
         chan, rid = getattr(message, "chan", 0), getattr(message, "rid", 0)
         try:
             if isinstance(message, m.Hello):
-                commands.hello(self, message, peer, now, turn)
+                commands.hello(self, message, peer, identity, now, turn)
                 return
             session = self.session_table.session_of(peer)
             session.last_seen = now
@@ -185,7 +189,7 @@ class Router:
         turn = self.turn
         self.shared.clock.now = now
         if now >= self._sweep_at:  # first: no frame is sent to a session that has ended
-            self._sweep(now, turn)
+            sweep(self, now, turn)
             self._sweep_at = min([now + SWEEP_S, *(session.grace_until for session in self.members.away)])
         for part in self._orders.ticking:
             part.tick(now, turn)
@@ -376,23 +380,3 @@ class Router:
         session.suspect = False
         self.members.reattach(session, turn)
         self.requests.mark_runnable(session)
-
-    def _sweep(self, now: float, turn: Turn) -> None:
-        over, suspect = self.session_table.silent(now)
-        for session in over:
-            self.end(session, turn, lost=True)
-        # The client may be stopped or cut off: other consumers get deliveries that are not begun.
-        for session in suspect:
-            session.grace_until = NEVER
-            self.counters["sessions_silent"] += 1
-        self.members.detach(suspect, turn)
-        for session in [session for session in self.members.away if now >= session.grace_until]:
-            for sub in list(session.channels.values()):
-                self.leave(sub, turn, lost=True)
-            del self.members.away[session]
-        self.session_table.forget_producers()
-        self.ids.sweep()
-        self.pulse.sweep(now)  # before the dispatcher, which forgets which groups have changed
-        self.dispatcher.sweep(now, turn)
-        self.topics.sweep(turn)
-        self.session_table.adjust_window(turn)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 from fabric_protocol.messages import PeerId
 
 if TYPE_CHECKING:
+    from fabric.router.access.identity import Identity
+    from fabric.router.access.principal import Principal
     from fabric.router.groups.subscription import Subscription
     from fabric.router.publish.producers import Producer
 
@@ -23,6 +25,7 @@ class Session:
         "bytes_out",
         "channels",
         "client",
+        "connected_as",
         "grace_until",
         "hb_s",
         "id",
@@ -33,6 +36,7 @@ class Session:
         "messages_out",
         "number",
         "peer",
+        "principal",
         "producer",
         "producer_epoch",
         "suspect",
@@ -44,6 +48,8 @@ class Session:
         self.number = 0  # the public number of the session; the id is a secret
         self.peer: PeerId = peer
         self.client = client
+        self.principal: Principal  # set by the session table, and
+        self.connected_as: Identity  # of the connection that has the session now
         self.hb_s = hb_s
         self.ttl_s = ttl_s
         self.last_seen = now

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Final, NamedTuple
 
+from fabric.router.access.identity import Identity
+from fabric.router.access.principal import Principal, Principals
 from fabric.router.change import Change
 from fabric.router.fields import bounded, is_number, text
 from fabric.router.publish.producers import WINDOW_BLOCKS, Producer
@@ -44,11 +46,17 @@ class _Claim(NamedTuple):
 
 class SessionTable:
     def __init__(
-        self, token: Callable[[], bytes], publishing: Publishing, change: Change, about: dict[str, Any]
+        self,
+        token: Callable[[], bytes],
+        publishing: Publishing,
+        change: Change,
+        about: dict[str, Any],
+        principals: Principals,
     ) -> None:
         self._token = token
         self._publishing = publishing
         self._change = change
+        self._principals = principals
         self._about = about  # hub version, journal uuid and epoch: the same in every WELCOME
         self.sessions: dict[bytes, Session] = {}
         self._by_peer: dict[m.PeerId, Session] = {}
@@ -67,7 +75,7 @@ class SessionTable:
                 Code.NO_SESSION, "this connection has no session: send HELLO first; the command was not processed"
             ) from None
 
-    def greet(self, hello: m.Hello, peer: m.PeerId, now: float, turn: Turn) -> Greeting:
+    def greet(self, hello: m.Hello, peer: m.PeerId, identity: Identity, now: float, turn: Turn) -> Greeting:
         """Open or resume a session."""
         fields = hello.fields
         if peer in self._by_peer:
@@ -78,10 +86,13 @@ class SessionTable:
                 Code.UNSUPPORTED_VERSION,
                 f"protocol {proto!r:.60} is not supported; this hub has version {m.PROTOCOL_VERSION}",
             )
+        principal = self._principals.find(identity.name)
+        if principal is None:
+            raise ProtocolError(Code.AUTH_FAILED, "the key of this connection is not known to the hub")
         old, seen = self._resumable(fields.get("resume"))
         claim = self._claim(fields.get("producer"), old)
         if old is None:
-            session = self._open(fields, peer, now)
+            session = self._open(fields, peer, principal, identity, now)
         else:
             session = old
             self._move(session, peer, turn)
@@ -91,7 +102,7 @@ class SessionTable:
         welcome = self._welcome(hello.rid, session, old is not None)
         return Greeting(welcome, session, None if old is None else seen, claim is not None and claim.is_new)
 
-    def _open(self, fields: Any, peer: m.PeerId, now: float) -> Session:
+    def _open(self, fields: Any, peer: m.PeerId, principal: Principal, identity: Identity, now: float) -> Session:
         if len(self.sessions) >= SESSIONS_MAX:
             raise ProtocolError(
                 Code.BUSY, f"a hub has at most {SESSIONS_MAX} sessions: connect again later", retry_ms=1000
@@ -101,6 +112,7 @@ class SessionTable:
         ttl_ms = bounded(fields, "ttl_ms", *TTL_MS)
         self._change.begin()
         session = Session(self._token(), peer, client, hb_ms / 1000, ttl_ms / 1000, now)
+        session.principal, session.connected_as = principal, identity
         session.number = next(self._numbers)
         self.sessions[session.id] = self._by_peer[peer] = session
         return session

@@ -1,0 +1,1 @@
+"""Rights: principals, their roles, and which patterns a pattern includes or meets."""
