@@ -25,11 +25,11 @@ _OF_GROUPS: Final = (DEAD, REDRIVE)  # topics that are made of these and the nam
 class Principal:
     __slots__ = (
         "_groups",
-        "_is_free",
         "_publishable",
         "_requestable",
         "_rights",
         "is_barred",
+        "is_free",
         "is_revoked",
         "name",
         "role",
@@ -51,7 +51,7 @@ class Principal:
     def set_role(self, role: Role) -> None:
         """Have the rights and limits of a role from now on."""
         self.role = role
-        self._is_free = role is EVERYTHING
+        self.is_free = role is EVERYTHING
         self._rights = Rights(role)
         self._publishable, self._requestable = self._rights.publish.known, self._rights.request.known
         self.usage.limit(role.limits)
@@ -64,43 +64,43 @@ class Principal:
 
     def require_publish(self, topics: Collection[str]) -> None:
         """Raise unless a publish to all of these topics is allowed."""
-        if self._is_free or self._publishable.issuperset(topics):
+        if self.is_free or self._publishable.issuperset(topics):
             return
         for topic in topics:
             if topic not in self._rights.publish:
                 raise self._forbidden(f"publish to {topic!r:.120}", self.role.publish, "publishes to no topic")
 
     def may_publish(self, topics: Collection[str]) -> bool:
-        return self._is_free or all(topic in self._rights.publish for topic in topics)
+        return self.is_free or all(topic in self._rights.publish for topic in topics)
 
     def require_request(self, topic: str) -> None:
-        if self._is_free or topic in self._requestable or topic in self._rights.request:
+        if self.is_free or topic in self._requestable or topic in self._rights.request:
             return
         raise self._forbidden(f"send a request to {topic!r:.120}", self.role.request, "sends requests to no topic")
 
     def require_respond(self, patterns: Collection[str]) -> None:
         """Raise unless answers to requests of all of these patterns are allowed."""
-        if self._is_free:
+        if self.is_free:
             return
         for pattern in patterns:
             if pattern not in self._rights.respond:
                 raise self._forbidden(f"answer requests to {pattern!r:.120}", self.role.respond, "answers no requests")
 
     def may_respond(self, patterns: Collection[str]) -> bool:
-        return self._is_free or all(pattern in self._rights.respond for pattern in patterns)
+        return self.is_free or all(pattern in self._rights.respond for pattern in patterns)
 
     # Reading.
 
     def require_subscribe(self, patterns: Collection[str], what: str = "read {!r:.120}") -> None:
         """Raise unless all messages of these canonical patterns may be read."""
-        if self._is_free:
+        if self.is_free:
             return
         for pattern in patterns:
             if not self._subscribes(pattern, frozenset()):
                 raise self._forbidden(what.format(pattern), self.role.subscribe, "reads no topic")
 
     def may_subscribe(self, patterns: Collection[str]) -> bool:
-        return self._is_free or all(self._subscribes(pattern, frozenset()) for pattern in patterns)
+        return self.is_free or all(self._subscribes(pattern, frozenset()) for pattern in patterns)
 
     def _subscribes(self, pattern: str, above: frozenset[str]) -> bool:
         if not pattern.startswith(_OF_GROUPS):
@@ -130,7 +130,7 @@ class Principal:
 
     def sees_topic(self, topic: str) -> bool:
         """Whether the principal may read a topic, or all lists."""
-        if self._is_free or "info" in self.role.admin:
+        if self.is_free or "info" in self.role.admin:
             return True
         if topic.startswith(_OF_GROUPS):
             return self._subscribes(topic, frozenset())
@@ -138,7 +138,7 @@ class Principal:
 
     def require_topic(self, topic: str, what: str) -> None:
         """Raise unless the principal may read a topic or publish to it."""
-        if not (self._is_free or self.may_subscribe([topic]) or topic in self._rights.publish):
+        if not (self.is_free or self.may_subscribe([topic]) or topic in self._rights.publish):
             allowed = dict.fromkeys((*self.role.subscribe, *self.role.publish))
             raise self._forbidden(f"{what} {topic!r:.120}", allowed, "has no right to a topic")
 
@@ -159,15 +159,15 @@ class Principal:
         require_room_for_group(self, self._groups)
 
     def joins(self, name: str) -> bool:
-        return self._is_free or self._rights.joins(name)
+        return self.is_free or self._rights.joins(name)
 
     def sees_group(self, name: str) -> bool:
         """Whether the principal may use a group, or see all lists."""
-        return self._is_free or "info" in self.role.admin or self._rights.joins(name)
+        return self.is_free or "info" in self.role.admin or self._rights.joins(name)
 
     def sees_service(self, patterns: Collection[str]) -> bool:
         """Whether the principal may answer the requests of a service, or send it some."""
-        if self._is_free or "info" in self.role.admin or self.may_respond(patterns):
+        if self.is_free or "info" in self.role.admin or self.may_respond(patterns):
             return True
         return all(pattern in self._rights.requested for pattern in patterns)
 
@@ -204,12 +204,13 @@ class Principal:
 class Principals:
     """All principals by name, each one object for the life of the hub."""
 
-    def __init__(self, groups: "Mapping[str, Group] | None" = None) -> None:
+    def __init__(self, groups: "Mapping[str, Group] | None" = None, roles: Mapping[str, Role] | None = None) -> None:
         self._groups = groups
         self._by_name = {
             LOCAL_NAME: Principal(LOCAL_NAME, EVERYTHING, groups),
             GUEST_NAME: Principal(GUEST_NAME, NOTHING, groups),
         }
+        self.apply(roles or {})
 
     @property
     def local(self) -> Principal:
