@@ -77,7 +77,7 @@ def _handle_other(router: "Router", message: m.ToHub | m.ToClient, session: Sess
             router.end(session, turn, lost=False)
             _answer(session, m.Ok(0, rid, {}), turn)
         case m.Info(rid, fields):
-            turn.send(session.peer, m.Ok(0, rid, info(router, fields)))
+            turn.send(session.peer, m.Ok(0, rid, info(router, fields, session.principal)))
         case m.Get(rid, fields):
             if session.blocked:
                 raise ProtocolError(

@@ -32,6 +32,7 @@ from typing import Any, Final, NamedTuple
 
 from fabric.records import Record, Restored
 from fabric.router import commands
+from fabric.router.access.book import Book
 from fabric.router.access.identity import LOCAL, Identity
 from fabric.router.access.principal import Principals
 from fabric.router.admin.groups import expire as end_group
@@ -90,6 +91,7 @@ class Router:
         place: dict[str, Any] | None = None,  # fields of INFO: which journal this is, and where
         counters: Counter[str] | None = None,  # of the router that this one replaces
         log: LogAdvisory | None = None,  # called with each advisory
+        book: Book | None = None,  # of principals and keys; None: the hub has no keys
         wall_us: int = 0,
         now: float = 0.0,
     ) -> None:
@@ -114,10 +116,12 @@ class Router:
         self.dispatcher.restore(restored, now, turn)
         self.members = Members(self.dispatcher)
         self.principals = Principals()
+        self.book = book
+        self.apply_access()
         self.session_table = SessionTable(token, self.publishing, shared.change, about or {}, self.principals)
         self.transactions = Transactions(self.publishing, self.dispatcher)
         self.requests = Requests(shared)
-        self.schedules = Schedules(shared, self.publishing, self.topics, self.ids)
+        self.schedules = Schedules(shared, self.publishing, self.topics, self.ids, self.principals if book else None)
         self.reading = Reading(shared, self.dead_letters)
         self.refreshes = Refreshes(self.dispatcher, restored.settings, turn)
         self.health = Health(shared)
@@ -354,6 +358,11 @@ class Router:
         return {"sessions": sessions, "pending_bytes": self.pending_bytes, "ids": self.ids.count}
 
     # What commands call, and parts of the methods above.
+
+    def apply_access(self) -> None:
+        """Apply the roles of all principals."""
+        if self.book is not None:
+            self.principals.apply(self.book.roles())
 
     def apply_settings(self) -> None:
         """Apply the settings of the hub."""

@@ -7,6 +7,7 @@ A list comes in pages, because an answer has one MiB at most: a page has up to `
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from fabric.router.access.principal import Principal
 from fabric.router.admin.dead_letters import letters_of
 from fabric.router.admin.groups import as_map, find
 from fabric.router.dead_letters.index import DeadLetterSet
@@ -28,12 +29,14 @@ Row = dict[str, Any]
 MEMBERS_MAX: Final = 1_000  # consumers described with one group
 
 
-def info(router: "Router", fields: Fields) -> Row:
+def info(router: "Router", fields: Fields, principal: Principal | None = None) -> Row:
     """The answer to INFO; without `what`, INFO describes the hub."""
     what = fields.get("what", "hub")
     question = QUESTIONS.get(what) if isinstance(what, str) else None
     if question is None:
         raise ProtocolError(Code.NOT_FOUND, f"INFO knows {', '.join(QUESTIONS)}, not {what!r:.60}")
+    if question is _schedules and principal is not None:
+        return router.schedules.describe(fields, principal)
     return question(router, fields)
 
 
@@ -131,7 +134,7 @@ def _pulse(router: "Router", fields: Fields) -> Row:
 
 
 def _schedules(router: "Router", fields: Fields) -> Row:
-    return router.schedules.describe(fields)
+    return router.schedules.describe(fields, router.principals.local)
 
 
 QUESTIONS: Final[dict[str, Callable[["Router", Fields], Row]]] = {
