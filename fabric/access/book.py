@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from fabric.access import enrolled_file
 from fabric.access.access_file import NAME, NAME_RULE, STARTER, read_access
 from fabric.access.enrolled_file import ENROLLED_MAX, INVITATIONS_MAX, EnrolledFile, Enrolment, Invitation
-from fabric.access.keys import open_hub_key, parse_key, raw_key
+from fabric.access.keys import KeyPair, open_hub_key, parse_key, raw_key
 from fabric.access.tries import Tries
 from fabric.router.access.identity import GUEST_NAME, LOCAL_NAME, REFUSED_NAME, Identity
 from fabric.router.access.role import Role
@@ -91,8 +91,9 @@ class AccessBook:
         return self._pair.public
 
     @property
-    def hub_secret(self) -> str:
-        return self._pair.secret
+    def hub_pair(self) -> KeyPair:
+        """The key pair of the hub, for its sockets."""
+        return self._pair
 
     @property
     def problem(self) -> str:
@@ -112,15 +113,16 @@ class AccessBook:
             name = GUEST_NAME if self.view.guests_until_us else REFUSED_NAME
         return Identity(name, key, address)
 
-    def listed(self) -> list[dict[str, Any]]:
-        """Rows of principals, which have the field `principal`, then rows of open invitations."""
+    def listed(self) -> dict[str, Any]:
+        """The fields of INFO keys."""
         rows: list[dict[str, Any]] = []
         for name, role in self._roles.items():
             enrolment = None if name in self._access.principals else self._enrolled.principals[name]
             keys = [enrolment.key] if enrolment else list(self._access.principals[name].keys)
             file, since_us = ("enrolled", enrolment.since_us) if enrolment else ("access", 0)
             rows.append({"principal": name, "role": role.name, "keys": keys, "file": file, "since_us": since_us})
-        return rows + [{"name": one.name, "role": one.role, "expires_us": one.expires_us} for one in self._invitations]
+        invitations = [{"name": one.name, "role": one.role, "expires_us": one.expires_us} for one in self._invitations]
+        return {"principals": rows, "invitations": invitations, "hub_key": self.hub_key}
 
     # What the router changes.
 
