@@ -119,7 +119,8 @@ class Hub:
         """Serve until `stop` is called. Raises if the journal fails; nothing is confirmed after that."""
         sys.setswitchinterval(SWITCH_S)
         self._journal_thread.start()
-        event(logging.INFO, "hub ready", version=fabric.__version__, binds=",".join(self.binds))
+        keys = {"admin": self.access.admin_bind, "hub_key": self.access.book.hub_key} if self.access else {}
+        event(logging.INFO, "hub ready", version=fabric.__version__, binds=",".join(self.binds), **keys)
         try:
             while self._serve():
                 pass
