@@ -67,6 +67,7 @@ COMMANDS: Final = {
     "snapshot": Command("snapshot", "snapshot", "Snapshots of a journal: create, list, verify, push, rm."),
     "spark": Command("spark", "spark", "Jobs on snapshots: statistics, latency, lag, Parquet, replay."),
     "bench": Command("bench", "bench", "Measure this machine: throughput, latency, growth."),
+    "completion": Command("completion", "completion", "Print the script that completes commands in a shell."),
 }
 AS_OPTIONS: Final = {"help": "use 'fabric --help', or 'fabric COMMAND --help'", "version": "use 'fabric --version'"}
 PLURALS: Final = {
@@ -145,7 +146,7 @@ class Fabric(Overview):
         def plain() -> Any:
             if COMPLETION not in os.environ:
                 _warn_of_unknown_variables(self)
-            return super(Fabric, self).main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            return super(Fabric, self).main(args, prog_name, complete_var or COMPLETION, standalone_mode=False, **extra)
 
         return sys.exit(run(plain)) if standalone_mode else plain()
 
