@@ -231,7 +231,7 @@ def exit_code_of(error: FabricError) -> int:
         ((client.ConnectionLost, client.Timeout, client.TimedOut), EXIT_NO_HUB),
         ((client.BadMessage, client.BadPattern), EXIT_USAGE),
         ((client.NotFound, client.NoResponders), EXIT_NOT_FOUND),
-        ((client.Forbidden,), EXIT_NOT_ALLOWED),
+        ((client.Forbidden, client.AuthFailed), EXIT_NOT_ALLOWED),
         ((client.GroupMismatch, client.Fenced, client.Conflict), EXIT_CONFLICT),
     ):
         if isinstance(error, kinds):
