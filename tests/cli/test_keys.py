@@ -217,7 +217,7 @@ def test_the_context_is_exported_as_a_file_and_as_variables(fabric: Fabric, fake
     result = fabric("keys", "export", "--context", "far", "--format", "env")
     assert result.stderr == "warning: the output shows a secret key\n"
     url, key = result.stdout.splitlines()
-    assert key == f"FABRIC_KEY='{link_form(found.secret)}'"
+    assert key == f"FABRIC_SECRET_KEY='{link_form(found.secret)}'"
     assert parse_link(url.removeprefix("FABRIC_URL=")) == ("tcp://hub-1:7171", found.hub_key, "", "")
 
 
@@ -259,7 +259,7 @@ def test_wrong_input_is_told_with_a_hint(
 
 def test_a_key_of_the_environment_cannot_be_rotated(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FABRIC_URL", f"fabric+curve://127.0.0.1:1/#k={link_form(HUB_KEY)}")
-    monkeypatch.setenv("FABRIC_KEY", new_pair().secret)
+    monkeypatch.setenv("FABRIC_SECRET_KEY", new_pair().secret)
     result = fabric("keys", "rotate")
     assert (result.exit_code, "give --context or --credentials" in result.stderr) == (2, True)
 

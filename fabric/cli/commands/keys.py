@@ -276,7 +276,9 @@ def rotate_command(as_json: bool, url: str, connect_timeout: float) -> None:
     to = present(url)
     before = _keys(to).public
     if to.path is None:
-        usage("the key is from FABRIC_KEY, and a rotation must save the new one: give --context or --credentials")
+        usage(
+            "the key is from FABRIC_SECRET_KEY, and a rotation must save the new one: give --context or --credentials"
+        )
     if Credentials.load(to.path).url != to.url:
         usage(f"a rotation uses the address in {to.path}; leave --url out, or save a context with the other address")
     with told_origin(to):
@@ -319,7 +321,7 @@ def export_command(output: Path | None, form: str, url: str) -> None:
             usage("-o is for a credentials file; with --format env, redirect the output")
         click.echo(click.style("warning: ", fg="yellow") + "the output shows a secret key", err=True)
         click.echo(f"FABRIC_URL='{Link(found.url, found.hub_key).text()}'")
-        click.echo(f"FABRIC_KEY='{link_form(found.secret)}'")
+        click.echo(f"FABRIC_SECRET_KEY='{link_form(found.secret)}'")
         return
     path = output or Path(f"{found.principal or 'fabric'}.cred")
     _must_be_new(path)
