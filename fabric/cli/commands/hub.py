@@ -12,6 +12,7 @@ from fabric.cli.support.values import Duration, Size, Text, shown_bytes, shown_s
 
 if TYPE_CHECKING:
     from fabric.hub import Hub
+    from fabric.hub.hub_access import HubAccess
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -33,7 +34,20 @@ LEVELS = ("debug", "info", "warning", "error")
     metavar="URL",
     default=["tcp://127.0.0.1:7171"],
     show_default=True,
-    help="Address to listen at: tcp://127.0.0.1:PORT (* for any free port) or ipc://PATH; repeatable.",
+    help="Address to listen at: tcp://127.0.0.1:PORT (* for any free port), tcp://0.0.0.0:PORT for networks (with keys) "
+    "or ipc://PATH; repeatable.",
+)
+@click.option(
+    "--access",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File with roles and principals; it must exist.  [default: access.toml in the data directory]",
+)
+@click.option(
+    "--advertise",
+    type=Text(),
+    metavar="URL",
+    default="",
+    help="Address that invitations name, such as tcp://hub-1.example.org:7171.  [default: that of the command]",
 )
 @click.option("--max-age", type=Duration(), default=0.0, help="Remove messages older than this.  [default: keep]")
 @click.option(
@@ -74,6 +88,8 @@ LEVELS = ("debug", "info", "warning", "error")
 def hub(
     data: Path,
     binds: tuple[str, ...],
+    access: Path | None,
+    advertise: str,
     max_age: float,
     max_bytes: int,
     max_messages: int,
@@ -92,8 +108,12 @@ def hub(
     Examples:
       fabric hub
       fabric hub --data /var/lib/fabric --bind tcp://127.0.0.1:7171 --bind ipc:///run/fabric.sock
+      fabric hub --bind tcp://0.0.0.0:7171
       fabric hub --max-age 7d --max-bytes 50GB
       fabric hub --log-format json 2>> hub.log
+
+    Without keys the hub listens on loopback and Unix sockets only. With an address of a network it makes its keys and a
+    file access.toml at the first start; then every TCP connection is encrypted and needs a key that the hub knows.
 
     SIGTERM and Ctrl-C drain the hub: it refuses publishes, waits for outstanding acks, then ends with exit code 0. A
     second signal ends it without waiting. If the journal cannot be written, the hub ends with exit code 70; everything
@@ -112,7 +132,7 @@ def hub(
         limits = limits._replace(events_bytes=max_events_bytes)
     options = HubOptions(binds=binds, limits=limits, drain_s=drain, allow_network_fs=allow_network_fs)
     thresholds = options.thresholds._replace(oldest_s=(degraded_oldest, unhealthy_oldest))
-    options = options._replace(thresholds=thresholds)
+    options = options._replace(thresholds=thresholds, access=access, advertise=advertise)
     begun = time.monotonic()
     running = Hub(data, options)
     if log_format == "text":
@@ -124,7 +144,25 @@ def _banner(running: "Hub", data: Path, recovery_s: float) -> None:
     stats = running.journal.stats()
     place = f"{data} (LMDB, {shown_bytes(stats.data_bytes)}, seq {stats.last_seq:,})"
     click.echo(f" fabric {__version__}   journal {place}   opened in {shown_seconds(recovery_s)}", err=True)
+    access = running.access
     for url in running.binds:
-        click.echo(f"   zmq      {url}", err=True)
-    click.echo("   access   this machine only, no authentication", err=True)
+        shown = f"{url} (CURVE)" if access is not None and url.startswith("tcp://") else url
+        click.echo(f"   zmq      {shown}", err=True)
+    if access is None:
+        click.echo("   access   programs of this machine, without keys", err=True)
+    else:
+        _access_banner(access)
     click.echo(" ready. Ctrl-C to stop.", err=True)
+
+
+def _access_banner(access: "HubAccess") -> None:
+    book = access.book
+    if access.admin_bind:
+        click.echo(f"   admin    {access.admin_bind}", err=True)
+    count = len(book.roles())
+    click.echo(f"   access   {book.path}: {count} principal{'' if count == 1 else 's'}", err=True)
+    click.echo(f"   key      {book.hub_key}{' (new)' if book.is_new else ''}", err=True)
+    if book.problem:
+        click.echo(f"   problem  {book.problem}", err=True)
+    if not count:
+        click.echo("   next     let a client join: fabric keys invite NAME --role client", err=True)
