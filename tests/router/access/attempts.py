@@ -127,6 +127,9 @@ def _subscribing() -> Iterator[Attempt]:
         yield Attempt(f"GET {topic}", m.Get(9, {"pattern": topic}))
     for topic in ("$dlq.billing-all", "$dlq.#", "$dlq.*", "$redrive.billing-all"):
         yield Attempt(f"SUB {topic} with a denied topic", _subscribe(topic), every)
+    some_groups = role(subscribe=("#", "$dlq.#", "$redrive.#"), deny=())
+    for topic in ("$dlq.#", "$dlq.*", "$redrive.*", "$dlq.*.x"):
+        yield Attempt(f"SUB {topic} with some groups", _subscribe(topic), some_groups)
     only_payroll = role(groups=("dead",), subscribe=("orders.*", "$dlq.payroll"))
     yield Attempt("SUB dead letters of a group that consumes dead letters", _subscribe("$dlq.dead"), only_payroll)
 

@@ -135,6 +135,19 @@ def test_copies_are_of_groups_that_a_principal_may_see() -> None:
     assert {row["group"] for row in place.ask(W, "copies", seq=1)["copies"]} == {"billing-all"}
 
 
+def test_events_of_a_message_are_of_groups_that_a_principal_may_see() -> None:
+    place = Place()
+    place.admin("hub.update", events=True)
+    place.pub(L, "orders.new", "again")
+    seq = place.reader.blocks[-1].last_seq
+    for _ in range(2):  # before and after they are on disk
+        assert {event["group"] for event in place.ask(L, "story", seq=seq)["events"]} >= {"payroll", "billing"}
+        story = place.ask(W, "story", seq=seq, n=2)
+        assert {event["group"] for event in story["events"]} == {"billing", "billing-all"}
+        assert story["more"] is False, "of the events that it may see there are two"
+        place.pass_time(5)
+
+
 def test_a_session_is_told_its_rights() -> None:
     me = Place(role("dlq")).ask(W, "me")
     assert (me["principal"], me["role"], me["key"]) == ("worker", "worker", KEY)
