@@ -311,6 +311,10 @@ class Router:
         if (session := self.session_table.find(peer)) is not None:
             enforcement.end(self, session, reason, self.turn)
 
+    def audit(self, kind: str, **fields: Any) -> None:
+        """Something happened before a connection had a session, such as a refused key."""
+        self.turn.advise(audit.TOPIC, kind=kind, **fields)
+
     # What the hub calls apart from its loop.
 
     def refuse_publishes(self, refusal: Refusal | None) -> None:
