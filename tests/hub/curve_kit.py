@@ -51,11 +51,11 @@ class Keyed:
         keys = (pair.public, pair.secret, hub_key or self.key) if pair is not None else None
         return self._stack.enter_context(Talker(self.context, url or self.url, keys))
 
-    def joined(self, name: str = "billing") -> tuple[Talker, KeyPair]:
+    def joined(self, name: str = "billing", url: str = "") -> tuple[Talker, KeyPair]:
         """A client with a session as a principal that was enrolled now."""
         pair = make_pair()
         self.admin.admin("keys.create", name=name, role="client", key=pair.public)
-        talker = self.talker(pair)
+        talker = self.talker(pair, url)
         talker.hello(hb_ms=60_000, ttl_ms=600_000)
         return talker, pair
 
