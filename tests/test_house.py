@@ -68,7 +68,7 @@ DOOR: Final = Room(
 # Within a room, a name may import the names before it. The longest matching name decides.
 ORDERS: Final = {
     "fabric_protocol": ("errors bounds origin messages columns block block_parts block_contents names meta wire runs"),
-    "fabric_client": "errors spans core io options admin sync aio",
+    "fabric_client": "errors keys links credentials contexts destination spans core io options admin sync joining aio",
     "fabric.access": "keys access_file enrolled_file tries book",
     "fabric.journal": (
         "directory rows environment limits page_release pins tables blocks reader end retention writer tools journal"

@@ -16,18 +16,27 @@ if TYPE_CHECKING:
     from fabric.router.access.principal import Principal
 
 BURST_S: Final = 1.0  # the limits are for one second, so a principal that was silent may use a second's worth at once
+_AHEAD_S: Final = BURST_S - 1e-6  # a microsecond less, because sums of times are not exact
 SESSION_RETRY_MS: Final = 1_000  # a session may end at any time
-GRAIN_S: Final = 1e-6  # times that differ by less are the same, because sums of numbers are not exact
 INFLIGHT_RETRY_MS: Final = 50  # some commits
 
 
 class Usage:
-    __slots__ = ("_bytes_until", "_messages_until", "inflight_bytes", "is_limited", "limits", "sessions")
+    __slots__ = (
+        "_byte_s",
+        "_bytes_until",
+        "_message_s",
+        "_messages_until",
+        "inflight_bytes",
+        "is_limited",
+        "limits",
+        "sessions",
+    )
 
     def __init__(self) -> None:
         self.limits = Limits()
-        self._messages_until = 0.0  # paid until then
-        self._bytes_until = 0.0
+        self._message_s = self._byte_s = 0.0  # what one of them costs; 0: nothing
+        self._messages_until = self._bytes_until = 0.0  # paid until then
         self.is_limited = False  # whether `publish` and `spend` have anything to check
         self.sessions = 0
         self.inflight_bytes = 0  # of publishes that are accepted and not yet confirmed
@@ -36,38 +45,41 @@ class Usage:
         """Set the limits. Other limits than before begin without a debt."""
         if limits != self.limits:
             self.limits = limits
+            self._message_s = 1 / limits.rate if limits.rate else 0.0
+            self._byte_s = 1 / limits.bytes if limits.bytes else 0.0
             self._messages_until = self._bytes_until = 0.0
             self.is_limited = bool(limits.rate or limits.bytes or limits.inflight)
 
     def publish(self, count: int, size: int, now: float) -> None:
         """Count a publish, or raise BUSY. The bytes in flight are counted when the publish is stored."""
-        most, inflight = self.limits.inflight, self.inflight_bytes
-        if most and inflight and inflight + size > most:  # a block alone passes, or it would never pass
+        inflight = self.inflight_bytes
+        if inflight and 0 < self.limits.inflight < inflight + size:  # a block alone passes, or it would never pass
             raise ProtocolError(
                 Code.BUSY,
-                f"this principal may have {most} bytes of unconfirmed publishes, and has {inflight}: wait for "
-                "confirmations, then publish again",
+                f"this principal may have {self.limits.inflight} bytes of unconfirmed publishes, and has {inflight}: "
+                "wait for confirmations, then publish again",
                 retry_ms=INFLIGHT_RETRY_MS,
             )
         self.spend(count, size, now)
 
     def spend(self, count: int, size: int, now: float) -> None:
         """Count messages and their bytes, or raise BUSY."""
-        rate, byte_rate = self.limits.rate, self.limits.bytes
-        ahead = now + BURST_S - GRAIN_S
-        wait_s = max(self._messages_until, self._bytes_until) - ahead
-        if wait_s >= 0.0:
-            limit = f"{rate} messages" if self._messages_until > self._bytes_until else f"{byte_rate} bytes"
-            retry_ms = int(wait_s * 1000) + 1
-            raise ProtocolError(
-                Code.BUSY,
-                f"this principal may publish {limit} in a second: publish again in {retry_ms} ms",
-                retry_ms=retry_ms,
-            )
-        if rate:
-            self._messages_until = max(self._messages_until, now) + count / rate
-        if byte_rate:
-            self._bytes_until = max(self._bytes_until, now) + size / byte_rate
+        messages_until, bytes_until = self._messages_until, self._bytes_until
+        ahead = now + _AHEAD_S
+        if messages_until >= ahead or bytes_until >= ahead:
+            raise self._busy(ahead)
+        self._messages_until = (messages_until if messages_until > now else now) + count * self._message_s
+        self._bytes_until = (bytes_until if bytes_until > now else now) + size * self._byte_s
+
+    def _busy(self, ahead: float) -> ProtocolError:
+        messages_until, bytes_until = self._messages_until, self._bytes_until
+        limit = f"{self.limits.rate} messages" if messages_until > bytes_until else f"{self.limits.bytes} bytes"
+        retry_ms = int((max(messages_until, bytes_until) - ahead) * 1000) + 1
+        return ProtocolError(
+            Code.BUSY,
+            f"this principal may publish {limit} in a second: publish again in {retry_ms} ms",
+            retry_ms=retry_ms,
+        )
 
     def require_session(self) -> None:
         """Raise when the principal has as many sessions as it may have."""
