@@ -92,7 +92,11 @@ class Hub:
             else:
                 self.binds = [self._socket.bind(url) for url in options.binds]
             undo.pop_all()
-        self._guard = Guard(self._socket.connections, self.counters, options.memory_bytes)
+        self._make_loop()
+
+    def _make_loop(self) -> None:
+        """Make the parts of the loop, and its state."""
+        self._guard = Guard(self._socket.connections, self.counters, self._options.memory_bytes)
         self._signs = VitalSigns()
         self._journal_thread = JournalThread(self.journal)
         self._poller = zmq.Poller()

@@ -13,6 +13,9 @@ from fabric_protocol import messages as m
 from fabric_protocol.errors import Code, ProtocolError
 
 TOPIC: Final = "$sys.audit"
+_VERBS: Final = {
+    "Publish": "PUB", "Subscribe": "SUB", "Unsubscribe": "UNSUB", "Settle": "ACK", "Transact": "TXN", "Request": "REQ",
+}  # fmt: skip
 AUDITED: Final = frozenset((Code.FORBIDDEN, Code.AUTH_FAILED))
 
 
@@ -21,7 +24,8 @@ def refused(
 ) -> None:
     """A command was refused for a missing right."""
     source = source_of(session) if session is not None else _source(identity)
-    fields: dict[str, Any] = {"verb": type(message).__name__.lower()}
+    kind = type(message).__name__
+    fields: dict[str, Any] = {"verb": _VERBS.get(kind, kind.upper())}
     if isinstance(message, m.Admin):
         fields["op"] = str(message.fields.get("op"))[:60]
     elif isinstance(message, m.Info):

@@ -69,7 +69,9 @@ def _revise(router: "Router", session: Session, turn: Turn) -> None:
         if not _may_have(principal, sub):
             _end_subscription(router, sub, turn)
     for responder in list(router.requests.services.of(session).values()):
-        if not principal.may_respond(responder.service.patterns):
+        name = responder.service.name
+        has_name = name.startswith("$") or principal.joins(name)  # the hub gives names with $
+        if not has_name or not principal.may_respond(responder.service.patterns):
             _tell(session, responder, responder.service.name, turn)
             router.requests.leave(responder, "has lost the right to answer", turn)
 

@@ -122,7 +122,7 @@ class Router:
         self.session_table = SessionTable(token, self.publishing, shared.change, about or {}, self.principals)
         self.transactions = Transactions(self.publishing, self.dispatcher)
         self.requests = Requests(shared)
-        self.schedules = Schedules(shared, self.publishing, self.topics, self.ids)
+        self.schedules = Schedules(shared, self.publishing, self.topics, self.ids, self.principals if book else None)
         self.reading = Reading(shared, self.dead_letters)
         self.refreshes = Refreshes(self.dispatcher, restored.settings, turn)
         self.health = Health(shared)

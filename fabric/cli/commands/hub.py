@@ -3,7 +3,7 @@
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,7 +11,7 @@ from fabric import __version__
 from fabric.cli.support.values import Duration, Size, Text, shown_bytes, shown_seconds
 
 if TYPE_CHECKING:
-    from fabric.hub import Hub
+    from fabric.hub import Hub, HubOptions
     from fabric.hub.hub_access import HubAccess
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -34,8 +34,8 @@ LEVELS = ("debug", "info", "warning", "error")
     metavar="URL",
     default=["tcp://127.0.0.1:7171"],
     show_default=True,
-    help="Address to listen at: tcp://127.0.0.1:PORT (* for any free port), tcp://0.0.0.0:PORT for networks (with keys) "
-    "or ipc://PATH; repeatable.",
+    help="Address to listen at: tcp://127.0.0.1:PORT (* for any free port), tcp://0.0.0.0:PORT for networks "
+    "(with keys) or ipc://PATH; repeatable.",
 )
 @click.option(
     "--access",
@@ -85,23 +85,7 @@ LEVELS = ("debug", "info", "warning", "error")
     "--log-level", type=click.Choice(LEVELS), default=None, help="[default: info; warning when on a terminal]"
 )
 @click.option("--allow-network-fs", is_flag=True, help="Accept a journal on a network file system. Can damage it.")
-def hub(
-    data: Path,
-    binds: tuple[str, ...],
-    access: Path | None,
-    advertise: str,
-    max_age: float,
-    max_bytes: int,
-    max_messages: int,
-    degraded_oldest: float,
-    unhealthy_oldest: float,
-    max_events_bytes: int | None,
-    quota: int,
-    drain: float,
-    log_format: str,
-    log_level: str | None,
-    allow_network_fs: bool,
-) -> int:
+def hub(data: Path, log_format: str, log_level: str | None, **given: Any) -> int:
     """Run a hub over a journal directory.
 
     \b
@@ -119,25 +103,44 @@ def hub(
     second signal ends it without waiting. If the journal cannot be written, the hub ends with exit code 70; everything
     that was confirmed is on disk.
     """
-    from fabric.hub import Hub, HubOptions
+    from fabric.hub import Hub
     from fabric.hub import log as hub_log
     from fabric.hub.router_socket import raise_descriptor_limit
     from fabric.hub.serve import serve
-    from fabric.journal.journal import Limits
 
     hub_log.set_up(log_format, log_level or ("warning" if sys.stderr.isatty() else "info"))
     raise_descriptor_limit()
+    begun = time.monotonic()
+    running = Hub(data, _options(**given))
+    if log_format == "text":
+        _banner(running, data, time.monotonic() - begun)
+    return serve(running)
+
+
+def _options(
+    *,
+    binds: tuple[str, ...],
+    access: Path | None,
+    advertise: str,
+    max_age: float,
+    max_bytes: int,
+    max_messages: int,
+    degraded_oldest: float,
+    unhealthy_oldest: float,
+    max_events_bytes: int | None,
+    quota: int,
+    drain: float,
+    allow_network_fs: bool,
+) -> "HubOptions":
+    from fabric.hub import HubOptions
+    from fabric.journal.journal import Limits
+
     limits = Limits(quota_bytes=quota, max_age_s=max_age, max_bytes=max_bytes, max_messages=max_messages)
     if max_events_bytes is not None:
         limits = limits._replace(events_bytes=max_events_bytes)
     options = HubOptions(binds=binds, limits=limits, drain_s=drain, allow_network_fs=allow_network_fs)
     thresholds = options.thresholds._replace(oldest_s=(degraded_oldest, unhealthy_oldest))
-    options = options._replace(thresholds=thresholds, access=access, advertise=advertise)
-    begun = time.monotonic()
-    running = Hub(data, options)
-    if log_format == "text":
-        _banner(running, data, time.monotonic() - begun)
-    return serve(running)
+    return options._replace(thresholds=thresholds, access=access, advertise=advertise)
 
 
 def _banner(running: "Hub", data: Path, recovery_s: float) -> None:

@@ -1,7 +1,7 @@
 """Usage: what all sessions of one principal use together, and the limits of it.
 
 The rate of messages and the rate of bytes are one number each: the time at which the principal has paid for all that it
-has published. It may be at most BURST_S ahead of now when a block is accepted, and the block moves it on by its whole
+has published. It is less than BURST_S ahead of now when a block is accepted, and the block moves it on by its whole
 cost. So a block that is larger than the burst passes, and the next block waits until it is paid for.
 """
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 BURST_S: Final = 1.0  # the limits are for one second, so a principal that was silent may use a second's worth at once
 SESSION_RETRY_MS: Final = 1_000  # a session may end at any time
+GRAIN_S: Final = 1e-6  # times that differ by less are the same, because sums of numbers are not exact
 INFLIGHT_RETRY_MS: Final = 50  # some commits
 
 
 class Usage:
-    __slots__ = ("_bytes_until", "_limits", "_messages_until", "inflight_bytes", "is_limited", "sessions")
+    __slots__ = ("_bytes_until", "_messages_until", "inflight_bytes", "is_limited", "limits", "sessions")
 
     def __init__(self) -> None:
-        self._limits = Limits()
+        self.limits = Limits()
         self._messages_until = 0.0  # paid until then
         self._bytes_until = 0.0
         self.is_limited = False  # whether `publish` and `spend` have anything to check
@@ -33,14 +34,14 @@ class Usage:
 
     def limit(self, limits: Limits) -> None:
         """Set the limits. Other limits than before begin without a debt."""
-        if limits != self._limits:
-            self._limits = limits
+        if limits != self.limits:
+            self.limits = limits
             self._messages_until = self._bytes_until = 0.0
             self.is_limited = bool(limits.rate or limits.bytes or limits.inflight)
 
     def publish(self, count: int, size: int, now: float) -> None:
         """Count a publish, or raise BUSY. The bytes in flight are counted when the publish is stored."""
-        most, inflight = self._limits.inflight, self.inflight_bytes
+        most, inflight = self.limits.inflight, self.inflight_bytes
         if most and inflight and inflight + size > most:  # a block alone passes, or it would never pass
             raise ProtocolError(
                 Code.BUSY,
@@ -52,12 +53,17 @@ class Usage:
 
     def spend(self, count: int, size: int, now: float) -> None:
         """Count messages and their bytes, or raise BUSY."""
-        rate, byte_rate = self._limits.rate, self._limits.bytes
-        ahead = now + BURST_S
-        if rate and self._messages_until > ahead:
-            raise _busy(f"{rate} messages", self._messages_until - ahead)
-        if byte_rate and self._bytes_until > ahead:
-            raise _busy(f"{byte_rate} bytes", self._bytes_until - ahead)
+        rate, byte_rate = self.limits.rate, self.limits.bytes
+        ahead = now + BURST_S - GRAIN_S
+        wait_s = max(self._messages_until, self._bytes_until) - ahead
+        if wait_s >= 0.0:
+            limit = f"{rate} messages" if self._messages_until > self._bytes_until else f"{byte_rate} bytes"
+            retry_ms = int(wait_s * 1000) + 1
+            raise ProtocolError(
+                Code.BUSY,
+                f"this principal may publish {limit} in a second: publish again in {retry_ms} ms",
+                retry_ms=retry_ms,
+            )
         if rate:
             self._messages_until = max(self._messages_until, now) + count / rate
         if byte_rate:
@@ -65,7 +71,7 @@ class Usage:
 
     def require_session(self) -> None:
         """Raise when the principal has as many sessions as it may have."""
-        most = self._limits.sessions
+        most = self.limits.sessions
         if most and self.sessions >= most:
             raise ProtocolError(
                 Code.BUSY,
@@ -97,10 +103,3 @@ def require_room_for_group(principal: "Principal", groups: Mapping[str, _Group])
             f"that it may use ({', '.join(allowed)}), and there are {count}: delete one, or raise limits.groups of "
             f"role {principal.role.name!r}",
         )
-
-
-def _busy(limit: str, wait_s: float) -> ProtocolError:
-    retry_ms = int(wait_s * 1000) + 1
-    return ProtocolError(
-        Code.BUSY, f"this principal may publish {limit} in a second: publish again in {retry_ms} ms", retry_ms=retry_ms
-    )

@@ -27,7 +27,6 @@ KeysOperation = Callable[["Router", Fields, Session, int], dict[str, Any]]
 def run(router: "Router", op: str, fields: Fields, session: Session, now: float) -> dict[str, Any]:
     """Run an operation. The roles of the book apply from then on."""
     answer = OPERATIONS[op][0](router, fields, session, router.shared.clock.wall_us(now))
-    router.shared.change.begin()
     router.apply_access()
     return answer
 
@@ -42,32 +41,39 @@ def book_of(router: "Router") -> Book:
 
 
 def _invite(router: "Router", fields: Fields, session: Session, wall_us: int) -> dict[str, Any]:
-    ttl_ms = bounded(fields, "ttl_ms", *INVITATION_MS)
+    ttl_ms, book = bounded(fields, "ttl_ms", *INVITATION_MS), book_of(router)
     name, role = _needed(fields, "name", NAME_CHARS_MAX), _needed(fields, "role", NAME_CHARS_MAX)
-    answer = book_of(router).invite(name, role, ttl_ms // 1000, wall_us)
+    router.shared.change.begin()
+    answer = book.invite(name, role, ttl_ms // 1000, wall_us)
     return {**answer, "journal": router.place.get("journal", "")}
 
 
 def _enrol(router: "Router", fields: Fields, session: Session, wall_us: int) -> dict[str, Any]:
-    code = _needed(fields, "code", CODE_CHARS_MAX)
-    answer = book_of(router).enrol(code, session.connected_as, wall_us)
+    book, code = book_of(router), _needed(fields, "code", CODE_CHARS_MAX)
+    router.shared.change.begin()
+    answer = book.enrol(code, session.connected_as, wall_us)
     return {**answer, "name": answer.get("principal", ""), "journal": router.place.get("journal", "")}
 
 
 def _create(router: "Router", fields: Fields, session: Session, wall_us: int) -> dict[str, Any]:
+    book, key = book_of(router), _needed(fields, "key", KEY_CHARS_MAX)
     name, role = _needed(fields, "name", NAME_CHARS_MAX), _needed(fields, "role", NAME_CHARS_MAX)
-    return book_of(router).create(name, role, _needed(fields, "key", KEY_CHARS_MAX), wall_us)
+    router.shared.change.begin()
+    return book.create(name, role, key, wall_us)
 
 
 def _rotate(router: "Router", fields: Fields, session: Session, wall_us: int) -> dict[str, Any]:
     book, key = book_of(router), _needed(fields, "key", KEY_CHARS_MAX)
     if not session.connected_as.key:
         raise ProtocolError(Code.CONFLICT, "this connection has no key that another one could replace")
+    router.shared.change.begin()
     return book.rotate(session.connected_as, key, wall_us)
 
 
 def _revoke(router: "Router", fields: Fields, session: Session, wall_us: int) -> dict[str, Any]:
-    return book_of(router).revoke(_needed(fields, "name", NAME_CHARS_MAX), wall_us)
+    book, name = book_of(router), _needed(fields, "name", NAME_CHARS_MAX)
+    router.shared.change.begin()
+    return book.revoke(name, wall_us)
 
 
 def _needed(fields: Fields, name: str, chars_max: int) -> str:

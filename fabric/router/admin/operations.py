@@ -12,7 +12,7 @@ from fabric.router import audit
 from fabric.router.admin import dead_letters, groups, keys, queues, rights, topics
 from fabric.router.fields import is_number, text
 from fabric.router.sessions.session import Session
-from fabric.router.sessions.session_table import SOURCE_CHARS_MAX
+from fabric.router.sessions.session_table import PRODUCER_CHARS_MAX
 from fabric.router.topics.settings import SETTINGS
 from fabric.router.turn import Turn
 from fabric_protocol import messages as m
@@ -90,8 +90,9 @@ def kick(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, 
 
 
 def delete_producer(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
-    """Remove a producer or a numbered source that no session has. The next claim of its name begins at 0."""
-    name = text(fields, "name", "", SOURCE_CHARS_MAX)
+    """Remove a producer or a numbered source that no session has, by its name in the journal. The next claim of its
+    name begins at 0."""
+    name = text(fields, "name", "", PRODUCER_CHARS_MAX)
     if not name:
         raise ProtocolError(Code.BAD_OPTION, "producer.delete needs name, the name of a producer or a numbered source")
     producer = router.session_table.delete_producer(name)

@@ -178,7 +178,7 @@ def _pulse(router: "Router", session: Session, fields: Fields) -> Row:
 
 
 def _schedules(router: "Router", session: Session, fields: Fields) -> Row:
-    return router.schedules.describe(fields)
+    return router.schedules.describe(fields, session.principal)
 
 
 def _keys(router: "Router", session: Session, fields: Fields) -> Row:
