@@ -45,7 +45,8 @@ class KeyedHub(ModelHub):
                 elif isinstance(answer, dict):
                     self._say(peer, m.Ok(0, rid, answer))
                 else:
-                    self._say(peer, m.Err(0, rid, answer[0], answer[1], {}))
+                    later = {"retry_ms": 60_000} if answer[0] == Code.BUSY else {}
+                    self._say(peer, m.Err(0, rid, answer[0], answer[1], later))
             case m.Info(rid, fields) if fields.get("what") == "me":
                 self._say(peer, m.Ok(0, rid, {"principal": self.known.get(key, GUEST), "role": "worker", "key": key}))
             case _ if key not in self.known:

@@ -128,7 +128,7 @@ class Driver:
         """The error for a caller that got no answer in time."""
         if self.session.state is not State.LIVE:
             return self.no_hub(waited or 0.0)
-        reason = self.session.publisher.last_reason
+        reason = self.session.calls.reason or self.session.publisher.last_reason
         hint = f"the hub says: {reason}" if reason else "the answer may still arrive; give it a longer timeout"
         return Timeout(f"{what} within {waited or 0.0:g} s", hint)
 
