@@ -82,15 +82,16 @@ class Hub:
             self.access = HubAccess(self.context, Path(path), options) if has_keys else None  # None: no keys
             if self.access is not None:
                 undo.callback(self.access.close)
+            self.binds: list[str] = []  # INFO tells them, so the router gets the list itself
             self._router = self._new_router(self.journal.load())
             self._faults = Faults(self._log)
             self._opened = 0  # sessions that were opened before the router was restored last
             self._socket = RouterSocket(self.context, self.counters, self._faults.of_answer)
             undo.callback(self._socket.close)
             if self.access is not None:
-                self.binds = self.access.listen(self._socket, options.binds)
+                self.binds += self.access.listen(self._socket, options.binds)
             else:
-                self.binds = [self._socket.bind(url) for url in options.binds]
+                self.binds += [self._socket.bind(url) for url in options.binds]
             undo.pop_all()
         self._make_loop()
 
@@ -305,7 +306,8 @@ class Hub:
 
     def _new_router(self, restored: Restored) -> Router:
         book = self.access.book if self.access is not None else None
-        return restored_router(self.journal, restored, self.counters, self._log.hear, book)
+        reached_at = {"binds": self.binds, "advertise": self._options.advertise}
+        return restored_router(self.journal, restored, self.counters, self._log.hear, book, reached_at)
 
     def _restore(self, frames: Frames) -> None:
         """Go on with a new router that is restored from the journal, as after a crash.
