@@ -59,6 +59,7 @@ class Image:
         self._roots = {"": folder / "image"}
         self._root = folder
         self._work = folder
+        self._prefix = ""  # before absolute paths
         self.variables: dict[str, str] = {}
         self.command: list[str] = []
         self.health: list[str] = []
@@ -70,9 +71,16 @@ class Image:
         for step in self._steps:
             getattr(self, f"_{step.name.lower()}", lambda text: None)(step.text)
 
+    def read(self) -> None:
+        """As `build`, without the steps that make files; paths stay those of the image."""
+        self._prefix = ""
+        for step in self._steps:
+            if step.name not in ("FROM", "COPY", "RUN", "WORKDIR"):
+                getattr(self, f"_{step.name.lower()}", lambda text: None)(step.text)
+
     def here(self, text: str) -> str:
         """A text of the image with the paths of the folder."""
-        return re.sub(r"(?<!\w)(/(?:opt/fabric|var/lib|src|usr/local)\b)", rf"{self._root}\1", text)
+        return re.sub(r"(?<!\w)(/(?:opt/fabric|var/lib|src|usr/local)\b)", rf"{self._prefix}\1", text)
 
     def environment(self, **more: str) -> dict[str, str]:
         own = {name: self.here(value) for name, value in self.variables.items()}
@@ -90,6 +98,7 @@ class Image:
     def _from(self, text: str) -> None:
         name = text.rpartition(" AS ")[2] if " AS " in text else ""
         self._root = self._work = self._folder / (name or "image")
+        self._prefix = str(self._root)
         self._roots[name] = self._root
         self.variables, self.command = {}, []
         (self._root / "usr").mkdir(parents=True)

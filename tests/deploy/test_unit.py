@@ -84,7 +84,9 @@ def test_its_command_runs_and_is_ready(tmp_path: Path) -> None:
     options = [option.replace("/var/lib/fabric", str(tmp_path / "journal")) for option in hub_options()]
     data = Path(options[options.index("--data") + 1])
     with tempfile.TemporaryDirectory(prefix="fab") as short, Manager(f"{short}/notify") as manager:
-        service = manager.start_hub(data, "--bind", f"ipc://{short}/hub", watchdog_s=seconds(*settings()["WatchdogSec"]))
+        service = manager.start_hub(
+            data, "--bind", f"ipc://{short}/hub", watchdog_s=seconds(*settings()["WatchdogSec"])
+        )
         assert manager.receive()["READY"] == "1"
         service.send_signal(getattr(signal, settings()["KillSignal"][0]))
         assert service.wait(PATIENCE_S) == 0
