@@ -18,7 +18,7 @@ from tests.patience import PATIENCE_S
 
 AS_ROOT: Final = ("groupadd", "useradd", "chown")
 KNOWN: Final = frozenset(
-    "FROM WORKDIR COPY RUN ENV USER VOLUME EXPOSE STOPSIGNAL HEALTHCHECK CMD ENTRYPOINT LABEL".split()
+    ["FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "CMD"]
 )
 
 

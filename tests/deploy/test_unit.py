@@ -191,7 +191,7 @@ def _make_units(folder: Path) -> None:
         (units / f"{target}.target").write_text("[Unit]\nDefaultDependencies=no\n")
     (units / "default.target").write_text(f"[Unit]\nDefaultDependencies=no\nWants={UNIT.name}\n")
     shutil.copy(UNIT, units)
-    paths = os.pathsep.join(path for path in sys.path if path and Path(path, "zmq").exists() or path in _sources())
+    paths = os.pathsep.join(path for path in sys.path if (path and Path(path, "zmq").exists()) or path in _sources())
     options = shlex.join(["hub", *hub_options()])
     (units / f"{UNIT.name}.d" / "trial.conf").write_text(DROP_IN.format(options=options, paths=paths, folder=folder))
 
