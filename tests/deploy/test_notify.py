@@ -13,6 +13,7 @@ import fabric_client
 from fabric.hub import notify
 from fabric.hub.hub import Hub, HubOptions
 from fabric.hub.notify import Notifier, of_environment
+from fabric.router.router import Router
 from fabric.router.timers import NEVER
 from tests.deploy.manager import Manager
 from tests.patience import PATIENCE_S
@@ -91,10 +92,10 @@ def test_a_loop_that_fails_in_each_turn_gives_no_sign(
         assert "READY" in manager.receive()
         manager.receive_with("WATCHDOG")
 
-        def fail(now: float) -> None:
+        def fail(router: Router, now: float) -> None:
             raise ValueError("a mistake of the hub")
 
-        monkeypatch.setattr(hub, "_submit", fail)
+        monkeypatch.setattr(Router, "tick", fail)
         end = time.monotonic() + PATIENCE_S
         while hub.counters["restored"] < 2:
             assert time.monotonic() < end

@@ -135,7 +135,7 @@ WatchdogSec=2
 ExecStart=
 ExecStart=/usr/bin/python3 -m fabric {options}
 Environment=PYTHONPATH={paths} PYTHONDONTWRITEBYTECODE=1
-Environment=FABRIC_HUB_BIND=ipc:///var/lib/fabric/hub.sock
+Environment=FABRIC_HUB_BIND=tcp://0.0.0.0:7171
 StandardError=file:{folder}/hub.log
 """
 NAMESPACES: Final = """\
@@ -156,7 +156,7 @@ def systemctl() -> Iterator[Systemctl]:
         folder = Path(name)
         folder.chmod(0o755)
         _make_units(folder)
-        flags = ["-C", "-m", "-p", "-f", "-i", "-u", "--kill-child", "--propagation", "private", "--mount-proc"]
+        flags = ["-C", "-m", "-n", "-p", "-f", "-i", "-u", "--kill-child", "--propagation", "private", "--mount-proc"]
         process = subprocess.Popen(
             ["unshare", *flags, "sh", "-c", NAMESPACES.format(folder=folder)],
             stdin=subprocess.DEVNULL,
