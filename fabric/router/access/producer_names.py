@@ -20,8 +20,6 @@ _PRINCIPAL: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{PRINCIPAL_CHARS_
 def internal_name(principal: Principal, name: str, principals: Principals) -> str:
     """The name in the journal of the producer that a principal names. Raises when it may not use the name."""
     prefix, slash, _ = name.partition("/")
-    if principal.is_guest:
-        raise ProtocolError(Code.FORBIDDEN, "this key is not known yet, so it may not name a producer: join first")
     if principal.name == LOCAL_NAME:
         # All names were free before there were principals, so only those of existing principals are not.
         if slash and prefix != LOCAL_NAME and principals.find(prefix) is not None:

@@ -178,8 +178,8 @@ class SessionTable:
         self._by_peer[peer] = session
 
     def _claim(self, wish: Any, principal: Principal, resumed: Session | None) -> _Claim | None:
-        """The producer that HELLO names and its epoch. Changes nothing."""
-        if wish is None:
+        """The producer that HELLO names and its epoch. Changes nothing. A guest has none, because it cannot publish."""
+        if wish is None or principal.is_guest:
             return None
         name, jumps = _producer_wish(wish)
         internal = internal_name(principal, name, self._principals)
