@@ -6,6 +6,7 @@ an outbox, and the router delivers nothing to that peer meanwhile.
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import time
@@ -113,7 +114,7 @@ class RouterSocket:
             foreign = "write an IP address of this machine, or 0.0.0.0 for all networks"
             raise FabricError(
                 f"cannot listen at {url}: {zmq.strerror(error.errno or 0)}",
-                foreign if error.errno in (zmq.ENODEV, zmq.EADDRNOTAVAIL) else taken,
+                foreign if error.errno in (errno.ENODEV, errno.EADDRNOTAVAIL) else taken,
             ) from error
         bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.binds.append(bound)

@@ -164,14 +164,15 @@ def test_each_refusal_is_told_in_words(on: On, hub: HubProcess, tmp_path: Path) 
         result = on("app", *words, *SOON)
         assert result.exit_code == code, (words, result.output)
         assert says in result.stderr
-    for words, code, says, hint in (
+    wrong: tuple[tuple[tuple[str, ...], int, str, str], ...] = (
         (("invite", "eve", "--role", "clinet"), 4, "it has: admin, client, reader", "choose one of them"),
         (("invite", "eve", "--role", "client", "--ttl", "1000d"), 2, "ttl", "--help"),
         (("revoke", "eve", "--yes"), 4, "there is no principal 'eve'", "'fabric keys list'"),
         (("show", "eve"), 4, "there is no principal 'eve'", "'fabric keys list'"),
         (("create", "billing", "--role", "client"), 6, "there is a principal 'billing'", "'fabric keys list'"),
-    ):
-        result = on("hub", "keys", *words)
+    )
+    for what, code, says, hint in wrong:
+        result = on("hub", "keys", *what)
         assert (result.exit_code, says in result.stderr, hint in result.stderr) == (code, True, True), result.stderr
 
 

@@ -74,7 +74,7 @@ class Keyed:
             found = recv_monitor_message(monitor)
             dealer.disable_monitor()
             monitor.close()
-            return zmq.Event(found["event"]).name, found["value"]
+            return str(zmq.Event(found["event"]).name), found["value"]
 
 
 @contextmanager
