@@ -1,7 +1,8 @@
 """README and the pages in docs are run from top to bottom: their commands and their Python, each page on a hub.
 
-docs/admin.md has a test of its own, which compares every word; so has docs/production.md, in tests/deploy, which stops
-and starts the hub. Pages about Spark are run in tests/spark.
+docs/admin.md has a test of its own, which compares every word; so have docs/production.md, in tests/deploy, which stops
+and starts the hub, and docs/security.md, in tests/cli, which has two machines. Pages about Spark are run in
+tests/spark.
 """
 
 import re
@@ -22,7 +23,7 @@ from tests.test_house import ROOT
 PAGES: Final = [ROOT / "README.md"] + [
     path
     for path in sorted((ROOT / "docs").glob("*.md"))
-    if not path.name.startswith(("spark", "admin", "production"))
+    if not path.name.startswith(("spark", "admin", "production", "security"))
     and any(step.kind == "shell" for step in pages.steps(path))
 ]
 

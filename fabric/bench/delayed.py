@@ -36,7 +36,7 @@ def part_delayed(bench: Bench) -> Iterator[Figure]:
     yield from _lateness(bench, "nothing else waits")
     before = bench.hub.memory()
     topic, share = bench.fresh("bench.far"), -(-queued // SPEAKERS)
-    done = run([Task(schedule_far, {"url": bench.hub.url, "topic": topic, "count": share})] * SPEAKERS, bench.hub)
+    done = run([Task(schedule_far, {"url": bench.url, "topic": topic, "count": share})] * SPEAKERS, bench.hub)
     begun, ended = min(r["begun"] for r in done.results), max(r["ended"] for r in done.results)
     rate = share * SPEAKERS / (ended - begun)
     what = f"delayed publishes, each a schedule of its own, {SPEAKERS} connections"
@@ -57,8 +57,8 @@ def _lateness(bench: Bench, beside: str) -> Iterator[Figure]:
         topic = bench.fresh("bench.due")
         group = bench.declare(topic)
         tasks = [
-            Task(schedule_soon, {"url": bench.hub.url, "topic": topic, "count": count}),
-            Task(consume_due, {"url": bench.hub.url, "group": group, "total": count}),
+            Task(schedule_soon, {"url": bench.url, "topic": topic, "count": count}),
+            Task(consume_due, {"url": bench.url, "group": group, "total": count}),
         ]
         runs.append(run(tasks, bench.hub))
     foreign = max(done.foreign for done in runs)

@@ -37,7 +37,7 @@ def part_groups(bench: Bench) -> Iterator[Figure]:
     size = bench.settings.size
     small = bench.repeated(lambda n: end_to_end(bench, n, size))
     names = [bench.fresh("idle") for _ in range(GROUPS - 1)]
-    GroupMaker(bench.hub.url).make(names, "bench.#", GROUPS_PER_SESSION)
+    GroupMaker(bench.url).make(names, "bench.#", GROUPS_PER_SESSION)
     large = bench.repeated(lambda n: end_to_end(bench, n, size))
     yield from _compared("groups", f"1 -> {GROUPS:,} groups", small, large)
 
@@ -48,7 +48,7 @@ def part_journal(bench: Bench) -> Iterator[Figure]:
     small = bench.repeated(lambda n: end_to_end(bench, n, size))
     topic = bench.fresh("bench.queued")
     bench.declare(topic)
-    filling = {"url": bench.hub.url, "topics": [topic], "count": queued, "size": size}
+    filling = {"url": bench.url, "topics": [topic], "count": queued, "size": size}
     run([Task(workers.produce, filling)], bench.hub)
     memory = bench.hub.memory()
     note = f"and {memory.mapped / MIB:,.0f} MiB of the journal's file, mapped, which the kernel takes back at need"
@@ -64,7 +64,7 @@ def restart_s(bench: Bench) -> float:
     bench.hub.kill()
     begun = time.monotonic()
     bench.hub.start()
-    with fabric_client.connect(bench.hub.url) as fab:
+    with fabric_client.connect(bench.url) as fab:
         fab.publish("bench.restart", b"first")
         return time.monotonic() - begun
 

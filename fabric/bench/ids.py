@@ -58,7 +58,7 @@ def with_ids(bench: Bench, count: int, size: int) -> tuple[float, Run]:
     """One producer and one consumer at the same time, from the first publish to the last ack on disk."""
     topic = bench.fresh("bench.ids")
     group = bench.declare(topic)
-    producing = {"url": bench.hub.url, "topic": topic, "count": count, "size": size}
+    producing = {"url": bench.url, "topic": topic, "count": count, "size": size}
     done = run([Task(produce, producing), *consuming(bench, group, count, 1)], bench.hub)
     produced, consumed = done.results
     return count / (max(produced["ended"], consumed["ended"]) - produced["begun"]), done
@@ -81,7 +81,7 @@ def learn(bench: Bench, count: int) -> None:
     """Publish `count` messages with ids, by the wire protocol: the client's time does not matter here."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        socket, topic = connect(context, bench.hub.url).socket, bench.fresh("bench.known")
+        socket, topic = connect(context, bench.url).socket, bench.fresh("bench.known")
         sent = confirmed = 0
         while confirmed < count:
             while sent < count and sent - confirmed < AHEAD * BATCH:

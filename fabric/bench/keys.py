@@ -32,9 +32,9 @@ def part_keys(bench: Bench) -> Iterator[Figure]:
 
 def _measure(bench: Bench, count: int, order: Literal["none", "key"], consumers: int) -> tuple[float, Run]:
     topic, group = bench.fresh("bench.keys"), bench.fresh("group")
-    with fabric_client.connect(bench.hub.url) as fab, fab.consume(topic, group=group, start="new", order=order):
+    with fabric_client.connect(bench.url) as fab, fab.consume(topic, group=group, start="new", order=order):
         pass
-    url = bench.hub.url
+    url = bench.url
     consuming = {"url": url, "group": group, "total": count, "done": shared_counter()}
     producing = {"url": url, "topic": topic, "count": count, "size": bench.settings.size}
     done = run([Task(produce_keyed, producing), *[Task(workers.consume, consuming)] * consumers], bench.hub)

@@ -56,7 +56,7 @@ def part_info(bench: Bench) -> Iterator[Figure]:
     queued, word = bench.settings.queued, bench.fresh("bench.info")
     yield _filled(bench, word, queued)
     with ExitStack() as stack:
-        fab = stack.enter_context(fabric_client.connect(bench.hub.url))
+        fab = stack.enter_context(fabric_client.connect(bench.url))
         _make_groups(fab, word, queued)
         yield from _until_exact(bench, fab, "groups", f"after {GROUPS:,} groups were made over {queued:,} messages")
         _use_groups(fab, stack)
@@ -80,7 +80,7 @@ def _topics(word: str) -> list[str]:
 
 def _filled(bench: Bench, word: str, queued: int) -> Figure:
     topics = [topic for topic in _topics(word) for _ in range(ROW)]
-    filling = {"url": bench.hub.url, "topics": topics, "count": queued, "size": bench.settings.size}
+    filling = {"url": bench.url, "topics": topics, "count": queued, "size": bench.settings.size}
     done = run([Task(workers.produce, filling)], bench.hub)
     (result,) = done.results
     rate = queued / (result["ended"] - result["begun"])
@@ -174,7 +174,7 @@ def _commands(bench: Bench) -> Iterator[Figure]:
         for words in COMMANDS:
             watch, spent = Watch(), list[tuple[_Spent, _Spent]]()
             for _ in range(max(bench.settings.repeats, COMMANDS_MIN)):
-                spent.append((_command(empty.url, *words), _command(bench.hub.url, *words)))
+                spent.append((_command(empty.url, *words), _command(bench.url, *words)))
             for word, field in (("", 0), (", its CPU", 1)):
                 values = [(full[field] - bare[field]) * 1000 for bare, full in spent]
                 start = statistics.median(bare[field] for bare, _ in spent) * 1000

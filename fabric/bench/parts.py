@@ -59,6 +59,11 @@ class Bench:
         self.hub.kill()  # the folder is removed anyway
         self._temporary.cleanup()
 
+    @property
+    def url(self) -> str:
+        """The address for clients."""
+        return self.hub.url
+
     def fresh(self, word: str) -> str:
         """A new name."""
         return f"{word}-{next(self._numbers)}"
@@ -66,11 +71,11 @@ class Bench:
     def declare(self, pattern: str, *, level: Level | None = None) -> str:
         """Create a group that gets all messages that are published from now on."""
         group = self.fresh("group")
-        with fabric_client.connect(self.hub.url) as fab, fab.consume(pattern, group=group, start="new", level=level):
+        with fabric_client.connect(self.url) as fab, fab.consume(pattern, group=group, start="new", level=level):
             return group
 
     def counters(self) -> dict[str, int]:
-        with fabric_client.connect(self.hub.url) as fab:
+        with fabric_client.connect(self.url) as fab:
             return {name: int(value) for name, value in fab.info("counters").items() if isinstance(value, int)}
 
     def repeated(self, measure: Callable[[int], tuple[float, Run]]) -> tuple[list[float], list[Run], int]:
@@ -121,11 +126,11 @@ def end_to_end(
 
 
 def _producing(bench: Bench, count: int, size: int, topics: list[str]) -> dict[str, Any]:
-    return {"url": bench.hub.url, "topics": topics, "count": count, "size": size}
+    return {"url": bench.url, "topics": topics, "count": count, "size": size}
 
 
 def consuming(bench: Bench, group: str, total: int, consumers: int) -> list[Task]:
-    arguments = {"url": bench.hub.url, "group": group, "total": total, "done": shared_counter()}
+    arguments = {"url": bench.url, "group": group, "total": total, "done": shared_counter()}
     return [Task(workers.consume, arguments) for _ in range(consumers)]
 
 
@@ -192,7 +197,7 @@ def part_singles(bench: Bench) -> Iterator[Figure]:
 
     def measure(count: int) -> tuple[float, Run]:
         arguments = {
-            "url": bench.hub.url, "topic": bench.fresh("bench.single"), "connections": CONNECTIONS, "count": count,
+            "url": bench.url, "topic": bench.fresh("bench.single"), "connections": CONNECTIONS, "count": count,
             "size": size,
         }  # fmt: skip
         done = run([Task(singles.speak, arguments)], bench.hub)
@@ -247,8 +252,8 @@ def _paced(bench: Bench, size: int, level: Level) -> _Paced:
     consuming = {"group": group, "total": round(PACED_RATE * seconds)}
     done = run(
         [
-            Task(workers.produce_paced, {"url": bench.hub.url, **pace}),
-            Task(workers.consume_paced, {"url": bench.hub.url, **consuming}),
+            Task(workers.produce_paced, {"url": bench.url, **pace}),
+            Task(workers.consume_paced, {"url": bench.url, **consuming}),
         ],
         bench.hub,
     )

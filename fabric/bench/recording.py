@@ -41,7 +41,7 @@ LOADS: Final = (
 
 
 def part_events(bench: Bench) -> Iterator[Figure]:
-    with fabric_client.connect(bench.hub.url) as fab:
+    with fabric_client.connect(bench.url) as fab:
         for load in LOADS:
             yield from _figures(bench, fab, load)
 
@@ -83,7 +83,7 @@ def _event_bytes(bench: Bench) -> int:
 def _round(bench: Bench, load: _Load, count: int) -> tuple[float, float]:
     """CPU seconds of the hub, and the share that other programs took."""
     arguments = {
-        "url": bench.hub.url, "hub_pid": bench.hub.pid, "name": bench.fresh("bench.events"), "count": count,
+        "url": bench.url, "hub_pid": bench.hub.pid, "name": bench.fresh("bench.events"), "count": count,
         "size": bench.settings.size, "messages": load.messages, "unacked": load.unacked,
     }  # fmt: skip
     done = run([Task(publish_and_ack, arguments)], bench.hub)

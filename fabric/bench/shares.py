@@ -57,7 +57,7 @@ def _publishing(bench: Bench) -> Task:
 
 
 def _measure(bench: Bench, flooding: list[Task]) -> _Waits:
-    shared = {"url": bench.hub.url, "done": shared_counter()}
+    shared = {"url": bench.url, "done": shared_counter()}
     own = {"topic": bench.fresh("bench.shares"), "seconds": bench.settings.seconds, "hub_pid": bench.hub.pid}
     tasks = [Task(task.work, {**task.arguments, **shared}) for task in flooding]
     result = run([*tasks, Task(publish_singly, {**own, **shared})], bench.hub)

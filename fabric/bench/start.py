@@ -47,7 +47,7 @@ def _fresh(bench: Bench) -> tuple[float, float]:
 
 def _again(bench: Bench) -> tuple[float, float]:
     """Seconds until a killed hub is ready again, and until it has confirmed a publish of its old client."""
-    with fabric_client.connect(bench.hub.url) as fab:
+    with fabric_client.connect(bench.url) as fab:
         fab.publish("bench.start", b"before")
         bench.hub.kill()
         fab.publish_nowait("bench.start", b"after")

@@ -31,7 +31,7 @@ class _Viewed(NamedTuple):
 
 def part_pulse(bench: Bench) -> Iterator[Figure]:
     word = bench.fresh("bench.pulse")
-    with fabric_client.connect(bench.hub.url) as fab:
+    with fabric_client.connect(bench.url) as fab:
         for number in range(GROUPS):
             fab.admin.ask("group.create", group=f"{word}-{number}", patterns=[f"{word}.{number}"])
     for changing in CHANGING:
@@ -54,7 +54,7 @@ def _figures(changing: int, pairs: list[tuple[_Viewed, _Viewed]]) -> Iterator[Fi
 
 def _view(bench: Bench, topics: list[str], *, asks: bool) -> _Viewed:
     seconds = STRETCH * bench.settings.seconds
-    arguments = {"url": bench.hub.url, "hub_pid": bench.hub.pid, "topics": topics, "seconds": seconds, "asks": asks}
+    arguments = {"url": bench.url, "hub_pid": bench.hub.pid, "topics": topics, "seconds": seconds, "asks": asks}
     done = run([Task(change_and_ask, arguments)], bench.hub)
     (result,) = done.results
     share = 100 * result["hub_cpu_s"] / (result["ended"] - result["begun"])

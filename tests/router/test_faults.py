@@ -43,7 +43,7 @@ def world() -> World:
     book.invite("guest", "reader", 60, 0)
     w = World(book=book)
     for peer, name in ((GUEST, GUEST_NAME), (TENANT, "tenant")):
-        w.router.step(m.Hello(1, {"proto": 1, "ttl_ms": 600_000}), peer, w.now, Identity(name, "K" * 40))
+        w.router.step(m.Hello(1, {"proto": 1, "ttl_ms": 600_000, "enrol": True}), peer, w.now, Identity(name, "K" * 40))
     w.hello(V, producer={"name": "away"})
     w.say(V, m.Goodbye(1))
     w.hello(V, client="victim")

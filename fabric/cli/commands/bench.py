@@ -33,6 +33,7 @@ PARTS: Final = (
     "info",
     "pulse",
     "events",
+    "curve",
 )
 SHORT: Final = PARTS[:6]
 GROWTH: Final = PARTS[6:9]
@@ -62,6 +63,7 @@ Parts:
   info     lists of 1,000 groups and 10,000 topics over --queued messages, and 'fabric group list'
   pulse    what a viewer costs the hub that asks for a pulse four times a second
   events   what delivery events cost the hub
+  curve    what encryption costs, and how soon 2,000 encrypted clients are back after kill -9
   growth   topics, groups, journal       all      everything; without parts: the first six
 
 Producers and consumers are processes of their own; they use the Python client, with an object for each message.
@@ -130,12 +132,12 @@ def bench(
 
 def _measured(parts: Iterable[str], settings: "Settings") -> "Generator[Figure, None, None]":
     """The figures of each part, on a new hub for each part: so their order does not matter."""
-    from fabric.bench import delayed, growth, ids, keys, lists, recording, shares, start, viewing
+    from fabric.bench import curve, delayed, growth, ids, keys, lists, recording, shares, start, viewing
     from fabric.bench import parts as short
 
     homes = {**dict.fromkeys(SHORT, short), **dict.fromkeys(GROWTH, growth)}
     homes |= {"delayed": delayed, "keys": keys, "ids": ids, "shares": shares, "start": start}
-    homes |= {"info": lists, "pulse": viewing, "events": recording}
+    homes |= {"info": lists, "pulse": viewing, "events": recording, "curve": curve}
     for part in parts:
         with sigterm_interrupts(), short.Bench(settings) as hub:
             yield from getattr(homes[part], f"part_{part}")(hub)
