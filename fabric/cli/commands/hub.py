@@ -1,5 +1,6 @@
 """`fabric hub`: runs a hub in this process until a signal drains it."""
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fabric import __version__
+from fabric.cli.support.config import Configured, config_options, configuration
 from fabric.cli.support.values import Duration, Size, Text, shown_bytes, shown_seconds
 
 if TYPE_CHECKING:
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 LEVELS = ("debug", "info", "warning", "error")
 
 
-@click.command()
+@click.command(cls=Configured)
+@config_options
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
@@ -98,6 +101,9 @@ def hub(
     SIGTERM and Ctrl-C drain the hub: it refuses publishes, waits for outstanding acks, then ends with exit code 0. A
     second signal ends it without waiting. If the journal cannot be written, the hub ends with exit code 70; everything
     that was confirmed is on disk.
+
+    All options can be in a file, fabric.toml: 'fabric config init' prints one, 'fabric config show' tells which values
+    count and where they come from.
     """
     from fabric.hub import Hub, HubOptions
     from fabric.hub import log as hub_log
@@ -106,6 +112,7 @@ def hub(
     from fabric.journal.journal import Limits
 
     hub_log.set_up(log_format, log_level or ("warning" if sys.stderr.isatty() else "info"))
+    _log_configuration()
     raise_descriptor_limit()
     limits = Limits(quota_bytes=quota, max_age_s=max_age, max_bytes=max_bytes, max_messages=max_messages)
     if max_events_bytes is not None:
@@ -120,11 +127,25 @@ def hub(
     return serve(running)
 
 
+def _log_configuration() -> None:
+    from fabric.hub import log as hub_log
+
+    read = configuration(click.get_current_context())
+    for warning in read.warnings:
+        hub_log.event(logging.WARNING, "configuration warning", warning=warning)
+    files = ", ".join(str(path.absolute()) for path in read.files)
+    hub_log.event(logging.INFO, "configuration read", files=files or "none")
+    for note in read.notes:
+        hub_log.event(logging.INFO, "configuration note", note=note)
+
+
 def _banner(running: "Hub", data: Path, recovery_s: float) -> None:
     stats = running.journal.stats()
     place = f"{data} (LMDB, {shown_bytes(stats.data_bytes)}, seq {stats.last_seq:,})"
     click.echo(f" fabric {__version__}   journal {place}   opened in {shown_seconds(recovery_s)}", err=True)
     for url in running.binds:
         click.echo(f"   zmq      {url}", err=True)
+    for path in configuration(click.get_current_context()).files:
+        click.echo(f"   config   {path.absolute()}", err=True)
     click.echo("   access   this machine only, no authentication", err=True)
     click.echo(" ready. Ctrl-C to stop.", err=True)

@@ -17,6 +17,8 @@ PREFIX = "FABRIC"
 OTHERS = {
     "FABRIC_URL": "the hub's address",
     "FABRIC_DATA": "the journal's directory",
+    "FABRIC_CONFIG": "the configuration file of a hub",
+    "FABRIC_ALIASES": "1: a hub also reads variables of other brokers",
     "FABRIC_SNAPSHOT": "the snapshot for Spark's jobs",
     "FABRIC_DEBUG": "1: show the traceback of an error",
     "FABRIC_SPARK_CACHE": "where Spark keeps parts of remote snapshots",
