@@ -585,3 +585,18 @@ def test_another_command_has_a_table_of_its_own(here: Path, monkeypatch: pytest.
 
 def test_the_reference_has_the_commands() -> None:
     assert {"fabric config show", "fabric config check", "fabric config init"} <= set(reference.helps())
+
+
+# The page.
+
+PAGE = reference.CONFIGURATION.read_text(encoding="utf-8")
+
+
+def test_the_tables_of_the_page_are_fresh() -> None:
+    assert reference.configured(PAGE) == PAGE, "run python docs/reference.py"
+
+
+@pytest.mark.parametrize("text", re.findall(r"^```toml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
+def test_files_of_the_page_are_right(here: Path, fabric: Fabric, text: str) -> None:
+    (here / "fabric.toml").write_text(text)
+    assert fabric("config", "check", "fabric.toml").exit_code == 0

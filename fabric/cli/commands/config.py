@@ -57,8 +57,9 @@ def config() -> None:
 
 @config.command("show", context_settings={"ignore_unknown_options": True})
 @click.argument("hub_options", nargs=-1, type=click.UNPROCESSED, metavar="[HUB OPTIONS]...")
+@click.option("--aliases", is_flag=True, help="As for 'fabric hub', and list all names of other brokers.")
 @output_options
-def show(hub_options: tuple[str, ...], as_json: bool) -> None:
+def show(hub_options: tuple[str, ...], aliases: bool, as_json: bool) -> None:
     """Show the value of each option of a hub that would be started here, and where it comes from.
 
     \b
@@ -71,24 +72,23 @@ def show(hub_options: tuple[str, ...], as_json: bool) -> None:
     Takes all options of 'fabric hub'. The origin is default, the line of a file, the name of a variable, or the option
     of the command line. The last lines tell which hub a client would connect to that is started here.
     """
-    context = _hub_context(list(hub_options))
+    context = _hub_context([*hub_options, "--aliases"] if aliases else list(hub_options))
     loaded = configuration(context)
     rows = _option_rows(context, loaded)
-    wants_aliases = "--aliases" in hub_options
-    aliases = _alias_rows(loaded.found, every=wants_aliases)
+    names = _alias_rows(loaded.found, every=aliases)
     client = client_address()
     files = [str(path.absolute()) for path in loaded.files]
     if as_json:
-        fields = {"files": files, "options": rows, "aliases": aliases, "client": client}
+        fields = {"files": files, "options": rows, "aliases": names, "client": client}
         notes = {"warnings": list(loaded.warnings), "notes": list(loaded.notes)}
         click.echo(document("fabric.config.show.v1", fields | notes))
         return
     click.echo(f"files: {', '.join(files) or 'none'}\n")
     print_table(rows, OPTION_COLUMNS)
-    if aliases:
+    if names:
         click.echo()
-        print_table(aliases, ALIAS_COLUMNS)
-    click.echo(f"\na client that is started here connects to {client['url']} ({client['origin']})")
+        print_table(names, ALIAS_COLUMNS)
+    click.echo(f"\na client that is started here connects to {client['url'] or 'no hub'} ({client['origin']})")
     for warning in loaded.warnings:
         click.echo(click.style("warning: ", fg="yellow") + warning, err=True)
 
@@ -140,7 +140,7 @@ def init(file: Path | None, force: bool) -> None:
             target.write(text)
     except FileExistsError:
         raise Failed(f"{file} exists already", "--force replaces it", EXIT_CONFLICT) from None
-    click.echo(f"{file}: written; 'fabric config check {file}' checks it after a change", err=True)
+    click.echo(f"{file}: written; 'fabric config check {file}' checks it after a change")
 
 
 # The hub's command.

@@ -102,8 +102,7 @@ def hub(
     second signal ends it without waiting. If the journal cannot be written, the hub ends with exit code 70; everything
     that was confirmed is on disk.
 
-    All options can be in a file, fabric.toml: 'fabric config init' prints one, 'fabric config show' tells which values
-    count and where they come from.
+    All options can be in a file, fabric.toml: 'fabric config init' prints one, 'fabric config show' tells what counts.
     """
     from fabric.hub import Hub, HubOptions
     from fabric.hub import log as hub_log
@@ -118,8 +117,7 @@ def hub(
     if max_events_bytes is not None:
         limits = limits._replace(events_bytes=max_events_bytes)
     options = HubOptions(binds=binds, limits=limits, drain_s=drain, allow_network_fs=allow_network_fs)
-    thresholds = options.thresholds._replace(oldest_s=(degraded_oldest, unhealthy_oldest))
-    options = options._replace(thresholds=thresholds)
+    options = options._replace(thresholds=options.thresholds._replace(oldest_s=(degraded_oldest, unhealthy_oldest)))
     begun = time.monotonic()
     running = Hub(data, options)
     if log_format == "text":

@@ -114,16 +114,15 @@ class Alias(NamedTuple):
 
 
 _IN_GROUP: Final = "of 'fabric group create' and 'fabric queue create'"
-_IN_CLIENT: Final = "an argument of the client"
-_ONE_JOURNAL: Final = "the journal is one LMDB file, and every confirmed message is synced"
+_ONE_JOURNAL: Final = "the journal is one LMDB file"
 _ON_DISK: Final = "the journal is on disk; for a hub without a disk, --data can be a folder in memory (tmpfs)"
 
 ALIASES: Final = (
     Alias(PYTHON, "server.host", "QB_SERVER_HOST", HUB, HOST, check=host),
     Alias(PYTHON, "server.port", "QB_SERVER_PORT", HUB, PORT, check=port),
-    Alias(PYTHON, "server.heartbeat_interval", "", NONE, note=_IN_CLIENT),
-    Alias(PYTHON, "client.heartbeat_interval", "", NONE, note=_IN_CLIENT),
-    Alias(PYTHON, "client.request_timeout", "", NONE, note=_IN_CLIENT),
+    Alias(PYTHON, "server.heartbeat_interval", "", NONE, note="client and hub agree on it"),
+    Alias(PYTHON, "client.heartbeat_interval", "", NONE, note="client and hub agree on it"),
+    Alias(PYTHON, "client.request_timeout", "", NONE, note="an argument of the calls of a client"),
     Alias(PYTHON, "storage.data_dir", "QB_DATA_DIR", HUB, "data"),
     Alias(
         PYTHON, "storage.fsync_on_write", "", NONE, note="the hub always syncs; a publish may ask for level received"
