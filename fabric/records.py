@@ -125,13 +125,15 @@ class SaveSchedule(NamedTuple):
     ttl_ms: int = 0  # the ttl of the messages, from the due time on
     every_ms: int = 0  # repeated after this time; 0: not
     cron: str = ""  # repeated by the calendar; empty: not
-    name: str = ""  # unique; empty: none
+    name: str = ""  # unique among the schedules of its owner; empty: none
+    owner: str = "local"  # the principal that has published it
 
 
 class DropSchedule(NamedTuple):
     id: int
     due_us: int
     name: str = ""
+    owner: str = "local"
 
 
 class CountSchedules(NamedTuple):
@@ -139,6 +141,8 @@ class CountSchedules(NamedTuple):
 
     last_id: int
     changes: tuple[tuple[str, int], ...]  # (topic, change of the number of messages)
+    # The same of owners other than local: (owner, topic, change). With topic "", the change of the number of schedules.
+    owned: tuple[tuple[str, str, int], ...] = ()
 
 
 class SaveIds(NamedTuple):

@@ -3,7 +3,8 @@
 They need a peer whose session has the producer `p`, whose first message was b"1" on `t`; channel 1 in group `g` on
 topic `t` with ordinals 1 to 3 outstanding; channel 2 that answers requests to `ask`; group `r` with a refresh that has
 ended, on channel 3; a schedule `s`; the queue `q`; dead letters of group `d`; the topic `limited` with settings;
-the producer `away`, which no session has.
+the producer `away`, which no session has. Operations on keys need a book with the principal `tenant` and the
+invitation `code-0`; OF_GUEST needs a peer whose key is not known, and OF_TENANT a peer with the key of `tenant`.
 """
 
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from fabric.router.read import info
 from fabric_protocol import block as b
 from fabric_protocol import messages as m
 
+OF_GUEST: Final = "Admin keys.enrol"
+OF_TENANT: Final = "Admin keys.rotate"
 READ_ONLY: Final = {"Ping", "Info", "Get", "Admin dlq.list"}
 SECRET: Final = b"?" * 16  # replaced by that of the session
 NAMED: Final[dict[str, dict[str, Any]]] = {  # questions that are about one
@@ -93,6 +96,11 @@ def samples() -> Iterator[Sample]:
     yield _admin("queue.delete", queue="q")
     yield _admin("queue.purge", queue="q")
     yield _admin("queue.purge", queue="q", dry_run=True)
+    yield _admin("keys.invite", name="billing", role="reader", ttl_ms=60_000)
+    yield _admin("keys.enrol", code="code-0")
+    yield _admin("keys.create", name="image", role="reader", key="K" * 40)
+    yield _admin("keys.rotate", key="L" * 40)
+    yield _admin("keys.revoke", name="tenant")
     yield Sample("Goodbye", m.Goodbye(23))
 
 

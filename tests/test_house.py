@@ -44,7 +44,8 @@ ROOMS: Final = {
     "fabric.router": Room((*FLOOR, "fabric.router"), (), PURE),
     "fabric.journal": Room((*FLOOR, "fabric.journal"), ("lmdb", "msgpack"), never=SOCKETS),
     "fabric.snapshot": Room(("fabric", *FLOOR, "fabric.journal", "fabric.snapshot"), ("lmdb",), never=SOCKETS),
-    "fabric.hub": Room(("fabric", *FLOOR, "fabric.router", "fabric.journal", "fabric.hub"), ("zmq",)),
+    "fabric.access": Room((*FLOOR, "fabric.router", "fabric.access"), ("zmq",), never=SOCKETS),
+    "fabric.hub": Room(("fabric", *FLOOR, "fabric.router", "fabric.access", "fabric.journal", "fabric.hub"), ("zmq",)),
     "fabric_client": Room(("fabric_protocol", "fabric_client"), ("zmq",)),
     "fabric_client.core": Room(("fabric_protocol", "fabric_client"), (), never=(*SOCKETS, "time", "os")),
     "fabric_spark": Room(
@@ -58,20 +59,24 @@ ROOMS: Final = {
 }
 DOORS: Final = ("fabric.cli", "fabric.demo", "fabric.top", "fabric.bench")
 DOOR: Final = Room(
-    ("fabric", *FLOOR, "fabric.hub", "fabric.journal", "fabric.snapshot", "fabric_client", "fabric_spark", *DOORS),
+    (
+        *("fabric", *FLOOR, "fabric.hub", "fabric.access", "fabric.journal", "fabric.snapshot"),
+        *("fabric_client", "fabric_spark", *DOORS),
+    ),
     ("click", "rich", "zmq"),
 )
 # Within a room, a name may import the names before it. The longest matching name decides.
 ORDERS: Final = {
     "fabric_protocol": ("errors bounds origin messages columns block block_parts block_contents names meta wire runs"),
-    "fabric_client": "errors spans core io options admin sync aio",
+    "fabric_client": "errors keys links credentials contexts destination spans core io options admin sync joining aio",
+    "fabric.access": "keys access_file enrolled_file tries book",
     "fabric.journal": (
         "directory rows environment limits page_release pins tables blocks reader end retention writer tools journal"
     ),
     "fabric.router": (
         "change clock timers ranges pace part event_index event_recorder patterns access turn fields paging "
-        "schedules.due_queue block_store rounds shared searches sessions.session dead_letters publish groups health "
-        "advisories schedules topics sessions requests transactions admin read commands orders sweep router"
+        "schedules.due_queue block_store rounds shared searches sessions.session audit dead_letters publish groups health "
+        "advisories schedules topics sessions requests transactions enforcement admin read commands orders sweep router"
     ),
 }
 

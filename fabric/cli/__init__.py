@@ -61,6 +61,9 @@ COMMANDS: Final = {
     "session": Command("session", "session", "Sessions of clients: list, kick."),
     "producer": Command("producer", "producer", "Producers and numbered sources: delete."),
     "setting": Command("setting", "setting", "Settings of the hub: list, set."),
+    "keys": Command("keys", "keys", "Keys for other machines: invite, create, list, revoke, rotate."),
+    "join": Command("join", "join", "Join a hub on another machine, with a line of 'fabric keys invite'."),
+    "ctx": Command("ctx", "ctx", "Contexts, saved hubs with their keys: add, use, list, show, rm."),
     "info": Command("info", "info", "Show the state of the hub as JSON or as a table."),
     "top": Command("top", "top", "Watch a hub: rates, backlogs, dead letters, topics, sessions."),
     "check": Command("check", "check", "Check the hub for a monitoring system: OK, WARNING or CRITICAL."),
@@ -68,11 +71,12 @@ COMMANDS: Final = {
     "snapshot": Command("snapshot", "snapshot", "Snapshots of a journal: create, list, verify, push, rm."),
     "spark": Command("spark", "spark", "Jobs on snapshots: statistics, latency, lag, Parquet, replay."),
     "bench": Command("bench", "bench", "Measure this machine: throughput, latency, growth."),
+    "completion": Command("completion", "completion", "Print the script that completes commands in a shell."),
 }
 AS_OPTIONS: Final = {"help": "use 'fabric --help', or 'fabric COMMAND --help'", "version": "use 'fabric --version'"}
 PLURALS: Final = {
     f"{name}s": name for name in ("group", "topic", "queue", "schedule", "session", "producer", "setting", "snapshot")
-}
+} | {"key": "keys", "context": "ctx", "contexts": "ctx"}
 # The client's hints name methods of Python; these hints name commands and options.
 HINTS: Final = {
     Code.BAD_OPTION: "the value of an option is wrong; --help shows the allowed values",
@@ -80,6 +84,7 @@ HINTS: Final = {
     Code.GROUP_MISMATCH: "omit the setting to join the group as it is, or change it with 'fabric group update'",
     Code.CONFLICT: "show the present state with 'fabric info', then change or delete it",
     Code.TOPIC_FULL: "consume or purge its messages, or raise its limits with 'fabric topic update'",
+    Code.FORBIDDEN: "'fabric keys show' shows your role and rights; the hub's access.toml gives them",
     Code.NO_RESPONDERS: "start a responder with 'fabric respond'",
     Code.TIMED_OUT: "give a longer --timeout, or check the responders",
 }
@@ -146,7 +151,7 @@ class Fabric(Overview):
         def plain() -> Any:
             if COMPLETION not in os.environ:
                 _warn_of_unknown_variables(self)
-            return super(Fabric, self).main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            return super(Fabric, self).main(args, prog_name, complete_var or COMPLETION, standalone_mode=False, **extra)
 
         return sys.exit(run(plain)) if standalone_mode else plain()
 
@@ -207,7 +212,14 @@ def hint_of(error: FabricError) -> str:
 
     if isinstance(error, client.Unconfirmed):
         return UNCONFIRMED
+    if names_commands(error) or "belongs to the hub" in str(error):  # no right can change the latter
+        return error.hint
     return HINTS.get(getattr(error, "code", Code.INTERNAL), error.hint)
+
+
+def names_commands(error: FabricError) -> bool:
+    """Whether the hint of an error names commands and not methods of Python."""
+    return "'fabric " in error.hint
 
 
 def exit_code_of(error: FabricError) -> int:
@@ -220,7 +232,7 @@ def exit_code_of(error: FabricError) -> int:
         ((client.ConnectionLost, client.Timeout, client.TimedOut), EXIT_NO_HUB),
         ((client.BadMessage, client.BadPattern), EXIT_USAGE),
         ((client.NotFound, client.NoResponders), EXIT_NOT_FOUND),
-        ((client.Forbidden,), EXIT_NOT_ALLOWED),
+        ((client.Forbidden, client.AuthFailed), EXIT_NOT_ALLOWED),
         ((client.GroupMismatch, client.Fenced, client.Conflict), EXIT_CONFLICT),
     ):
         if isinstance(error, kinds):

@@ -3,6 +3,9 @@
 The router itself logs nothing. It passes each advisory to `hear`, whether or not a subscription matches. The lines of
 each kind are bounded: after LINES_MAX lines in a period further lines are counted, and one line at the end of the
 period has the count. So a client that fails a thousand times a second does not fill the disk with its failures.
+
+Lines of the audit are bounded for each source: a principal, or an address whose key is not known. So a source that is
+refused all the time does not hide the others. The number of sources is bounded, too: all further ones are one source.
 """
 
 import logging
@@ -10,10 +13,13 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from fabric.hub.log import LOGGER, event
+from fabric.router.access.identity import GUEST_NAME
 from fabric_protocol.errors import Code
 
 LINES_MAX: Final = 20  # of one kind in one period
 PERIOD_S: Final = 60.0
+SOURCES_MAX: Final = 256  # of the audit in one period: 5,120 lines at most, about one MB
+OTHERS: Final = "(others)"  # the source of what further sources do
 TEXT_CHARS_MAX: Final = 300  # of one field; names and reasons come from clients
 
 
@@ -27,6 +33,9 @@ REFUSED: Final = Line(logging.WARNING, "refused")
 REFUSED_CONSUMING: Final = Line(logging.INFO, "refused")
 GROUP_CREATED: Final = Line(logging.INFO, "group created")  # logged for consumers only: ADMIN logs "changed"
 SLOW_COMMIT: Final = Line(logging.WARNING, "slow commit")
+AUDIT: Final = Line(logging.INFO, "audit")
+AUDIT_REFUSED: Final = Line(logging.WARNING, "audit")
+AUDIT_TOPIC: Final = "$sys.audit"
 JOURNAL_TRIMMED: Final = Line(logging.INFO, "journal trimmed")
 # Other topics are not logged: `$sys.admin` has the changes to groups, with the session that made them.
 LINES: Final = {
@@ -63,23 +72,28 @@ class _Period:
 class AdvisoryLog:
     def __init__(self) -> None:
         self._now = 0.0
-        self._periods: dict[Line, _Period] = {}
+        self._periods: dict[tuple[Line, str], _Period] = {}  # by line and source
+        self._sources: set[str] = set()  # of the audit, with a period that has not ended
 
     def hear(self, topic: str, fields: Mapping[str, Any]) -> None:
         """Log an advisory, if its topic is in LINES."""
+        if topic == AUDIT_TOPIC:
+            is_change = fields.get("kind") in ("admin", "enrolled")
+            self.write(AUDIT if is_change else AUDIT_REFUSED, fields, self._source(fields))
+            return
         line = LINES.get(topic)
         if line is REFUSED and Code[fields["code"]] // 100 == CONSUMING_CODES:
             line = REFUSED_CONSUMING
         if line is not None and (line is not GROUP_CREATED or "session" in fields):
             self.write(line, fields)
 
-    def write(self, line: Line, fields: Mapping[str, Any]) -> None:
-        """Log a line; after LINES_MAX lines of its kind in the period, count it only."""
+    def write(self, line: Line, fields: Mapping[str, Any], source: str = "") -> None:
+        """Log a line; after LINES_MAX lines of its kind and source in the period, count it only."""
         if not LOGGER.isEnabledFor(line.level):
             return
-        period = self._periods.get(line)
+        period = self._periods.get((line, source))
         if period is None:
-            period = self._periods[line] = _Period(self._now + PERIOD_S)
+            period = self._periods[line, source] = _Period(self._now + PERIOD_S)
         if period.lines < LINES_MAX:
             period.lines += 1
             event(line.level, line.name, **{name: _bounded(value) for name, value in fields.items()})
@@ -90,19 +104,30 @@ class AdvisoryLog:
     def tick(self, now: float) -> None:
         """End the periods that are over: each one with counted lines logs their number."""
         self._now = now
-        for line, period in list(self._periods.items()):
+        for (line, source), period in list(self._periods.items()):
             if now >= period.end:
-                self._end(line, period)
+                self._end(line, source, period)
 
     def close(self) -> None:
-        for line, period in list(self._periods.items()):
-            self._end(line, period)
+        for (line, source), period in list(self._periods.items()):
+            self._end(line, source, period)
 
-    def _end(self, line: Line, period: _Period) -> None:
-        del self._periods[line]
+    def _end(self, line: Line, source: str, period: _Period) -> None:
+        del self._periods[line, source]
+        self._sources = {source for line, source in self._periods if line in (AUDIT, AUDIT_REFUSED)}
         if period.more:
             count = {"count": period.messages} if period.messages else {}
-            event(line.level, line.name, and_more=period.more, **count)
+            of_source = {"source": _bounded(source)} if source else {}
+            event(line.level, line.name, and_more=period.more, **of_source, **count)
+
+    def _source(self, fields: Mapping[str, Any]) -> str:
+        """The source of an advisory of the audit: its principal; or its address, when the key is not known."""
+        name = fields.get("principal", "")
+        source = str(fields.get("address", "") if name in ("", GUEST_NAME) else name) or OTHERS
+        if source in self._sources or len(self._sources) < SOURCES_MAX:
+            self._sources.add(source)
+            return source
+        return OTHERS
 
 
 def _bounded(value: Any) -> Any:

@@ -9,25 +9,37 @@ import ctypes
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import zmq
 
+from fabric.hub.zap import Refusal
+from fabric.router.access.identity import LOCAL, Identity
 from fabric_protocol.messages import PeerId
 
 _DONTWAIT: Final = int(zmq.DONTWAIT)
 _SRCFD: Final = int(zmq.SRCFD)
 _ACCEPTED: Final = int(zmq.EVENT_ACCEPTED)
 _DISCONNECTED: Final = int(zmq.EVENT_DISCONNECTED)
-_EVENT: Final = struct.Struct("=HI")  # event and descriptor
+_HANDSHAKE_FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+_EVENT: Final = struct.Struct("=HI")  # event, and descriptor or reason
 _shutdown: Final = ctypes.CDLL(None).shutdown
+_WHY: Final = {
+    int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH): "a client without a key at an encrypted address, or the reverse",
+    int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC): "the client trusts another key than that of this hub",
+}
+REFUSALS_MAX: Final = 1_000  # that wait for the audit; the oldest are dropped
 NO_DESCRIPTOR: Final = -1  # peers in this process (inproc) have no descriptor and no events
 
 
 class Connections:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", router: "zmq.Socket[bytes]") -> None:
         self.descriptors: dict[PeerId, int] = {}  # descriptor of each peer that has sent a message
+        self.identities: dict[PeerId, Identity] = {}  # of each peer, if the hub has keys
+        self.identify: Callable[[PeerId, zmq.Frame], Identity] | None = None  # reads the identity from a frame
+        self.refusals: deque[Refusal] = deque(maxlen=REFUSALS_MAX)  # handshakes that failed, if the hub has keys
         self.closed: list[PeerId] = []  # peers whose connection was closed; `RouterSocket.lost` empties this list
         self.accepted = 0  # connections since the start
         self.open = 0  # open connections, with or without a message
@@ -39,7 +51,7 @@ class Connections:
         self._monitor.setsockopt(zmq.RCVHWM, 0)  # with a limit, ZeroMQ's thread would wait for the hub and hold a lock
         self._monitor.setsockopt(zmq.LINGER, 0)
         address = f"inproc://fabric.monitor.{router.FD}.{id(self)}"
-        router.monitor(address, _ACCEPTED | _DISCONNECTED)
+        router.monitor(address, _ACCEPTED | _DISCONNECTED | _HANDSHAKE_FAILED)
         self._monitor.connect(address)
         self.fd: int = self._monitor.FD  # edge-triggered: readable when there are events since `read`
         self.read()
@@ -51,6 +63,12 @@ class Connections:
         if descriptor != NO_DESCRIPTOR:
             self._peers[descriptor] = peer
             self._silent.pop(descriptor, None)
+        if self.identify is not None:
+            self.identities[peer] = self.identify(peer, frame)
+
+    def identity_of(self, peer: PeerId) -> Identity:
+        """The identity of a connection; without keys all are local."""
+        return self.identities.get(peer, LOCAL)
 
     def refuse(self, frame: zmq.Frame) -> int:
         """Cut the connection by which a frame came; returns 0 if it was cut before."""
@@ -59,6 +77,7 @@ class Connections:
     def forget(self, peer: PeerId) -> None:
         """Forget a peer that is gone."""
         descriptor = self.descriptors.pop(peer, NO_DESCRIPTOR)
+        self.identities.pop(peer, None)
         if self._peers.get(descriptor) == peer:
             del self._peers[descriptor]
 
@@ -66,7 +85,8 @@ class Connections:
         """Read all events of the monitor."""
         try:
             while True:
-                event, descriptor = _EVENT.unpack(self._monitor.recv_multipart(_DONTWAIT)[0])
+                frame, address = self._monitor.recv_multipart(_DONTWAIT)
+                event, descriptor = _EVENT.unpack(frame)
                 if event == _ACCEPTED:
                     self.accepted += 1
                     self.open += 1
@@ -78,6 +98,9 @@ class Connections:
                     peer = self._peers.pop(descriptor, None)
                     if peer is not None:
                         self.closed.append(peer)
+                elif self.identify is not None:
+                    why = _WHY.get(descriptor, "the handshake failed")
+                    self.refusals.append(Refusal(address.decode(errors="replace"), "", why))
         except zmq.Again:
             return
 

@@ -20,28 +20,24 @@ from typing import Final
 import zmq
 
 import fabric
-from fabric.hub.advisory_log import JOURNAL_TRIMMED, SLOW_COMMIT, AdvisoryLog
+from fabric.hub.addresses import check_address
+from fabric.hub.advisory_log import AdvisoryLog
+from fabric.hub.commits import Commits
+from fabric.hub.curve import IO_THREADS
 from fabric.hub.faults import Faults
 from fabric.hub.guard import Guard
+from fabric.hub.hub_access import HubAccess, wants_keys
 from fabric.hub.intake import Intake
-from fabric.hub.journal_thread import (
-    Begins,
-    Committed,
-    Failed,
-    JournalThread,
-    Trimmed,
-    TrimWanted,
-    Unwritable,
-    journal_failed,
-)
+from fabric.hub.journal_thread import JournalThread
 from fabric.hub.log import event
 from fabric.hub.options import HubOptions as HubOptions
-from fabric.hub.restore import finish, restored_router
-from fabric.hub.router_socket import RouterSocket, check_address
+from fabric.hub.restore import restored_router
+from fabric.hub.router_socket import RouterSocket
 from fabric.hub.vital_signs import VitalSigns
 from fabric.journal.journal import Journal
+from fabric.records import Restored
 from fabric.router.publish.publishing import Refusal
-from fabric.router.router import Transaction
+from fabric.router.router import Router
 from fabric.router.turn import Frames
 from fabric_protocol import messages as m
 from fabric_protocol import wire
@@ -52,7 +48,6 @@ CROWDED_S: Final = 0.002  # how often frames are received while many frames wait
 SPACE_EVERY_S: Final = 0.1  # a quota may be exceeded by the publishes of this time; the disk itself is asked less often
 OUTBOX_POLL_S: Final = 0.005  # a ROUTER socket does not report which peer can take more, so full peers are tried again
 SWITCH_S: Final = 0.0001  # the two threads switch often; Python's default of 5 ms is as long as a commit
-SLOW_COMMIT_S: Final = 0.5  # a longer commit is logged: the disk is slow, or another program uses it
 STOPPING: Final = Refusal(Code.SHUTTING_DOWN, "the hub is stopping", 500)
 
 
@@ -72,7 +67,8 @@ class Hub:
         for url in options.binds:
             check_address(url)  # before a journal is created
         self._options = options
-        self.context = context or zmq.Context(io_threads=options.io_threads)
+        has_keys = wants_keys(Path(path), options)
+        self.context = context or zmq.Context(io_threads=max(options.io_threads, IO_THREADS if has_keys else 1))
         self._owns_context = context is None
         with (
             contextlib.ExitStack() as undo
@@ -83,14 +79,24 @@ class Hub:
             undo.callback(self.journal.close)
             self._log = AdvisoryLog()
             self.counters = Counter[str]()
-            self._router = restored_router(self.journal, self.journal.load(), self.counters, self._log.hear)
+            self.access = HubAccess(self.context, Path(path), options) if has_keys else None  # None: no keys
+            if self.access is not None:
+                undo.callback(self.access.close)
+            self._router = self._new_router(self.journal.load())
             self._faults = Faults(self._log)
             self._opened = 0  # sessions that were opened before the router was restored last
             self._socket = RouterSocket(self.context, self.counters, self._faults.of_answer)
             undo.callback(self._socket.close)
-            self.binds = [self._socket.bind(url) for url in options.binds]
+            if self.access is not None:
+                self.binds = self.access.listen(self._socket, options.binds)
+            else:
+                self.binds = [self._socket.bind(url) for url in options.binds]
             undo.pop_all()
-        self._guard = Guard(self._socket.connections, self.counters, options.memory_bytes)
+        self._make_loop()
+
+    def _make_loop(self) -> None:
+        """Make the parts of the loop, and its state."""
+        self._guard = Guard(self._socket.connections, self.counters, self._options.memory_bytes)
         self._signs = VitalSigns()
         self._journal_thread = JournalThread(self.journal)
         self._poller = zmq.Poller()
@@ -102,8 +108,9 @@ class Hub:
         self._intake = Intake(self._router, self._take, self._journal_thread.has_reports)
         self._arrivals = self._intake.arrivals
         self._gone: list[PeerId] = []  # peers without a connection; frames from them may wait in the arrivals
-        self._turns: list[Transaction] = []  # sealed, not submitted to the journal thread yet
-        self._committing: list[Transaction] = []  # submitted to the journal thread, not on disk yet
+        self._commits = Commits(
+            self._router, self._journal_thread, self._intake, self._signs, self._log, self.counters, self._send
+        )
         self._space_at = 0.0
         self._draining_until = 0.0
         self._stop_requests = 0
@@ -116,7 +123,8 @@ class Hub:
         """Serve until `stop` is called. Raises if the journal fails; nothing is confirmed after that."""
         sys.setswitchinterval(SWITCH_S)
         self._journal_thread.start()
-        event(logging.INFO, "hub ready", version=fabric.__version__, binds=",".join(self.binds))
+        keys = {"admin": self.access.admin_bind, "hub_key": self.access.book.hub_key} if self.access else {}
+        event(logging.INFO, "hub ready", version=fabric.__version__, binds=",".join(self.binds), **keys)
         try:
             while self._serve():
                 pass
@@ -131,6 +139,8 @@ class Hub:
         try:
             if self._finished():
                 return False
+            if self.access is not None:
+                self.access.require_handler()
             self.turn()
         except FabricError:
             raise
@@ -188,7 +198,7 @@ class Hub:
         has_reports = self._journal_thread.wake_fd in ready
         if has_reports and self._arrivals.count:  # confirmations leave before waiting commands are processed
             received = self._intake.take_first_publishes(received, now)
-            self._take_reports(now)
+            self._commits.take_reports(now)
             self._send()
             has_reports = False
         self._intake.take(received, now)
@@ -202,17 +212,17 @@ class Hub:
         if self._gone:
             self._report_gone()
         if has_reports:
-            self._take_reports(now)
-        self._submit(now)  # the disk works while timers run and groups deliver
+            self._commits.take_reports(now)
+        self._commits.submit(now)  # the disk works while timers run and groups deliver
         self._router.tick(now)
-        self._submit(now)
+        self._commits.submit(now)
         self._send()
         self._housekeeping(now)
 
     def _wait(self) -> list[object]:
         """Sleep until a frame arrives, the journal thread has reports, or a deadline; returns the ready descriptors."""
         deadline = self._router.next_deadline()
-        if not self._committing:  # otherwise the journal thread wakes the hub, and no commit can begin before
+        if not self._commits.is_under_way:  # otherwise the journal thread wakes the hub, and no commit can begin before
             deadline = min(deadline, self._router.commit_deadline())
         deadline = min(deadline, self._arrivals.release_at)
         timeout_s = 0.0 if self._arrivals.is_ready else deadline - time.monotonic()
@@ -246,7 +256,12 @@ class Hub:
             self._fault(error, peer, frames, is_decoded=False)
             return
         try:
-            self._router.step(message, peer, now)
+            if self.access is None:
+                self._router.step(message, peer, now)
+            else:
+                self._router.step(message, peer, now, self._socket.connections.identity_of(peer))
+                if self.access.is_changed:  # by this command: a removed key has no effect from the next one on
+                    self.access.apply(self._router)
         except Exception as error:
             self._fault(error, peer, frames)
 
@@ -255,53 +270,6 @@ class Hub:
         self._faults.of_command(error, frames)
         if not self._router.fail(peer, *wire.request_id(frames), is_decoded=is_decoded):
             self._restore(self._router.take_frames())
-
-    def _take_reports(self, now: float) -> None:
-        """Act on the reports of the journal thread."""
-        for report in self._journal_thread.reports():
-            match report:
-                case Committed(seconds):
-                    self._committed(seconds, now)
-                case Trimmed(first_seq):
-                    self._router.trimmed(first_seq)
-                    self._log.write(JOURNAL_TRIMMED, {"first_seq": first_seq})
-                case Begins(first_seq):
-                    self._router.begins_at(first_seq)
-                case TrimWanted(seq):
-                    self._router.trim_request(seq)
-                case Unwritable(error):
-                    self._committing, self._turns = [], []
-                    raise error
-                case Failed(error):
-                    raise journal_failed(error)
-
-    def _committed(self, seconds: float, now: float) -> None:
-        """Submit the next commit, then release the answers and messages that waited for this one."""
-        done, self._committing = self._committing, []
-        self.counters["commits"] += 1
-        self.counters["commit_us"] += int(seconds * 1e6)
-        self._intake.committed(seconds)
-        self._signs.committed(seconds, now)
-        if seconds > SLOW_COMMIT_S:
-            self._log.write(SLOW_COMMIT, {"ms": round(seconds * 1000), "turns": len(done)})
-        self._submit(now)
-        for transaction in done:
-            self._router.release(transaction)
-        self._send()  # confirmations do not wait for deliveries
-        for _ in done:
-            self._router.committed(now)
-
-    def _submit(self, now: float) -> None:
-        """Seal the turn and submit it to the journal thread, if no commit is under way."""
-        router = self._router
-        busy = bool(self._committing)
-        if (not busy and router.wants_commit(now)) or router.wants_seal():
-            self._turns.append(router.seal(time.time_ns() // 1000, now))
-        if self._turns and not busy:
-            self._committing, self._turns = self._turns, []
-            self._journal_thread.submit([record for turn in self._committing for record in turn.records])
-            self._intake.submitted()
-            self._signs.submitted(now)
 
     def _send(self) -> None:
         if self._socket.has_outboxes:
@@ -316,6 +284,8 @@ class Hub:
         if now < self._space_at:
             return
         self._log.tick(now)
+        if self.access is not None and self.access.tick(now, self._router):
+            self._send()
         if self._draining_until:
             return
         self._space_at = now + SPACE_EVERY_S
@@ -327,9 +297,15 @@ class Hub:
         if self._signs.is_due(now):
             vitals = self._signs.take(now, self.journal.space(), self._guard.memory_bytes())
             vitals = vitals._replace(memory_budget_bytes=self._options.memory_bytes, refusing=reason or "")
+            if self.access is not None:
+                vitals = vitals._replace(access_problem=self.access.book.problem)
             self._router.examine(vitals, self._options.thresholds, now)
 
     # After a fault.
+
+    def _new_router(self, restored: Restored) -> Router:
+        book = self.access.book if self.access is not None else None
+        return restored_router(self.journal, restored, self.counters, self._log.hear, book)
 
     def _restore(self, frames: Frames) -> None:
         """Go on with a new router that is restored from the journal, as after a crash.
@@ -339,10 +315,9 @@ class Hub:
         """
         peers = list(self._router.peers())
         self._socket.send(frames)
-        self._socket.send(finish(self._journal_thread, self._committing, self._turns))
-        self._committing, self._turns = [], []
-        restored = self._journal_thread.ask(self.journal.load)
-        self._router = restored_router(self.journal, restored, self.counters, self._log.hear)
+        self._socket.send(self._commits.finish())
+        self._router = self._new_router(self._journal_thread.ask(self.journal.load))
+        self._commits.restored(self._router)
         self._intake.restored(self._router)
         self._signs.restored()
         self.counters["restored"] += 1
@@ -361,11 +336,11 @@ class Hub:
         now = time.monotonic()
         if not self._draining_until:
             self._begin_drain(now)
-        idle = not (self._committing or self._turns or self._router.wants_commit(now))
+        idle = self._commits.is_idle and not self._router.wants_commit(now)
         patient = now < self._draining_until and self._stop_requests == 1
         # Outboxes are waited for only as long as acks: a peer that never reads must not keep the hub from ending.
         owed = self._router.outstanding() > 0 or self._socket.has_outboxes or self._arrivals.count > 0
-        return idle and not (patient and owed) and self._is_all_written(now)
+        return idle and not (patient and owed) and self._commits.is_all_written(now)
 
     def _begin_drain(self, now: float) -> None:
         event(logging.INFO, "draining", outstanding=self._router.outstanding())
@@ -373,20 +348,12 @@ class Hub:
         self._router.drain(STOPPING)
         self._send()
 
-    def _is_all_written(self, now: float) -> bool:
-        """True if all rows are on disk; otherwise submit them."""
-        turn = self._router.seal(time.time_ns() // 1000, now)
-        if turn.records or turn.sends:
-            self._turns.append(turn)
-            self._submit(now)
-            self._send()
-            return False
-        return True
-
     def _close(self) -> None:
         self._log.close()
         self._journal_thread.stop()
         self._socket.close()
+        if self.access is not None:
+            self.access.close()
         self._guard.close()
         if self.failure is None:
             self.journal.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 from fabric.hub.restore import offline_router
 from fabric.journal.journal import Journal
-from fabric.router.read.info import info
+from fabric.router.read.info import offline_info
 
 
 class OfflineHub(AbstractContextManager["OfflineHub"]):
@@ -24,7 +24,7 @@ class OfflineHub(AbstractContextManager["OfflineHub"]):
 
     def info(self, what: str, **fields: Any) -> Mapping[str, Any]:
         """The answer to INFO."""
-        return info(self._router, {"what": what, **fields})
+        return offline_info(self._router, {"what": what, **fields})
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

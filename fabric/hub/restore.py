@@ -11,13 +11,16 @@ from fabric.hub.journal_thread import Committed, Failed, JournalThread, Unwritab
 from fabric.hub.log import event
 from fabric.journal.journal import Journal
 from fabric.records import Restored
+from fabric.router.access.book import Book
 from fabric.router.router import Router, Transaction
 from fabric.router.turn import Frames, LogAdvisory
 
 
-def restored_router(journal: Journal, restored: Restored, counters: Counter[str], log: LogAdvisory) -> Router:
+def restored_router(
+    journal: Journal, restored: Restored, counters: Counter[str], log: LogAdvisory, book: Book | None = None
+) -> Router:
     """A router with the state that was restored; damage in the journal is logged."""
-    router = _router(journal, restored, counters, log)
+    router = _router(journal, restored, counters, log, book)
     event(
         logging.INFO,
         "journal opened",
@@ -34,10 +37,12 @@ def restored_router(journal: Journal, restored: Restored, counters: Counter[str]
 
 def offline_router(journal: Journal) -> Router:
     """A router that answers questions about a journal. Nothing of it is written."""
-    return _router(journal, journal.load(), Counter(), None)
+    return _router(journal, journal.load(), Counter(), None, None)
 
 
-def _router(journal: Journal, restored: Restored, counters: Counter[str], log: LogAdvisory | None) -> Router:
+def _router(
+    journal: Journal, restored: Restored, counters: Counter[str], log: LogAdvisory | None, book: Book | None
+) -> Router:
     about = {"hub": fabric.__version__, "journal": journal.uuid, "epoch": journal.epoch}
     return Router(
         restored,
@@ -47,6 +52,7 @@ def _router(journal: Journal, restored: Restored, counters: Counter[str], log: L
         place={**about, "journal": journal.uuid.hex(), "path": str(journal.path.resolve())},
         counters=counters,
         log=log,
+        book=book,
         wall_us=time.time_ns() // 1000,
         now=time.monotonic(),
     )

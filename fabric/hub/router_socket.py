@@ -6,18 +6,16 @@ an outbox, and the router delivers nothing to that peer meanwhile.
 
 import contextlib
 import ctypes
-import ipaddress
 import os
 import resource
-import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
-from urllib.parse import urlsplit
 
 import zmq
 
+from fabric.hub.addresses import private_files, require_free
 from fabric.hub.arrivals import Arrival
 from fabric.hub.connections import Connections
 from fabric.hub.unread import LARGE_BYTES, Unread
@@ -25,7 +23,6 @@ from fabric_protocol import wire
 from fabric_protocol.errors import Code, FabricError
 from fabric_protocol.messages import Err, PeerId, Pong, ToClient
 
-PORT_MAX: Final = 65_535  # ZeroMQ takes the lower bits of a larger number, and listens at another port
 _EVENTS: Final = int(zmq.EVENTS)  # plain numbers: arithmetic with enums is slow, and every message passes here
 _POLLIN: Final = int(zmq.POLLIN)
 _DONTWAIT: Final = int(zmq.DONTWAIT)
@@ -118,6 +115,10 @@ class RouterSocket:
         bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.binds.append(bound)
         return bound
+
+    def configure(self, change: "Callable[[zmq.Socket[bytes]], None]") -> None:
+        """Change or test the socket inside; addresses that are bound already keep their options."""
+        change(self._socket)
 
     def register(self, poller: zmq.Poller) -> None:
         poller.register(self._socket, zmq.POLLIN)
@@ -263,65 +264,11 @@ def seed_routing_ids() -> None:
     ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4)))
 
 
-@contextlib.contextmanager
-def private_files() -> Iterator[None]:
-    """Files that are made in this context are readable by this user only, from the beginning."""
-    previous = os.umask(0o177)
-    try:
-        yield
-    finally:
-        os.umask(previous)
-
-
 def is_readable(socket: "zmq.Socket[bytes]") -> bool:
     """True if a message can be received. Costs less than a `recv` that raises, or than a poller."""
     events = socket.get(_EVENTS)
     assert isinstance(events, int)
     return bool(events & _POLLIN)
-
-
-def check_address(url: str) -> None:
-    """Refuse addresses where the hub must not listen: unknown transports, and networks, for lack of encryption."""
-    parts = urlsplit(url)
-    if parts.scheme in ("ipc", "inproc"):
-        return
-    if parts.scheme != "tcp":
-        raise FabricError(
-            f"cannot listen at {url}: its transport is not tcp, ipc or inproc",
-            "use tcp://127.0.0.1:PORT, ipc://PATH or inproc://NAME",
-        )
-    port = url.rpartition(":")[2]
-    if port != "*" and not (port.isascii() and port.isdigit() and int(port) <= PORT_MAX):
-        raise FabricError(
-            f"cannot listen at {url}: it has no port of 0..{PORT_MAX}",
-            "write tcp://127.0.0.1:PORT, or * for any free port",
-        )
-    host = (parts.hostname or "").strip("[]")
-    try:
-        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = False
-    if not local:
-        raise FabricError(
-            f"refusing to listen at {url}: without encryption the hub serves this machine only",
-            "bind tcp://127.0.0.1:PORT or ipc://PATH, and reach it from elsewhere through a tunnel",
-        )
-
-
-def require_free(url: str) -> None:
-    """Refuse an ipc path at which a process listens: ZeroMQ would remove its file and take its place silently."""
-    path = url.removeprefix("ipc://")
-    if path == url or path.startswith(("@", "*")):
-        return
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            return  # the path is free: there is no file, or a killed hub has left it
-    raise FabricError(
-        f"cannot listen at {url}: another process already listens there",
-        "is another hub running there? choose another --bind",
-    )
 
 
 def raise_descriptor_limit() -> int:

@@ -1,10 +1,12 @@
 """Commands of a peer: which part of the router handles each, and which answers leave at once."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from fabric.router import enforcement
 from fabric.router.access.identity import Identity
 from fabric.router.admin import operations
 from fabric.router.fields import bounded, group_settings, is_number
+from fabric.router.groups.group import Group
 from fabric.router.groups.subscription import Subscription
 from fabric.router.read.info import info
 from fabric.router.sessions.session import CHANNELS_MAX, Session
@@ -17,6 +19,36 @@ if TYPE_CHECKING:
     from fabric.router.router import Router
 
 AGAIN_BYTES: Final = 16 << 20  # deliveries that are sent again to a resumed session, at once
+
+
+def no_session(router: "Router", peer: m.PeerId, identity: Identity) -> Session:
+    """Raise, for a connection without a session, what is wrong with it."""
+    if router.principals.find(identity.name) is None:
+        raise ProtocolError(Code.AUTH_FAILED, "the key of this connection is not known to the hub")
+    return router.session_table.session_of(peer)
+
+
+def is_back(router: "Router", session: Session, turn: Turn) -> None:
+    """A suspect session has sent a command."""
+    session.suspect = False
+    router.members.reattach(session, turn)
+    router.requests.mark_runnable(session)
+
+
+def require_known(session: Session, message: m.ToHub | m.ToClient) -> None:
+    """Raise when the principal of a session was revoked, or is a guest that may not send this command."""
+    if session.principal.is_revoked:
+        raise ProtocolError(
+            Code.AUTH_FAILED, f"principal {session.principal.name!r} was revoked: this key is not known to the hub"
+        )
+    if not isinstance(message, (m.Ping, m.Goodbye)) and not (
+        isinstance(message, m.Admin) and message.fields.get("op") == "keys.enrol"
+    ):
+        raise ProtocolError(
+            Code.FORBIDDEN,
+            f"this key is not known to the hub, so {type(message).__name__.upper()} is refused: it allows HELLO, PING, "
+            "GOODBYE and ADMIN keys.enrol, which makes the key known",
+        )
 
 
 def handle(router: "Router", message: m.ToHub | m.ToClient, session: Session, now: float, turn: Turn) -> None:
@@ -77,7 +109,7 @@ def _handle_other(router: "Router", message: m.ToHub | m.ToClient, session: Sess
             router.end(session, turn, lost=False)
             _answer(session, m.Ok(0, rid, {}), turn)
         case m.Info(rid, fields):
-            turn.send(session.peer, m.Ok(0, rid, info(router, fields)))
+            turn.send(session.peer, m.Ok(0, rid, info(router, session, fields)))
         case m.Get(rid, fields):
             if session.blocked:
                 raise ProtocolError(
@@ -85,6 +117,7 @@ def _handle_other(router: "Router", message: m.ToHub | m.ToClient, session: Sess
                     "the send queue of this connection is full: receive what was sent, then ask again",
                     retry_ms=50,
                 )
+            session.principal.require_subscribe(router.reading.view(fields).patterns)
             frames, found = router.reading.get(rid, fields, router.shared.clock.wall_us(now))
             for frame in frames:
                 turn.send(session.peer, frame)
@@ -136,7 +169,10 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, turn: T
         return
     name = fields.get("group")
     existing = router.groups.get(name) if isinstance(name, str) else None
+    _require_rights(session, name, existing)
     settings = group_settings(fields, existing.settings if existing else None, durable=name is not None)
+    if existing is None:
+        session.principal.require_subscribe(settings.patterns)
     credit = fields.get("credit", [0, 0])
     if not (isinstance(credit, list) and len(credit) == 2 and all(map(is_number, credit))):
         raise ProtocolError(Code.BAD_OPTION, f"credit is [messages, bytes], not {credit!r:.60}")
@@ -152,6 +188,7 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, turn: T
     group = existing or router.dispatcher.create(name, settings, fields.get("start"))
     if existing is None and group.durable:
         turn.advise("$sys.group.created", group=group.name, **session.identity)
+        enforcement.group_changed(router, group, turn)
     sub = Subscription(session, chan, group, credit[0], credit[1], concurrency, unsure, batches=batches)
     session.channels[chan] = sub
     router.members.join(sub, turn)
@@ -166,6 +203,17 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, turn: T
     }
     _answer(session, m.Ok(chan, message.rid, answer), turn)
     router.refreshes.joined(sub, turn)
+
+
+def _require_rights(session: Session, name: Any, existing: Group | None) -> None:
+    """Raise unless a session may use a group. Before its settings are compared, because that error names them."""
+    principal = session.principal
+    if isinstance(name, str) and not principal.is_free:
+        principal.require_group(name)
+        if existing is not None:
+            principal.require_stored(existing)
+        else:
+            principal.require_new_group()
 
 
 def _answer(session: Session, answer: m.Ok, turn: Turn) -> None:

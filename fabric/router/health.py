@@ -39,6 +39,7 @@ class Vitals(NamedTuple):
     memory_bytes: int = 0
     memory_budget_bytes: int = 0
     refusing: str = ""  # why publishes are refused
+    access_problem: str = ""  # why a file with rights does not count
 
 
 class Thresholds(NamedTuple):
@@ -94,6 +95,8 @@ def judge(
             text = f"the disk has {vitals.disk_free_bytes:,} bytes free, and publishes stop at {floor:,}"
             found.append(Reason(word, "disk", text, vitals.disk_free_bytes, int(share * floor)))
             break
+    if vitals.access_problem:
+        found.append(Reason(Word.DEGRADED, "access", vitals.access_problem, 1, 1))
     commit, lag = vitals.commit_p99_s, vitals.loop_lag_s
     note("commit", f"one of a hundred commits takes {commit:.3f} s or longer", commit, limits.commit_s)
     note("lag", f"a turn of the hub's loop took {lag:.3f} s", lag, limits.lag_s)

@@ -5,6 +5,8 @@
     refuse(error, peer, chan, rid)      a command that cannot be decoded, or for which there is no room
     fail(peer, chan, rid)               `step` has raised an unexpected exception
     peer_gone(peer)                     a connection is closed
+    apply_access()                      the book of principals has changed
+    disown(peer, reason)                the key of a connection is not valid any more
     release(transaction)                a sealed transaction is on disk: its answers leave
     committed(now)                      the oldest sealed transaction is on disk: groups may deliver its messages
     trim_request(seq)                   retention of the journal asks to remove all messages below a seq
@@ -31,7 +33,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from fabric.records import Record, Restored
-from fabric.router import commands
+from fabric.router import audit, commands, enforcement
+from fabric.router.access.book import Book
 from fabric.router.access.identity import LOCAL, Identity
 from fabric.router.access.principal import Principals
 from fabric.router.admin.groups import expire as end_group
@@ -90,6 +93,7 @@ class Router:
         place: dict[str, Any] | None = None,  # fields of INFO: which journal this is, and where
         counters: Counter[str] | None = None,  # of the router that this one replaces
         log: LogAdvisory | None = None,  # called with each advisory
+        book: Book | None = None,  # of principals and keys; None: the hub has no keys
         wall_us: int = 0,
         now: float = 0.0,
     ) -> None:
@@ -113,11 +117,12 @@ class Router:
         self.dispatcher = Dispatcher(shared, self.publishing, self.group_rows, self.idle_groups)
         self.dispatcher.restore(restored, now, turn)
         self.members = Members(self.dispatcher)
-        self.principals = Principals()
+        self.book = book
+        self.principals = Principals(self.groups, book.roles() if book is not None else {})
         self.session_table = SessionTable(token, self.publishing, shared.change, about or {}, self.principals)
         self.transactions = Transactions(self.publishing, self.dispatcher)
         self.requests = Requests(shared)
-        self.schedules = Schedules(shared, self.publishing, self.topics, self.ids)
+        self.schedules = Schedules(shared, self.publishing, self.topics, self.ids, self.principals if book else None)
         self.reading = Reading(shared, self.dead_letters)
         self.refreshes = Refreshes(self.dispatcher, restored.settings, turn)
         self.health = Health(shared)
@@ -153,13 +158,17 @@ class Router:
             if isinstance(message, m.Hello):
                 commands.hello(self, message, peer, identity, now, turn)
                 return
-            session = self.session_table.session_of(peer)
+            session = self.session_table.find(peer) or commands.no_session(self, peer, identity)
+            if session.principal.is_barred:
+                commands.require_known(session, message)
             session.last_seen = now
             if session.suspect:
                 change.begin()
-                self._is_back(session, turn)
+                commands.is_back(self, session, turn)
             commands.handle(self, message, session, now, turn)
         except ProtocolError as error:
+            if error.code in audit.AUDITED:
+                audit.refused(error, message, self.session_table.find(peer), identity, turn)
             self.refuse(error, peer, chan, rid)
 
     def refuse(self, error: ProtocolError, peer: m.PeerId, chan: int, rid: int) -> None:
@@ -293,6 +302,19 @@ class Router:
             self.requests.disconnect(session)
             self.members.detach([session], self.turn)
 
+    def apply_access(self) -> None:
+        """The book has changed: all principals have the roles of the book from now on."""
+        enforcement.apply(self, self.turn)
+
+    def disown(self, peer: m.PeerId, reason: str) -> None:
+        """The key of a connection is not valid any more: its session ends."""
+        if (session := self.session_table.find(peer)) is not None:
+            enforcement.end(self, session, reason, self.turn)
+
+    def audit(self, kind: str, **fields: Any) -> None:
+        """Something happened before a connection had a session, such as a refused key."""
+        self.turn.advise(audit.TOPIC, kind=kind, **fields)
+
     # What the hub calls apart from its loop.
 
     def refuse_publishes(self, refusal: Refusal | None) -> None:
@@ -374,9 +396,3 @@ class Router:
         self.members.away.pop(session, None)
         self.counters["sessions_lost" if lost else "sessions_closed"] += 1
         turn.advise("$sys.session.lost" if lost else "$sys.session.closed", **session.identity)
-
-    def _is_back(self, session: Session, turn: Turn) -> None:
-        """A suspect session has sent a command."""
-        session.suspect = False
-        self.members.reattach(session, turn)
-        self.requests.mark_runnable(session)

@@ -25,9 +25,10 @@ def wait_until(reached: Callable[[], bool]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("FABRIC_") and name != "FABRIC_SEED"]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("FABRIC_HOME", str(tmp_path / "home"))  # contexts
 
 
 @pytest.fixture

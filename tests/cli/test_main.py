@@ -216,6 +216,7 @@ def test_wrong_usage_is_told_in_one_line(fabric: Fabric, arguments: list[str], s
         (client.Timeout("x"), 3),
         (client.NotFound("x"), 4),
         (client.Forbidden("x"), 5),
+        (client.AuthFailed("x"), 5),
         (client.GroupMismatch("x"), 6),
         (client.Conflict("x"), 6),
         (client.TimedOut("x"), 3),

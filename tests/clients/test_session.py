@@ -8,7 +8,7 @@ from fabric_client.core.session import Session
 from fabric_client.core.state import State
 from fabric_client.core.subscription import Subscription
 from fabric_client.core.ticket import Ticket
-from fabric_client.errors import Fenced, GroupMismatch, Unconfirmed
+from fabric_client.errors import AuthFailed, Fenced, Forbidden, GroupMismatch, Unconfirmed
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code
 from tests.clients.talk import deliver, live_session, said, take, welcome
@@ -370,3 +370,75 @@ def test_a_fast_consumer_is_not_taken_for_a_slow_one_when_its_verdicts_left_befo
         session.tick(now)
         assert sub.careful
     assert not sub.begun.is_unsure
+
+
+# Keys.
+
+
+def test_clients_with_keys_come_back_spread_over_time() -> None:
+    """Within the grace of the hub (1.4 s) at first, and over 5 s later."""
+    for random, pauses in ((0.0, [0.1, 0.1, 0.1, 0.1, 0.1]), (1.0, [1.0, 2.0, 4.0, 5.0, 5.0])):
+        session = Session("me", "p", lambda random=random: random, keyed=True)  # type: ignore[misc]
+        session.opened(0.0)
+        for pause in pauses:
+            session.lost(10.0, "test")
+            assert session.reopen_at - 10.0 == pytest.approx(pause)
+            session.opened(10.0)
+
+
+def test_a_refused_client_that_was_never_connected_ends() -> None:
+    session = Session("me", "p", lambda: 0.5)
+    session.opened(0.0)
+    (hello,) = said(session)
+    session.receive(m.Err(0, hello.rid, Code.AUTH_FAILED, "this key is not known", {}), 0.0)  # type: ignore[union-attr]
+    assert isinstance(session.error, AuthFailed)
+
+
+def test_a_refused_client_that_was_connected_tries_again_and_keeps_all() -> None:
+    session = live_session()
+    ticket = publish(session, "kept")
+    (sent,) = said(session)
+    session.receive(m.Err(0, sent.rid, Code.AUTH_FAILED, "the key was revoked", {}), 1.0)  # type: ignore[union-attr]
+    assert session.state is State.LOST
+    assert str(session.lost_reason) == "the key was revoked"
+    assert session.reopen_at - 1.0 == pytest.approx(5.0)
+    assert not ticket.done
+    session.opened(session.reopen_at)
+    welcome(session)
+    assert any(isinstance(message, m.Publish) for message in said(session))
+
+
+def test_a_call_gets_its_refusal_and_the_session_goes_on() -> None:
+    session = live_session()
+    ticket = Ticket()
+    session.ask(lambda rid: m.Admin(rid, {"op": "keys.enrol", "code": "x"}), ticket)
+    (asked,) = said(session)
+    session.receive(m.Err(0, asked.rid, Code.AUTH_FAILED, "no such code", {}), 0.0)  # type: ignore[union-attr]
+    assert session.live
+    with pytest.raises(AuthFailed, match="no such code"):
+        ticket.result()
+
+
+def test_a_kicked_session_asks_and_reconnects() -> None:
+    session = live_session()
+    session.receive(m.Notice("kicked", {"reason": "the key was revoked"}), 0.0)
+    assert said(session) == [m.Ping(0)]
+    session.receive(m.Err(0, 0, Code.NO_SESSION, "", {}), 0.0)
+    assert session.state is State.LOST
+
+
+def test_a_subscription_whose_right_is_gone_ends_as_forbidden() -> None:
+    session = live_session()
+    sub = subscribe(session)
+    fields = {"chan": sub.chan, "why": "role worker may not subscribe to #", "code": Code.FORBIDDEN}
+    session.receive(m.Notice("unsubscribed", fields), 0.0)
+    assert isinstance(sub.error, Forbidden)
+
+
+@pytest.mark.parametrize("code", [Code.BUSY, Code.SHUTTING_DOWN])
+def test_a_hello_that_is_too_early_is_sent_again(code: Code) -> None:
+    session = Session("me", "p", lambda: 0.5)
+    session.opened(0.0)
+    (hello,) = said(session)
+    session.receive(m.Err(0, hello.rid, code, "10 sessions are open", {}), 0.0)  # type: ignore[union-attr]
+    assert (session.state, session.lost_reason) == (State.LOST, "10 sessions are open")

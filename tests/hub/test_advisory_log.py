@@ -5,6 +5,7 @@ import logging
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,7 @@ import pytest
 
 import fabric_client
 from fabric.hub import advisory_log, log
-from fabric.hub.advisory_log import LINES_MAX, PERIOD_S, AdvisoryLog
+from fabric.hub.advisory_log import LINES_MAX, OTHERS, PERIOD_S, SOURCES_MAX, AdvisoryLog
 from tests.cli.conftest import wait_until
 from tests.patience import PATIENCE_S
 from tests.test_house import ROOT
@@ -147,6 +148,34 @@ def test_lines_of_a_kind_are_bounded_in_each_period(written: Written) -> None:
     assert written[-1] == ("lease lapsed", {"group": "g", "count": 1})
     hub_log.close()
     assert len(written) == LINES_MAX + 3
+
+
+def test_lines_of_the_audit_are_bounded_for_each_source(written: Written) -> None:
+    hub_log = AdvisoryLog()
+    refused = {"kind": "refused", "code": "FORBIDDEN", "why": "no"}
+    for _ in range(LINES_MAX + 5):
+        hub_log.hear("$sys.audit", {**refused, "principal": "noisy", "address": "10.0.0.1"})
+    for address in ("10.0.0.2", "10.0.0.3"):
+        hub_log.hear("$sys.audit", {**refused, "principal": "?", "address": address})
+    hub_log.hear("$sys.audit", {"kind": "admin", "op": "hub.update", "principal": "quiet"})
+    assert {name for name, _ in written} == {"audit"}
+    sources = Counter(fields["address"] for _, fields in written if "address" in fields)
+    assert sources == {"10.0.0.1": LINES_MAX, "10.0.0.2": 1, "10.0.0.3": 1}
+    assert written[-1] == ("audit", {"kind": "admin", "op": "hub.update", "principal": "quiet"})
+    hub_log.close()
+    assert written[-1] == ("audit", {"and_more": 5, "source": "noisy"})
+
+
+def test_very_many_sources_of_the_audit_are_one(written: Written) -> None:
+    hub_log = AdvisoryLog()
+    hub_log.tick(100.0)
+    for n in range(SOURCES_MAX * 3):
+        hub_log.hear("$sys.audit", {"kind": "refused", "principal": "", "address": f"10.0.{n // 256}.{n % 256}"})
+    assert len(written) == SOURCES_MAX + LINES_MAX
+    hub_log.tick(100.0 + PERIOD_S)
+    assert written[-1] == ("audit", {"and_more": 2 * SOURCES_MAX - LINES_MAX, "source": OTHERS})
+    hub_log.hear("$sys.audit", {"kind": "refused", "principal": "", "address": "10.9.9.9"})
+    assert written[-1][1]["address"] == "10.9.9.9", "the next period has room again"
 
 
 def test_what_was_only_counted_is_told_at_the_end(written: Written) -> None:

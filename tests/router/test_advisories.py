@@ -71,9 +71,11 @@ def test_dead_letters_and_lost_sessions_are_told() -> None:
     w.settle(C, 1, m.Verdict.REJECT, 1, 2)
     assert ("$sys.dlq", {"group": "g", "first_seq": 3, "count": 2}) in news(w)
     admin(w, "session.kick", client="C")
-    assert news(w)[-2:] == [
+    told = {"op": "session.kick", "kicked": 1, "session": 3, "client": "A"}
+    assert news(w)[-3:] == [
         ("$sys.session.lost", {"session": 2, "client": "C"}),
-        ("$sys.admin", {"op": "session.kick", "kicked": 1, "session": 3, "client": "A"}),
+        ("$sys.admin", told),
+        ("$sys.audit", {"kind": "admin", "principal": "local", "address": "", **told}),
     ]
 
 

@@ -11,15 +11,18 @@ from typing import Any, Final
 
 import pytest
 
+from fabric.router.access.identity import GUEST_NAME, Identity
 from fabric.router.change import Change
 from fabric.router.router import Router
 from fabric_protocol import messages as m
 from fabric_protocol.block import encode
 from fabric_protocol.errors import Code
-from tests.commands import READ_ONLY, SAMPLES, SECRET, Sample, handler_of, handlers
+from tests.commands import OF_GUEST, OF_TENANT, READ_ONLY, SAMPLES, SECRET, Sample, handler_of, handlers
+from tests.router.access.memory_book import READER, MemoryBook
 from tests.router.world import World
 
 A, V = b"a", b"v"
+GUEST, TENANT = b"guest", b"tenant"
 # Of no consequence: what time it is, what was counted or looked up, which rows INFO pulse tells next (it tells all rows
 # after an exception), and when a session was heard of.
 IGNORED: Final = {
@@ -35,7 +38,11 @@ class Planted(Exception):
 
 def world() -> World:
     """A world in which each sample is a good command."""
-    w = World()
+    book = MemoryBook(tenant=READER)
+    book.invite("guest", "reader", 60, 0)
+    w = World(book=book)
+    for peer, name in ((GUEST, GUEST_NAME), (TENANT, "tenant")):
+        w.router.step(m.Hello(1, {"proto": 1, "ttl_ms": 600_000}), peer, w.now, Identity(name, "K" * 40))
     w.hello(V, producer={"name": "away"})
     w.say(V, m.Goodbye(1))
     w.hello(V, client="victim")
@@ -67,7 +74,7 @@ def prepared(sample: Sample, w: World) -> tuple[bytes, m.ToHub]:
     """The peer of the command, and the command."""
     message = sample.message
     if not isinstance(message, m.Hello):
-        return A, message
+        return {OF_GUEST: GUEST, OF_TENANT: TENANT}.get(sample.name, A), message
     resume = message.fields.get("resume")
     if resume is not None and resume["session"] == SECRET:
         fields = {**message.fields, "resume": {**resume, "session": w.__dict__["secret"]}}

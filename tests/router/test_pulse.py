@@ -10,7 +10,7 @@ from fabric.router import block_store
 from fabric.router.groups.group import Group
 from fabric.router.publish.publishing import Refusal
 from fabric.router.read import pulse as pulse_module
-from fabric.router.read.info import info
+from fabric.router.read.info import offline_info as info
 from fabric.router.read.pulse import IDLE_S, KINDS
 from fabric_protocol import messages as m
 from fabric_protocol import wire

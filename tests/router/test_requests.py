@@ -64,11 +64,11 @@ def test_a_request_reaches_a_responder_and_its_reply_comes_back() -> None:
     )
     rid = office.ask(timeout_ms=5_000)
     (request,) = office.asked("adder")
-    assert (request.chan, dict(request.fields)) == (1, {"timeout_ms": 5_000, "from": "asker"})
+    assert (request.chan, dict(request.fields)) == (1, {"timeout_ms": 5_000, "from": "asker", "principal": "local"})
     assert request.block == encode("sum", [b"1+1"]), "as it was sent"
     office.answer("adder", request)
     reply = office.said[b"asker"][-1]
-    assert reply == m.Reply(0, rid, {"final": True, "from": "adder"}, encode("r", [b"2"]))
+    assert reply == m.Reply(0, rid, {"final": True, "from": "adder", "principal": "local"}, encode("r", [b"2"]))
     assert office.is_empty()
     assert not office.reader.blocks, "nothing is journaled"
 
@@ -235,7 +235,7 @@ def test_an_error_travels_with_its_text() -> None:
     reply = office.said[b"asker"][-1]
     assert isinstance(reply, m.Reply)
     assert reply.rid == rid
-    assert reply.fields == {"final": True, "from": "adder", "error": "cannot add"}
+    assert reply.fields == {"final": True, "from": "adder", "principal": "local", "error": "cannot add"}
 
 
 @pytest.mark.parametrize("how", ["unsub", "goodbye", "silence", "gone"])

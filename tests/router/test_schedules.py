@@ -1,5 +1,6 @@
 """Delayed publishes: when they get their seqs, which session may cancel them, what a crash does to them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ class Later(World):
         super().restart()
         self.router.begin(self.wall_us(), self.now)
         self.hello(A, producer={"name": "p", "epoch": self.epoch})
+
+    def listed(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return self.router.schedules.describe(fields, self.router.principals.local)
 
     def later(self, body: str, topic: str = "t", *, pseq: int = 0, commit: bool = True, **options: Any) -> Any:
         """The answer to a publish with options; what they hear when it is on disk."""
@@ -307,7 +311,7 @@ def test_what_repeats_keeps_its_number_and_can_be_cancelled(world: Later) -> Non
     assert isinstance(answer, m.Ok)
     world.pass_time(10.0)
     assert world.stored() == ["tick"] * 2
-    assert world.router.schedules.describe({})["topics"] == {}
+    assert world.listed({})["topics"] == {}
 
 
 # Names.
@@ -565,7 +569,7 @@ def test_what_waits_is_listed_page_by_page(world: Later) -> None:
     world.schedule("c", "x", delay_ms=3000, every_ms=500)
     world.schedule("a", "y", delay_ms=1000, name="job", ttl_ms=77)
     world.schedule("b", "x", delay_ms=2000)
-    page = world.router.schedules.describe({"n": 2})
+    page = world.listed({"n": 2})
     due_us = world.wall_us()
     assert page["schedules"] == [
         {
@@ -576,28 +580,28 @@ def test_what_waits_is_listed_page_by_page(world: Later) -> None:
     ]  # fmt: skip
     assert (page["count"], page["messages"], page["topics"]) == (3, 3, {"x": 2, "y": 1})
     assert (page["next"], page["more"]) == ([due_us + 2_000_000, 3], True)
-    rest = world.router.schedules.describe({"n": 2, "after": page["next"]})
+    rest = world.listed({"n": 2, "after": page["next"]})
     assert [row["id"] for row in rest["schedules"]] == [1]
     assert rest["schedules"][0]["every_ms"] == 500
     assert (rest["next"], rest["more"]) == (None, False)
-    assert [row["id"] for row in world.router.schedules.describe({"name": "job"})["schedules"]] == [2]
-    assert world.router.schedules.describe({"name": "nobody"})["schedules"] == []
+    assert [row["id"] for row in world.listed({"name": "job"})["schedules"]] == [2]
+    assert world.listed({"name": "nobody"})["schedules"] == []
 
 
 def test_counts_are_of_messages_by_topic(world: Later) -> None:
     raw = encode(["x", "y", "x"], [b"1", b"2", b"3"])
     world.say(A, m.Publish(7, 0, m.Level.JOURNALED, raw, {"delay_ms": 1000}))
-    page = world.router.schedules.describe({})
+    page = world.listed({})
     assert (page["count"], page["messages"], page["topics"]) == (1, 3, {"x": 2, "y": 1})
     world.pass_time(2.0)
-    page = world.router.schedules.describe({})
+    page = world.listed({})
     assert (page["count"], page["messages"], page["topics"]) == (0, 0, {})
 
 
 @pytest.mark.parametrize("fields", [{"n": 0}, {"n": 501}, {"after": 5}, {"after": [1]}, {"after": [1, -1]}])
 def test_a_wrong_listing_is_refused(world: Later, fields: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError, match=r"n is 1\.\.500|after is `next`"):
-        world.router.schedules.describe(fields)
+        world.listed(fields)
 
 
 # Memory.
@@ -680,7 +684,9 @@ def test_a_calendar_without_a_later_day_ends(world: Later, monkeypatch: pytest.M
         assert world.stored() == ["last"]
     assert world.waiting() == []
     assert world.router.counters["schedules_ended"] == 1
-    assert world.bodies(B) == ['{"schedule": 1, "name": "old", "cron": "0 0 * * *"}']
+    (told,) = map(json.loads, world.bodies(B))
+    assert (told["schedule"], told["name"], told["owner"], told["cron"]) == (1, "old", "local", "0 0 * * *")
+    assert told["why"] == "the calendar has no later day"
     assert "has fired for the last time" in world.cancel(id=number).text  # type: ignore[union-attr]
 
 

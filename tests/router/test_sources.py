@@ -298,7 +298,7 @@ def test_a_claim_in_the_turn_of_the_delete_is_on_disk() -> None:
     assert claimed(w, B)["last_pseq"] == 0
 
 
-@pytest.mark.parametrize("name", ["", 5, "x" * 301])
+@pytest.mark.parametrize("name", ["", 5, "x" * 366])
 def test_a_wrong_name_is_refused(name: Any) -> None:
     w = World()
     w.hello(B)

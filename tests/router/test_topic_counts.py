@@ -55,7 +55,7 @@ def full(world: World, *bodies: str) -> str:
 
 
 def counts(world: World) -> tuple[int, int, bool]:
-    row = world.router.topics.info({"what": "topic", "name": "a"})
+    row = world.router.topics.info({"what": "topic", "name": "a"}, world.router.principals.local)
     return row["msgs"], row["bytes"], row["counting"]
 
 

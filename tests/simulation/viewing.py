@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fabric.router.read import pulse
-from fabric.router.read.info import info
+from fabric.router.read.info import offline_info as info
 from fabric.router.router import Router
 from fabric_protocol import messages as m
 from tests.simulation.facts import Counts

@@ -22,7 +22,9 @@ from fabric_client.core.requests import Reply, Request
 from fabric_client.core.schedules import Schedule
 from fabric_client.core.transaction import Transaction
 from fabric_client.core.verdict_exceptions import Reject, Release, Retry
+from fabric_client.credentials import Credentials
 from fabric_client.errors import (
+    AuthFailed,
     BadMessage,
     BadPattern,
     BufferFull,
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncClient",
     "AsyncConsumer",
+    "AuthFailed",
     "BadMessage",
     "BadPattern",
     "Batch",
@@ -68,6 +71,7 @@ __all__ = [
     "Conflict",
     "ConnectionLost",
     "Consumer",
+    "Credentials",
     "FabricError",
     "Fenced",
     "Forbidden",

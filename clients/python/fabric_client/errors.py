@@ -93,7 +93,17 @@ class BadPattern(HubError):
 
 
 class Forbidden(HubError):
-    """The hub does not allow this request."""
+    """The hub does not allow this request: the role of the principal has no right to it, or the name is the hub's."""
+
+
+class AuthFailed(HubError):
+    """The hub does not know the key of this client, or hub and client do not agree on encryption, or the hub is not the
+    one that the credentials trust. If the handshake failed, `.fields` has `handshake`, such as "key_refused"."""
+
+    def __init__(
+        self, message: str, hint: str = "", *, code: int = Code.AUTH_FAILED, fields: dict[str, object] | None = None
+    ) -> None:
+        super().__init__(message, hint, code=code, fields=fields)
 
 
 class Fenced(HubError):
@@ -139,7 +149,9 @@ class PublishRefused(HubError):
         what = f"{count} message{'s' if count > 1 else ''} on {first.topics[0]!r}"
         more = " and other topics" if len({topic for r in refusals for topic in r.topics}) > 1 else ""
         super().__init__(
-            f"the hub refused {what}{more}: {first.reason}", _HINTS.get(first.code, _REFUSED_HINT), code=first.code
+            f"the hub refused {what}{more}: {first.reason}",
+            describe(first.code, first.reason) or _REFUSED_HINT,
+            code=first.code,
         )
         self.refusals = tuple(refusals)
 
@@ -157,10 +169,16 @@ _UNCONFIRMED_HINT: Final = (
     "they may be stored or not; to be sure, publish them again with the same id=, which the hub stores once"
 )
 _REFUSED_HINT: Final = "`.refusals` of this error holds the messages"
+KEY_UNKNOWN_HINT: Final = (
+    "join the hub with 'fabric join LINK'; on the hub, 'fabric keys invite NAME' prints the link, and 'fabric keys "
+    "list' shows the keys"
+)
+_HUBS_OWN: Final = "belongs to the hub"  # in the text of a FORBIDDEN that no right can change
+_HUBS_OWN_HINT: Final = "topics that start with '$' or end with '.DLQ' belong to the hub; use another name"
 _HINTS: Final[dict[int, str]] = {
     Code.BAD_TOPIC: "a topic is 1..16 words joined by '.', without wildcards, spaces or a leading '$'",
     Code.TOO_LARGE: "send it in smaller pieces, or keep it elsewhere and publish where it is",
-    Code.FORBIDDEN: "topics that start with '$' belong to the hub",
+    Code.FORBIDDEN: "info('me') shows the rights of this client; an administrator of the hub gives more in access.toml",
     Code.FENCED: "two clients share one producer name; give each its own",
     Code.PSEQ_TAKEN: "nothing of it was stored; two programs published under one producer name: give each its own name",
     Code.GROUP_MISMATCH: "leave the setting out to join the group as it is, or use another group name",
@@ -175,14 +193,14 @@ _HINTS: Final[dict[int, str]] = {
     Code.BUSY: "the hub is overloaded; try again a little later",
     Code.SHUTTING_DOWN: "the hub is stopping; the client continues when the hub is back",
     Code.UNSUPPORTED_VERSION: "hub and client speak different protocol versions; upgrade the older one",
-    Code.AUTH_FAILED: "check the credentials",
+    Code.AUTH_FAILED: KEY_UNKNOWN_HINT,
 }
 _CLASSES: Final[dict[int, type[HubError]]] = {
     Code.NOT_FOUND: NotFound,
     Code.GROUP_MISMATCH: GroupMismatch,
     Code.BAD_PATTERN: BadPattern,
     Code.FORBIDDEN: Forbidden,
-    Code.AUTH_FAILED: Forbidden,
+    Code.AUTH_FAILED: AuthFailed,
     Code.FENCED: Fenced,
     Code.CONFLICT: Conflict,
     Code.STALE: Stale,
@@ -197,9 +215,11 @@ def from_wire(answer: m.Err) -> HubError:
     fields = dict(answer.fields)
     if answer.code == Code.GROUP_MISMATCH and "field" in fields and str(fields["field"]) not in text:
         text = f"{text}: {fields['field']} is {fields.get('have')!r}, not {fields.get('want')!r}"
-    return _CLASSES.get(answer.code, HubError)(text, _HINTS.get(answer.code, ""), code=answer.code, fields=fields)
+    return _CLASSES.get(answer.code, HubError)(text, describe(answer.code, text), code=answer.code, fields=fields)
 
 
-def describe(code: int) -> str:
-    """The hint for a code; empty if it has none."""
+def describe(code: int, text: str = "") -> str:
+    """The hint for a code and the text of the hub; empty if it has none."""
+    if code == Code.FORBIDDEN and _HUBS_OWN in text:
+        return _HUBS_OWN_HINT
     return _HINTS.get(code, "")

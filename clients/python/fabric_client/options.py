@@ -1,6 +1,5 @@
 """Arguments of the API, checked and turned into fields of the wire; shared by both clients."""
 
-import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -28,7 +27,6 @@ from fabric_protocol.columns import HeaderValue
 from fabric_protocol.errors import FabricError
 from fabric_protocol.origin import Origin
 
-DEFAULT_URL: Final = "tcp://127.0.0.1:7171"
 PUBLISH_S: Final = 30.0  # how long publish() and flush() wait for the hub by default
 ANSWER_S: Final = 10.0  # how long other requests wait
 CLOSE_S: Final = 10.0  # how long close() waits for confirms
@@ -134,10 +132,6 @@ _TIMES: Final = {
 }
 _STEERING: Final = frozenset(PublishOptions.__annotations__) - {"key", "id", "headers"}
 _AS_THEY_ARE: Final = {"attempts": "attempts_max", "backoff": "backoff", "order": "order", "ack": "ack"}
-
-
-def default_url() -> str:
-    return os.environ.get("FABRIC_URL") or DEFAULT_URL
 
 
 def random_name(prefix: str) -> str:

@@ -39,6 +39,7 @@ GET_N: Final = (1, 1, 1_000)
 INFO_N: Final = (1, 1_000, 1_000)
 PULSE_SINCE: Final = (0, 0, NUMBER_MAX)
 SCHEDULES_N: Final = (1, 100, 500)
+INVITATION_MS: Final = (1_000, 3_600_000, 30 * 86_400_000)  # how long an invitation is open; an hour
 LETTERS_N: Final = (1, 100, 1_000)
 TOPIC_COUNT_MAX: Final = 1 << 53  # of messages or bytes: the integers that a double holds exactly
 
@@ -170,6 +171,7 @@ TABLE: Final = (
     _named("ADMIN topic.purge", "before_us"),
     _named("ADMIN topic.purge", "after"),
     _named("ADMIN session.kick", "session"),
+    _setting("ADMIN keys.invite", "ttl_ms", INVITATION_MS),
     _named("CANCEL", "id", 1),
     _positional("TXN", "pseq"),
     _positional("TXN", "chan"),

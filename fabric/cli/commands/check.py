@@ -27,6 +27,17 @@ class Plugin(click.Command):
             error.exit_code = Result.UNKNOWN  # type: ignore[misc]  # a class variable in click
             raise
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it; without an address, such as that of a context that does not exist, the result is UNKNOWN."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            error.exit_code = Result.UNKNOWN  # type: ignore[misc]  # as above
+            raise
+        except FabricError as error:
+            click.echo(line_of(Result.UNKNOWN, [str(error)]))
+            return Result.UNKNOWN
+
 
 @click.command("check", cls=Plugin)
 @click.option("--group", "names", type=Text(), multiple=True, metavar="NAME", help="Only this group; can be repeated.")

@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,8 @@ from fabric.cli.support.config import Configured, config_options, configuration
 from fabric.cli.support.values import Duration, Size, Text, shown_bytes, shown_seconds
 
 if TYPE_CHECKING:
-    from fabric.hub import Hub
+    from fabric.hub import Hub, HubOptions
+    from fabric.hub.hub_access import HubAccess
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -36,7 +37,20 @@ LEVELS = ("debug", "info", "warning", "error")
     metavar="URL",
     default=["tcp://127.0.0.1:7171"],
     show_default=True,
-    help="Address to listen at: tcp://127.0.0.1:PORT (* for any free port) or ipc://PATH; repeatable.",
+    help="Address to listen at: tcp://127.0.0.1:PORT (* for any free port), tcp://0.0.0.0:PORT for networks "
+    "(with keys) or ipc://PATH; repeatable.",
+)
+@click.option(
+    "--access",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File with roles and principals; it must exist.  [default: access.toml in the data directory]",
+)
+@click.option(
+    "--advertise",
+    type=Text(),
+    metavar="URL",
+    default="",
+    help="Address that invitations name, such as tcp://hub-1.example.org:7171.  [default: that of the command]",
 )
 @click.option("--max-age", type=Duration(), default=0.0, help="Remove messages older than this.  [default: keep]")
 @click.option(
@@ -74,9 +88,46 @@ LEVELS = ("debug", "info", "warning", "error")
     "--log-level", type=click.Choice(LEVELS), default=None, help="[default: info; warning when on a terminal]"
 )
 @click.option("--allow-network-fs", is_flag=True, help="Accept a journal on a network file system. Can damage it.")
-def hub(
-    data: Path,
+def hub(data: Path, log_format: str, log_level: str | None, **given: Any) -> int:
+    """Run a hub over a journal directory.
+
+    \b
+    Examples:
+      fabric hub
+      fabric hub --data /var/lib/fabric --bind tcp://127.0.0.1:7171 --bind ipc:///run/fabric.sock
+      fabric hub --bind tcp://0.0.0.0:7171
+      fabric hub --max-age 7d --max-bytes 50GB
+      fabric hub --log-format json 2>> hub.log
+
+    Without keys the hub listens on loopback and Unix sockets only. With an address of a network it makes its keys and a
+    file access.toml at the first start; then every TCP connection is encrypted and needs a key that the hub knows.
+
+    SIGTERM and Ctrl-C drain the hub: it refuses publishes, waits for outstanding acks, then ends with exit code 0. A
+    second signal ends it without waiting. If the journal cannot be written, the hub ends with exit code 70; everything
+    that was confirmed is on disk.
+
+    All options can be in a file, fabric.toml: 'fabric config init' prints one, 'fabric config show' tells what counts.
+    """
+    from fabric.hub import Hub
+    from fabric.hub import log as hub_log
+    from fabric.hub.router_socket import raise_descriptor_limit
+    from fabric.hub.serve import serve
+
+    hub_log.set_up(log_format, log_level or ("warning" if sys.stderr.isatty() else "info"))
+    _log_configuration()
+    raise_descriptor_limit()
+    begun = time.monotonic()
+    running = Hub(data, _options(**given))
+    if log_format == "text":
+        _banner(running, data, time.monotonic() - begun)
+    return serve(running)
+
+
+def _options(
+    *,
     binds: tuple[str, ...],
+    access: Path | None,
+    advertise: str,
     max_age: float,
     max_bytes: int,
     max_messages: int,
@@ -85,44 +136,17 @@ def hub(
     max_events_bytes: int | None,
     quota: int,
     drain: float,
-    log_format: str,
-    log_level: str | None,
     allow_network_fs: bool,
-) -> int:
-    """Run a hub over a journal directory.
-
-    \b
-    Examples:
-      fabric hub
-      fabric hub --data /var/lib/fabric --bind tcp://127.0.0.1:7171 --bind ipc:///run/fabric.sock
-      fabric hub --max-age 7d --max-bytes 50GB
-      fabric hub --log-format json 2>> hub.log
-
-    SIGTERM and Ctrl-C drain the hub: it refuses publishes, waits for outstanding acks, then ends with exit code 0. A
-    second signal ends it without waiting. If the journal cannot be written, the hub ends with exit code 70; everything
-    that was confirmed is on disk.
-
-    All options can be in a file, fabric.toml: 'fabric config init' prints one, 'fabric config show' tells what counts.
-    """
-    from fabric.hub import Hub, HubOptions
-    from fabric.hub import log as hub_log
-    from fabric.hub.router_socket import raise_descriptor_limit
-    from fabric.hub.serve import serve
+) -> "HubOptions":
+    from fabric.hub import HubOptions
     from fabric.journal.journal import Limits
 
-    hub_log.set_up(log_format, log_level or ("warning" if sys.stderr.isatty() else "info"))
-    _log_configuration()
-    raise_descriptor_limit()
     limits = Limits(quota_bytes=quota, max_age_s=max_age, max_bytes=max_bytes, max_messages=max_messages)
     if max_events_bytes is not None:
         limits = limits._replace(events_bytes=max_events_bytes)
     options = HubOptions(binds=binds, limits=limits, drain_s=drain, allow_network_fs=allow_network_fs)
-    options = options._replace(thresholds=options.thresholds._replace(oldest_s=(degraded_oldest, unhealthy_oldest)))
-    begun = time.monotonic()
-    running = Hub(data, options)
-    if log_format == "text":
-        _banner(running, data, time.monotonic() - begun)
-    return serve(running)
+    thresholds = options.thresholds._replace(oldest_s=(degraded_oldest, unhealthy_oldest))
+    return options._replace(thresholds=thresholds, access=access, advertise=advertise)
 
 
 def _log_configuration() -> None:
@@ -141,9 +165,27 @@ def _banner(running: "Hub", data: Path, recovery_s: float) -> None:
     stats = running.journal.stats()
     place = f"{data} (LMDB, {shown_bytes(stats.data_bytes)}, seq {stats.last_seq:,})"
     click.echo(f" fabric {__version__}   journal {place}   opened in {shown_seconds(recovery_s)}", err=True)
+    access = running.access
     for url in running.binds:
-        click.echo(f"   zmq      {url}", err=True)
+        shown = f"{url} (CURVE)" if access is not None and url.startswith("tcp://") else url
+        click.echo(f"   zmq      {shown}", err=True)
     for path in configuration(click.get_current_context()).files:
         click.echo(f"   config   {path.absolute()}", err=True)
-    click.echo("   access   this machine only, no authentication", err=True)
+    if access is None:
+        click.echo("   access   programs of this machine, without keys", err=True)
+    else:
+        _access_banner(access)
     click.echo(" ready. Ctrl-C to stop.", err=True)
+
+
+def _access_banner(access: "HubAccess") -> None:
+    book = access.book
+    if access.admin_bind:
+        click.echo(f"   admin    {access.admin_bind}", err=True)
+    count = len(book.roles())
+    click.echo(f"   access   {book.path}: {count} principal{'' if count == 1 else 's'}", err=True)
+    click.echo(f"   key      {book.hub_key}{' (new)' if book.is_new else ''}", err=True)
+    if book.problem:
+        click.echo(f"   problem  {book.problem}", err=True)
+    if not count:
+        click.echo("   next     let a client join: fabric keys invite NAME --role client", err=True)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from fabric.cli.support.connect import hear_client, hub_options, sigterm_interrupts
+from fabric.cli.support.connect import hear_client, hub_options, present, sigterm_interrupts, told_origin
+from fabric.cli.support.destination import credentials_of
 from fabric.cli.support.tables import output_options, usage
 from fabric.cli.support.values import Duration
 
@@ -100,7 +101,11 @@ async def watch(options: Options, state: "State") -> int:
     deadline_s = time.monotonic() + options.timeout_s if options.once and options.timeout_s else None
     connect_s = min(options.connect_s, options.timeout_s or options.connect_s)
     answer_s = options.timeout_s or ANSWER_S
-    fab = await fabric_client.aconnect(options.url, name="fabric-top", timeout=connect_s)
+    to = present(options.url)
+    with told_origin(to):
+        fab = await fabric_client.aconnect(
+            options.url, credentials=credentials_of(to), name="fabric-top", timeout=connect_s
+        )
     try:
         if not (options.once or options.as_json) and sys.stdout.isatty() and not is_dumb():
             from fabric.top.loop import Top

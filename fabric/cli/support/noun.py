@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from fabric.cli import EXIT_NOT_FOUND, Overview
+from fabric.cli import EXIT_NOT_FOUND, Overview, names_commands
 from fabric.cli.support.tables import Failed
 from fabric_protocol.errors import Code, FabricError
 
@@ -54,7 +54,7 @@ def hint_if_missing(hint: str) -> Iterator[None]:
     except FabricError as error:
         if getattr(error, "code", None) != Code.NOT_FOUND:
             raise
-        raise Failed(str(error), hint, EXIT_NOT_FOUND) from error
+        raise Failed(str(error), error.hint if names_commands(error) else hint, EXIT_NOT_FOUND) from error
 
 
 def not_found_hint(noun: str) -> str:

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]
 FOLDED_MIN: Final = 16  # characters that a folding column keeps
-MOMENTS: Final = ("created_us", "due_us", "time_us")  # other fields in microseconds are durations
+MOMENTS: Final = (
+    "created_us",
+    "due_us",
+    "time_us",
+    "expires_us",
+    "since_us",
+)  # other fields in microseconds are durations
 GAP: Final = 2  # spaces between columns
 _GAP: Final = " " * GAP
 NARROWEST: Final = 4  # width of a column on a very narrow terminal

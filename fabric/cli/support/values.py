@@ -22,6 +22,7 @@ SIZE_UNITS: Final = {
 _DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 SECONDS_MAX: Final = 1000 * 365 * 86_400.0  # a thousand years: more is a typing error
 BYTES_MAX: Final = 1 << 62
 
@@ -119,7 +120,7 @@ else:
     _Base = click.ParamType  # older releases of click have no type argument
 
 
-class _Parsed(_Base):
+class Parsed(_Base):
     """A parameter that is parsed by a function above."""
 
     def parse(self, text: str) -> Any:
@@ -141,7 +142,7 @@ class _Parsed(_Base):
             raise click.UsageError(f"{rv!r} in the environment cannot be split into values: {error}") from None
 
 
-class Text(_Parsed):
+class Text(Parsed):
     """Any text; for options that can be repeated."""
 
     name = "text"
@@ -150,14 +151,14 @@ class Text(_Parsed):
         return text
 
 
-class Duration(_Parsed):
+class Duration(Parsed):
     name = "duration"
 
     def parse(self, text: str) -> float:
         return seconds(text)
 
 
-class Rate(_Parsed):
+class Rate(Parsed):
     """Messages in a time. The client turns it into the numbers of the wire."""
 
     name = "rate"
@@ -168,21 +169,21 @@ class Rate(_Parsed):
         return text
 
 
-class Size(_Parsed):
+class Size(Parsed):
     name = "size"
 
     def parse(self, text: str) -> int:
         return size_bytes(text)
 
 
-class Position(_Parsed):
+class Position(Parsed):
     name = "position"
 
     def parse(self, text: str) -> "Start":
         return position(text, time.time())
 
 
-class Moment(_Parsed):
+class Moment(Parsed):
     """A time, or a duration before or after now."""
 
     name = "time"
@@ -194,11 +195,29 @@ class Moment(_Parsed):
         return moment(text, time.time(), self._side)
 
 
-class Seq(_Parsed):
+class Seq(Parsed):
     name = "seq"
 
     def parse(self, text: str) -> int:
         return seq(text)
+
+
+class Name(Parsed):
+    """A new name of a principal or of a context."""
+
+    name = "name"
+
+    def __init__(self, what: str, *reserved: str) -> None:
+        self._what = what
+        self._reserved = reserved
+
+    def parse(self, text: str) -> str:
+        if text in self._reserved:
+            raise ValueError(f"{text!r} is reserved; choose another name")
+        if not _NAME.fullmatch(text):
+            allowed = "up to 64 letters, digits, '.', '_' or '-', and begin with a letter or a digit"
+            raise ValueError(f"{text!r} is not a name of a {self._what}; write {allowed}")
+        return text
 
 
 class Word(click.Choice):  # type: ignore[type-arg]  # older releases of click have no type argument
@@ -208,7 +227,7 @@ class Word(click.Choice):  # type: ignore[type-arg]  # older releases of click h
         return super().convert(value.replace("-", "_") if isinstance(value, str) else value, param, ctx)
 
 
-class Header(_Parsed):
+class Header(Parsed):
     name = "name:value"
 
     def parse(self, text: str) -> tuple[str, str]:

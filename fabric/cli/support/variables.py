@@ -16,6 +16,10 @@ PREFIX = "FABRIC"
 # Variables without an option: read by the client, Spark, tests and benchmarks, or set for the command of --exec.
 OTHERS = {
     "FABRIC_URL": "the hub's address",
+    "FABRIC_SECRET_KEY": "the secret key for a link in FABRIC_URL",
+    "FABRIC_CREDENTIALS": "a file with the hub's address and a key",
+    "FABRIC_CONTEXT": "the name of a context",
+    "FABRIC_HOME": "the folder of the contexts, in place of ~/.config/fabric",
     "FABRIC_DATA": "the journal's directory",
     "FABRIC_CONFIG": "the configuration file of a hub",
     "FABRIC_ALIASES": "1: a hub also reads variables of other brokers",

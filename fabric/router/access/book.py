@@ -29,5 +29,5 @@ class Book(Protocol):
     def revoke(self, name: str, wall_us: int) -> dict[str, Any]:
         """Remove a principal with its keys and invitations."""
 
-    def listed(self) -> list[dict[str, Any]]:
-        """Principals, keys and open invitations, for INFO; no secrets."""
+    def listed(self) -> dict[str, Any]:
+        """The fields of INFO keys: `principals`, `invitations` and `hub_key`; no secrets."""

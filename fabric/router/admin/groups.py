@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fabric.records import GroupSettings
+from fabric.router import enforcement
 from fabric.router.fields import changed_settings, dry_run, group_settings, is_number
 from fabric.router.groups.group import Group
 from fabric.router.groups.positions import Position
@@ -50,6 +51,7 @@ def create(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str
     group = existing or router.dispatcher.create(name, settings, fields.get("start"))
     if existing is None:
         router.topics.groups_changed()
+        enforcement.group_changed(router, group, turn)
         turn.advise("$sys.group.created", group=group.name)
     return {**_place(router, group), "created": existing is None, "settings": as_map(group.settings)}
 
@@ -65,6 +67,7 @@ def update(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str
         router.shared.change.begin()
         router.dispatcher.update(group, settings, now, turn)
         router.topics.groups_changed()
+        enforcement.group_changed(router, group, turn)
         turn.advise("$sys.group.updated", group=group.name, changed=sorted(changes))
     return {**_place(router, group), "settings": as_map(group.settings)}
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fabric.records import GroupSettings
-from fabric.router.admin import dead_letters, groups, queues, topics
+from fabric.router import audit
+from fabric.router.admin import dead_letters, groups, keys, queues, rights, topics
 from fabric.router.fields import is_number, text
 from fabric.router.sessions.session import Session
-from fabric.router.sessions.session_table import SOURCE_CHARS_MAX
+from fabric.router.sessions.session_table import PRODUCER_CHARS_MAX
 from fabric.router.topics.settings import SETTINGS
 from fabric.router.turn import Turn
 from fabric_protocol import messages as m
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from fabric.router.router import Router
 
 Fields = Mapping[str, Any]
-Operation = Callable[["Router", Fields, float, Turn], dict[str, Any]]
 
 
 def handle(router: "Router", message: m.Admin, session: Session, now: float, turn: Turn) -> None:
@@ -31,13 +31,19 @@ def handle(router: "Router", message: m.Admin, session: Session, now: float, tur
     operation, allowed = OPERATIONS.get(op, (None, ())) if isinstance(op, str) else (None, ())
     if operation is None:
         raise ProtocolError(Code.NOT_FOUND, f"ADMIN has no op {op!r:.60}; it has {', '.join(OPERATIONS)}")
-    refuse_unknown(str(op), fields, allowed)
-    answer = operation(router, fields, now, turn)
+    op = str(op)
+    rights.require(router, op, fields, session)
+    refuse_unknown(op, fields, allowed)
+    if op in keys.OPERATIONS:
+        answer = keys.run(router, op, fields, session, now)
+    else:
+        answer = operation(router, fields, now, turn)
     router.shared.change.begin()
     router.counters["admin"] += 1
     if op != "dlq.list" and not fields.get("dry_run"):
-        told = {name: answer[name] for name in _TOLD if not isinstance(answer.get(name), dict | None)}
+        told: dict[str, Any] = {name: answer[name] for name in _TOLD if not isinstance(answer.get(name), dict | None)}
         turn.advise("$sys.admin", op=op, **told, **session.identity)
+        audit.changed(op, told | {name: answer[name] for name in _AUDITED if name in answer}, session, turn)
     if message.rid:
         turn.answer(session.peer, m.Ok(0, message.rid, answer))
 
@@ -84,8 +90,9 @@ def kick(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, 
 
 
 def delete_producer(router: "Router", fields: Fields, now: float, turn: Turn) -> dict[str, Any]:
-    """Remove a producer or a numbered source that no session has. The next claim of its name begins at 0."""
-    name = text(fields, "name", "", SOURCE_CHARS_MAX)
+    """Remove a producer or a numbered source that no session has, by its name in the journal. The next claim of its
+    name begins at 0."""
+    name = text(fields, "name", "", PRODUCER_CHARS_MAX)
     if not name:
         raise ProtocolError(Code.BAD_OPTION, "producer.delete needs name, the name of a producer or a numbered source")
     producer = router.session_table.delete_producer(name)
@@ -98,10 +105,11 @@ _TOLD: Final = (
     *("group", "topic", "queue", "created", "before", "cursor", "again", "skipped", "up_to", "settled"),
     *("removed", "redriven", "discarded", "refresh", "kicked", "events", "advisories"),
 )
+_AUDITED: Final[tuple[str, ...]] = ("name", "role")  # and of the audit
 _GROUP_SETTINGS: Final = GroupSettings._fields
 _CHOICE: Final = ("group", "seqs", "filter", "all", "max", "after_seq")
 
-OPERATIONS: Final[dict[str, tuple[Operation, tuple[str, ...]]]] = {
+OPERATIONS: Final[dict[str, tuple[Callable[..., dict[str, Any]], tuple[str, ...]]]] = {
     "group.create": (groups.create, ("group", "start", *_GROUP_SETTINGS)),
     "group.update": (groups.update, ("group", *_GROUP_SETTINGS)),
     "group.delete": (groups.delete, ("group",)),
@@ -123,4 +131,5 @@ OPERATIONS: Final[dict[str, tuple[Operation, tuple[str, ...]]]] = {
     "hub.update": (update_hub, ALL),
     "session.kick": (kick, ("session", "client")),
     "producer.delete": (delete_producer, ("name",)),
+    **keys.OPERATIONS,
 }

@@ -28,10 +28,11 @@ POSITIONS: Final = ("last", "after")  # options of PUB for numbered sources
 
 class Producer:
     jumps: ClassVar = False  # see `sources`
-    __slots__ = ("blocks", "epoch", "last_pseq", "name", "recent", "seen_us", "since_pseq")
+    __slots__ = ("blocks", "epoch", "label", "last_pseq", "name", "recent", "seen_us", "since_pseq")
 
     def __init__(self, name: str, epoch: int = 0, last_pseq: int = 0) -> None:
-        self.name = name
+        self.name = name  # in the journal
+        self.label = name  # that the client of the latest claim has given, for the texts of errors
         self.epoch = epoch
         self.last_pseq = last_pseq
         self.since_pseq = 1  # the first pseq of this epoch; 0: not known, the row is of an older program
@@ -66,13 +67,13 @@ class Producer:
         """The first seq of a block that was stored before; None when the block is new. Refuses a gap in the pseqs, and
         a block that differs from the block that was stored under these pseqs."""
         if options:
-            _require_no_positions(self.name, options)
+            _require_no_positions(self.label, options)
         if pseq == self.last_pseq + 1:
             return None
         if pseq > self.last_pseq:
             raise ProtocolError(
                 Code.SEQUENCE_GAP,
-                f"producer {self.name!r}: pseq {pseq} cannot follow {self.last_pseq}; publish {self.last_pseq + 1} "
+                f"producer {self.label!r}: pseq {pseq} cannot follow {self.last_pseq}; publish {self.last_pseq + 1} "
                 "first",
                 retry_ms=1,
                 expected=self.last_pseq + 1,
@@ -82,7 +83,7 @@ class Producer:
         if seq is None:
             raise ProtocolError(
                 Code.BAD_OPTION,
-                f"producer {self.name!r}: pseq {pseq}..{pseq + count - 1} is older than the last {RECENT_MAX} blocks, "
+                f"producer {self.label!r}: pseq {pseq}..{pseq + count - 1} is older than the last {RECENT_MAX} blocks, "
                 "so the hub cannot tell whether it is a resend",
             )
         return seq
@@ -103,7 +104,7 @@ class Producer:
         else:
             why = "was stored with other content, or in other blocks"
         raise ProtocolError(
-            Code.PSEQ_TAKEN, f"producer {self.name!r}: pseq {pseq}..{pseq + count - 1} {why}; this block is not stored"
+            Code.PSEQ_TAKEN, f"producer {self.label!r}: pseq {pseq}..{pseq + count - 1} {why}; this block is not stored"
         )
 
     def _seq_of(self, back: int) -> int | None:

@@ -162,7 +162,7 @@ class Publishing(Part):
             assert session.producer is not None
             raise ProtocolError(
                 Code.FENCED,
-                f"producer {session.producer.name!r} was claimed by a newer session; this session cannot publish any "
+                f"producer {session.producer.label!r} was claimed by a newer session; this session cannot publish any "
                 "more",
             )
         block = Block(publish.block)
@@ -173,17 +173,24 @@ class Publishing(Part):
             raise ProtocolError(Code.BAD_BLOCK, "a published block has consecutive seqs: clear the flag SPARSE")
         if not self._known_topics.issuperset(block.topics):
             self._learn(block.topics)
+        principal = session.principal
+        principal.require_publish(block.topics)
         if publish.options:
             block.origin = origin_of(publish.options, block.count, self._own_journal)
         if not publish.pseq:
             if publish.options:
                 _require_pseq(publish.options)
-            return block, None
-        if session.producer is None:
+            first = None
+        elif session.producer is None:
             raise ProtocolError(
                 Code.BAD_OPTION, f"pseq {publish.pseq}: a publish with a pseq needs a producer in HELLO"
             )
-        return block, session.producer.duplicate_of(publish.pseq, block.count, block.body_crc, publish.options)
+        else:
+            first = session.producer.duplicate_of(publish.pseq, block.count, block.body_crc, publish.options)
+        # Last: blocks that the client must send again because one before them was refused, cost nothing.
+        if principal.usage.is_limited:
+            principal.usage.publish(block.count, size, self._shared.clock.now)
+        return block, first
 
     def take(self, session: Session, publish: Publish, block: Block, place: int) -> None:
         """Note that a checked publish is stored at a place: its first seq, or SCHEDULED + the id of its schedule."""
@@ -195,6 +202,7 @@ class Publishing(Part):
         size = len(publish.block)
         session.inflight_blocks += 1
         session.inflight_bytes += size
+        session.principal.usage.inflight_bytes += size
         session.messages_in += block.count
         session.bytes_in += size
         blocks, taken = self._taken.get(session, (0, 0))
@@ -281,6 +289,7 @@ class Publishing(Part):
         for session, blocks, size in taken.sessions:
             session.inflight_blocks -= blocks
             session.inflight_bytes -= size
+            session.principal.usage.inflight_bytes -= size
 
 
 def _row(rid: int, first: int, stored: int, dups: int, repeats: tuple[tuple[int, int], ...]) -> Confirm:

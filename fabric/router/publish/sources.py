@@ -41,7 +41,7 @@ class Source(Producer):
             if after not in (-1, self.last_pseq):
                 raise ProtocolError(
                     Code.SEQUENCE_GAP,
-                    f"source {self.name!r}: {pseq}..{last} cannot follow {after}, because the cursor is "
+                    f"source {self.label!r}: {pseq}..{last} cannot follow {after}, because the cursor is "
                     f"{self.last_pseq}: publish what is between first",
                     retry_ms=1,
                     expected=self.last_pseq + 1,
@@ -66,7 +66,7 @@ class Source(Producer):
             if last <= self.last_pseq:
                 raise ProtocolError(
                     Code.BAD_OPTION,
-                    f"source {self.name!r}: {pseq}..{last} is older than the last {RECENT_MAX} blocks, so the hub "
+                    f"source {self.label!r}: {pseq}..{last} is older than the last {RECENT_MAX} blocks, so the hub "
                     "cannot tell whether it is a resend",
                 )
         if last > self.last_pseq:
@@ -76,7 +76,7 @@ class Source(Producer):
     def _taken(self, pseq: int, last: int, why: str) -> ProtocolError:
         return ProtocolError(
             Code.PSEQ_TAKEN,
-            f"source {self.name!r}: {pseq}..{last} {why} (the cursor is {self.last_pseq}); this block is not stored",
+            f"source {self.label!r}: {pseq}..{last} {why} (the cursor is {self.last_pseq}); this block is not stored",
             cursor=self.last_pseq,
         )
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fabric.router.dead_letters.blocks import ATTEMPTS, ERROR, HOPS, REASON, REDRIVEN, SEQ, number
 from fabric.router.fields import bounded, text
-from fabric.router.read.story import required_seq
+from fabric.router.read.story import require_readable, required_seq
+from fabric.router.sessions.session import Session
 from fabric_protocol.block import IDS, KEYS, Block
 from fabric_protocol.bounds import GET_N, NUMBER_MAX
 from fabric_protocol.errors import Code, ProtocolError
@@ -31,13 +32,14 @@ Fields = Mapping[str, Any]
 Row = dict[str, Any]
 
 
-def find(router: "Router", fields: Fields) -> Row:
+def find(router: "Router", session: Session, fields: Fields) -> Row:
     """The answer to INFO {what: "find", id? | key?, topic? | pattern?, before?, n?}: seqs, the newest first."""
     if (fields.get("id") is None) == (fields.get("key") is None):
         raise ProtocolError(Code.BAD_OPTION, "find searches for an id or for a key: give one of them")
     name = "id" if fields.get("id") is not None else "key"
     wanted, flag = text(fields, name, "", NAME_MAX).encode(), IDS if name == "id" else KEYS
     shared, view = router.shared, router.reading.view(fields)
+    session.principal.require_subscribe(view.patterns)
     n = bounded(fields, "n", *GET_N)
     before = min(bounded(fields, "before", 0, NUMBER_MAX, NUMBER_MAX), shared.committed_seq + 1)
     seqs: list[int] = []
@@ -62,10 +64,11 @@ def find(router: "Router", fields: Fields) -> Row:
     return {"seqs": seqs, "more": before > shared.first_seq, "next": before}
 
 
-def copies(router: "Router", fields: Fields) -> Row:
+def copies(router: "Router", session: Session, fields: Fields) -> Row:
     """The answer to INFO {what: "copies", seq, group?, after?, time_us?}: dead letters of a message and redriven
     messages, ascending; those that are not in the list of dead letters any more included."""
     seq, shared = required_seq(fields), router.shared
+    require_readable(router, session, seq)
     group = text(fields, "group", "", NAME_MAX)
     patterns = [DEAD + group, REDRIVE + group] if group else list(COPIES)
     view = router.reading.view({"pattern": patterns})
@@ -81,7 +84,8 @@ def copies(router: "Router", fields: Fields) -> Row:
         cursor = max(cursor, cursor_now)
         if isinstance(block, Block):
             letters, size = letters + block.count, size + len(block.raw)
-            found += _copies_in(router, block, cursor, seq)
+            rows = _copies_in(router, block, cursor, seq)
+            found += [row for row in rows if session.principal.sees_group(row["group"])]
             cursor = max(cursor, block.last_seq + 1)
         elif block is not None:
             cursor = block.last_seq + 1

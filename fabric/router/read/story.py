@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fabric.event_block import Event, about
+from fabric.router.access.rights import shown
 from fabric.router.fields import bounded, is_number
 from fabric.router.groups.message_state import message_state
+from fabric.router.sessions.session import Session
 from fabric_protocol.block import Block
 from fabric_protocol.block_parts import cut
 from fabric_protocol.bounds import INFO_N, NUMBER_MAX
@@ -31,23 +33,44 @@ Fields = Mapping[str, Any]
 Row = dict[str, Any]
 
 
-def story(router: "Router", fields: Fields) -> Row:
+def story(router: "Router", session: Session, fields: Fields) -> Row:
     """The answer to INFO {what: "story", seq, after?, n?}."""
     shared, seq = router.shared, required_seq(fields)
     if seq > shared.committed_seq:
         stored = f"has {shared.first_seq}..{shared.committed_seq}" if shared.committed_seq else "is empty"
         raise ProtocolError(Code.NOT_FOUND, f"no message has seq {seq}: the journal {stored}")
-    after = bounded(fields, "after", 0, 0, NUMBER_MAX)
+    after, sees = bounded(fields, "after", 0, 0, NUMBER_MAX), session.principal.sees_group
+    require_readable(router, session, seq)
     block = shared.block_store.at(seq)
     events, following = _events(router, seq, after + 1, bounded(fields, "n", *INFO_N))
-    answer: Row = {"seq": seq, "events": [_event_row(event) for event in events], "more": following is not None}
+    answer: Row = {
+        "seq": seq,
+        "events": [_event_row(event) for event in events if sees(event.group)],
+        "more": following is not None,
+    }
     if following is not None:
         answer["next"] = following - 1
     if after == 0:
         answer["recording"] = router.events.is_on
         answer["message"] = describe(block, seq) if isinstance(block, Block) else None
-        answer["groups"] = _groups(router, block, seq) if isinstance(block, Block) else []
+        rows = _groups(router, block, seq) if isinstance(block, Block) else []
+        answer["groups"] = [row for row in rows if sees(row["group"])]
     return answer
+
+
+def require_readable(router: "Router", session: Session, seq: int) -> None:
+    """Raise unless the principal may read the topic of a message, or all topics when the message cannot be read. The
+    text does not name the topic."""
+    if session.principal.is_free:
+        return
+    block = router.shared.block_store.at(seq)
+    topic = block.topics[block.topic_idx()[seq - block.base_seq]] if isinstance(block, Block) else "#"
+    if not session.principal.may_subscribe([topic]):
+        raise ProtocolError(
+            Code.FORBIDDEN,
+            f"principal {session.principal.name!r} may not see message {seq}: role {session.principal.role.name!r} "
+            f"allows {shown(session.principal.role.subscribe) or 'no topic'}, and its topic is not among them",
+        )
 
 
 def required_seq(fields: Fields) -> int:

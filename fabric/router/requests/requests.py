@@ -77,6 +77,7 @@ class Requests(Part):
         """Handle a SUB with `respond`: a new responder."""
         if message.fields["respond"] is not True:
             raise ProtocolError(Code.BAD_OPTION, f"respond is true or false, not {message.fields['respond']!r:.60}")
+        self.services.require_right(session.principal, message.fields)
         self._change.begin()
         responder, created = self.services.join(session, message.chan, message.fields)
         self._mark_runnable(responder.service)
@@ -133,6 +134,8 @@ class Requests(Part):
         timeout_s = bounded(message.fields, "timeout_ms", *REQUEST_MS) / 1000
         replies_max = bounded(message.fields, "replies_max", *REPLIES)
         topic = _topic_of(message.block)
+        principal = session.principal
+        principal.require_request(topic)
         service, responder = self._choose(topic)
         if responder is None and self._waiting_bytes + len(message.block) > WAITING_BYTES_MAX:
             raise ProtocolError(
@@ -140,6 +143,8 @@ class Requests(Part):
                 f"requests of {WAITING_BYTES_MAX} bytes wait for responders, which is the limit; send it again later",
                 retry_ms=RETRY_MS,
             )
+        if principal.usage.is_limited:
+            principal.usage.spend(1, len(message.block), now)
         self._change.begin()
         request = OpenRequest(next(self._numbers), session, message, service, now + timeout_s, replies_max)
         self._open[request.number] = request
@@ -175,7 +180,11 @@ class Requests(Part):
         assert asker is not None
         request.responder = responder
         responder.open[request.number] = request
-        fields = {"timeout_ms": max(int((request.deadline - now) * 1000), 1), "from": asker.client}
+        fields = {
+            "timeout_ms": max(int((request.deadline - now) * 1000), 1),
+            "from": asker.client,
+            "principal": asker.principal.name,
+        }
         turn.send(responder.session.peer, m.Request(responder.chan, request.number, fields, request.block))
         request.block = b""
 
@@ -207,7 +216,7 @@ class Requests(Part):
         else:
             request.replies_left -= 1
             final = final or not request.replies_left
-            fields: dict[str, Any] = {"final": final, "from": session.client}
+            fields: dict[str, Any] = {"final": final, "from": session.client, "principal": session.principal.name}
             if error:
                 fields["error"] = error
             turn.send(asker.peer, m.Reply(0, request.rid, fields, reply.block))

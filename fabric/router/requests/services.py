@@ -6,6 +6,8 @@ A service is no group: it is not on disk, and it ends with its last responder.
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from fabric.router.access.globs import matches_any
+from fabric.router.access.principal import Principal
 from fabric.router.fields import GROUP_CHARS_MAX, bounded, patterns_of, text
 from fabric.router.patterns.trie import Trie
 from fabric.router.sessions.session import Session
@@ -110,6 +112,19 @@ class Services:
 
     def match(self, topic: str) -> dict[Service, None]:
         return self._trie.match(topic)
+
+    def require_right(self, principal: Principal, fields: Mapping[str, Any]) -> None:
+        """Raise unless a principal may answer the requests of the service that SUB names. The name of a service is the
+        name of a group, so that no principal takes a name that belongs to others."""
+        name = fields.get("group")
+        if isinstance(name, str) and not matches_any(principal.role.groups, name):
+            raise ProtocolError(
+                Code.FORBIDDEN,
+                f"principal {principal.name!r} may not use the name {name!r:.140} for a service: `groups` of role "
+                f"{principal.role.name!r} allows {', '.join(principal.role.groups) or 'no name'}",
+            )
+        service = self._by_name.get(name) if isinstance(name, str) else None
+        principal.require_respond(service.patterns if service is not None else patterns_of(fields))
 
     def join(self, session: Session, chan: int, fields: Mapping[str, Any]) -> tuple[Responder, bool]:
         """Add the responder that SUB asks for; returns it, and whether its service is new."""

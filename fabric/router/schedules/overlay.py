@@ -17,7 +17,7 @@ class Overlay:
         self._stored = stored
         self._fresh: dict[int, SaveSchedule] = {}
         self._gone: set[Key] = set()
-        self._names: dict[str, Change] = {}  # the latest change of each name
+        self._names: dict[tuple[str, str], Change] = {}  # the latest change of each owner and name
         self._turn: list[Change] = []
         self._sealed: deque[list[Change]] = deque()
 
@@ -33,7 +33,7 @@ class Overlay:
     def _note(self, change: Change) -> None:
         self._turn.append(change)
         if change.name:
-            self._names[change.name] = change
+            self._names[change.owner, change.name] = change
 
     def seal(self) -> None:
         self._sealed.append(self._turn)
@@ -46,8 +46,8 @@ class Overlay:
                 self._gone.discard((change.due_us, change.id))
             elif self._fresh.get(change.id) is change:
                 del self._fresh[change.id]
-            if change.name and self._names.get(change.name) is change:
-                del self._names[change.name]
+            if change.name and self._names.get((change.owner, change.name)) is change:
+                del self._names[change.owner, change.name]
 
     # Reading.
 
@@ -79,13 +79,13 @@ class Overlay:
             return self._fresh[number]
         return self._present(self._stored.find(number))
 
-    def find_name(self, name: str) -> SaveSchedule | str | None:
-        match self._names.get(name):
+    def find_name(self, name: str, owner: str) -> SaveSchedule | str | None:
+        match self._names.get((owner, name)):
             case SaveSchedule() as schedule:
                 return schedule
             case DropSchedule():
                 return None
-        return self._present(self._stored.find_name(name))
+        return self._present(self._stored.find_name(name, owner))
 
     def _present(self, found: SaveSchedule | str | None) -> SaveSchedule | str | None:
         if isinstance(found, SaveSchedule) and (found.due_us, found.id) in self._gone:

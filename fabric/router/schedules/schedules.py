@@ -6,6 +6,9 @@ publishes it twice. A schedule that repeats gets its next row in the same transa
 
 Due times are wall time, which an administrator may set. A schedule fires when wall time has reached its due time, and
 once, because its row is removed then.
+
+A schedule belongs to the principal that has published it: for others without the right `schedules` it does not exist.
+When it is due, its owner must still have the right to publish its topics.
 """
 
 from collections import Counter, OrderedDict
@@ -13,21 +16,24 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fabric.records import CountSchedules, DropSchedule, Record, SaveSchedule
+from fabric.router.access.identity import LOCAL_NAME
+from fabric.router.access.principal import Principal, Principals
 from fabric.router.fields import bounded, is_number
 from fabric.router.part import Part
 from fabric.router.publish.dedupe.index import Ids
 from fabric.router.publish.producers import SCHEDULED
 from fabric.router.publish.publishing import PENDING_BYTES_MAX, Publishing
 from fabric.router.schedules.due_queue import DueQueue, Key
-from fabric.router.schedules.options import NAME_CHARS_MAX, Timing, expiry, next_due, shown
+from fabric.router.schedules.options import Timing, expiry, next_due, shown
 from fabric.router.schedules.overlay import Overlay
+from fabric.router.schedules.owners import RIGHT, Wanted, audit, described, owner_field, refusal
 from fabric.router.sessions.session import Session
 from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
 from fabric.router.turn import Turn
 from fabric_protocol import messages as m
 from fabric_protocol.block import IDS, Block, expiring
-from fabric_protocol.bounds import NUMBER_MAX, SCHEDULES_N
+from fabric_protocol.bounds import SCHEDULES_N
 from fabric_protocol.errors import Code, ProtocolError
 
 if TYPE_CHECKING:
@@ -50,12 +56,14 @@ class Schedules(Part):
         publishing: Publishing,
         topics: "TopicTable",
         ids: Ids,
+        principals: Principals | None = None,  # None: the hub has no keys, so there are no rights to check
     ) -> None:
         self._stored = stored = shared.reader.schedules
         self._shared = shared
         self._publishing = publishing
         self._topics = topics
         self._ids = ids
+        self._principals = principals
         self._change = shared.change
         self._clock = shared.clock
         self._counters = shared.counters
@@ -63,12 +71,13 @@ class Schedules(Part):
         self._due_queue = DueQueue(stored)
         self._last_id = self._saved_id = stored.counts(0).last_id
         self._changes: Counter[str] = Counter()  # of this turn: change of the number of scheduled messages, by topic
+        self._owned: Counter[tuple[str, str]] = Counter()  # the same by owner and topic; with topic "", of schedules
         self._fired = 0  # in this turn
         self._hold_until = 0.0
         self._jumps = 0  # jumps of the clock at the last tick
         self._look_at = 0.0  # when `tick` has work to do, unless the clock is set
         self._deadline = 0.0  # when the hub must wake up for it
-        self._endings: OrderedDict[int, str] = OrderedDict()
+        self._endings: OrderedDict[int, tuple[str, str]] = OrderedDict()  # owner and what has happened
 
     # Publishing.
 
@@ -107,17 +116,18 @@ class Schedules(Part):
             )
         self._topics.require_room(block, turn)
         answer = {"schedule": self._last_id + 1, "due_us": due_us}
-        old = self._overlay.find_name(timing.name) if timing.name else None
+        owner = session.principal.name
+        old = self._overlay.find_name(timing.name, owner) if timing.name else None
         self._change.begin()
         if old is not None:
             answer["replaced"] = self._replace(old, turn)
         self._last_id += 1
         schedule = SaveSchedule(
-            self._last_id, due_us, publish.block, timing.ttl_ms, timing.every_ms, timing.cron, timing.name
+            self._last_id, due_us, publish.block, timing.ttl_ms, timing.every_ms, timing.cron, timing.name, owner
         )
         self._publishing.take(session, publish, block, SCHEDULED + schedule.id)
         self._save(schedule, turn)
-        self._count(block, 1)
+        self._count(block, owner, 1)
         self._counters["schedules_taken"] += 1
         _answer(session, publish, answer, turn)
         return block
@@ -138,57 +148,73 @@ class Schedules(Part):
     # Cancelling.
 
     def cancel(self, session: Session, cancel: m.Cancel, turn: Turn) -> None:
-        """Cancel a schedule, by `id` or by `name`. The answer that it has fired waits for the commit, too, because the
-        schedule has fired only when that turn is on disk."""
-        fields = cancel.fields
-        number, name = fields.get("id"), fields.get("name")
-        if (number is None) == (name is None):
-            raise ProtocolError(Code.BAD_OPTION, "CANCEL names a schedule by its id or by its name: give one of them")
-        if name is not None and not (isinstance(name, str) and 0 < len(name) <= NAME_CHARS_MAX):
-            raise ProtocolError(Code.BAD_OPTION, f"name is text of 1..{NAME_CHARS_MAX} characters, not {name!r:.60}")
-        number = bounded(fields, "id", 1, 0, NUMBER_MAX)
-        found = self._overlay.find_name(name) if name is not None else self._overlay.find(number)
+        """Cancel a schedule, by `id`, or by `name` and `owner`. The answer that it has fired waits for the commit, too,
+        because the schedule has fired only when that turn is on disk."""
+        wanted, principal = Wanted.of(cancel.fields, session.principal), session.principal
+        name = wanted.name
+        found = self._overlay.find(wanted.number) if name is None else self._overlay.find_name(name, wanted.owner)
+        is_foreign = isinstance(found, SaveSchedule) and found.owner != principal.name
         self._change.begin()
-        if isinstance(found, SaveSchedule):
+        if isinstance(found, SaveSchedule) and (not is_foreign or principal.may_administer(RIGHT)):
             self._end(found, Block(found.block), "was cancelled", turn)
             self._counters["schedules_cancelled"] += 1
+            if is_foreign:
+                audit(session, "admin", f"cancelled schedule {found.id} of principal {found.owner!r}", turn)
             if cancel.rid:
                 answer = {"cancelled": True, "schedule": found.id, "due_us": shown(found.due_us)}
                 turn.answer(session.peer, m.Ok(0, cancel.rid, answer))
             return
         self._counters["refused_not_found"] += 1
-        why = found or self._why_not(number, name)
+        if is_foreign:
+            assert isinstance(found, SaveSchedule)
+            audit(session, "refused", f"schedule {found.id} belongs to principal {found.owner!r}", turn)
+        why = found if isinstance(found, str) and principal.may_administer(RIGHT) else self._why_not(wanted, principal)
         if cancel.rid:
             turn.answer(session.peer, m.Err(0, cancel.rid, Code.NOT_FOUND, why, {}))
 
-    def _why_not(self, number: int, name: str | None) -> str:
-        if name is not None:
-            return f"no schedule has the name {name!r}: it has fired, was cancelled, or never existed"
-        if number > self._last_id:
+    def _why_not(self, wanted: Wanted, principal: Principal) -> str:
+        """Why a schedule is not found. A principal learns nothing of the schedules of others."""
+        number, sees_all = wanted.number, principal.may_administer(RIGHT)
+        if wanted.name is not None:
+            whose = "" if wanted.owner == principal.name else f" of principal {wanted.owner!r}"
+            return f"no schedule{whose} has the name {wanted.name!r}: it has fired, was cancelled, or never existed"
+        if number > self._last_id and sees_all:
             return f"schedule {number} never existed; the latest is {self._last_id}"
-        return f"schedule {number} {self._endings.get(number, 'has fired or was cancelled')}"
+        owner, ending = self._endings.get(number, ("", ""))
+        if ending and (sees_all or owner == principal.name):
+            return f"schedule {number} {ending}"
+        return f"schedule {number} has fired or was cancelled" + ("" if sees_all else ", or is not of this principal")
 
     # Listing.
 
-    def describe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """For INFO: the number of schedules, and a page of them in the order of due times."""
+    def describe(self, fields: Mapping[str, Any], principal: Principal) -> dict[str, Any]:
+        """For INFO: the number of schedules, and a page of them in the order of due times. A principal without the
+        right to see all of them sees its own."""
         limit = bounded(fields, "n", *SCHEDULES_N)
         after = fields.get("after")
         if after is None:
             after = [0, 0]
         elif not (isinstance(after, list) and len(after) == 2 and all(map(is_number, after))):
             raise ProtocolError(Code.BAD_OPTION, f"after is `next` of the page before, [due_us, id], not {after!r:.80}")
-        counts = self._stored.counts(TOPICS_MAX)
+        owner = owner_field(fields)
+        if not (principal.may_administer(RIGHT) or principal.may_administer("info")):
+            if owner not in (None, principal.name):
+                raise ProtocolError(
+                    Code.FORBIDDEN,
+                    f"principal {principal.name!r} sees its own schedules: those of others need the right {RIGHT!r}",
+                )
+            owner = principal.name
+        counts = self._stored.counts(TOPICS_MAX, owner)
         if (name := fields.get("name")) is not None:
-            named = self._stored.find_name(name) if isinstance(name, str) else None
+            named = self._stored.find_name(name, owner or principal.name) if isinstance(name, str) else None
             rows, following = ([named] if isinstance(named, SaveSchedule) else []), None
         else:
-            rows, following = self._stored.page((after[0], after[1]), limit, PAGE_BYTES_MAX)
+            rows, following = self._stored.page((after[0], after[1]), limit, PAGE_BYTES_MAX, owner)
         return {
             "count": counts.schedules,
             "messages": counts.messages,
             "topics": counts.topics,
-            "schedules": [_described(row) for row in rows],
+            "schedules": [described(row) for row in rows],
             "next": list(following) if following else None,
             "more": following is not None,
         }
@@ -242,19 +268,39 @@ class Schedules(Part):
 
     def _fire_one(self, schedule: SaveSchedule, wall_us: int, turn: Turn) -> None:
         block, following = Block(schedule.block), next_due(schedule, wall_us)
+        if self._principals is not None and (why := refusal(self._principals, schedule, block)):
+            self._refuse(schedule, block, why, turn)
+            return
         expires_us = expiry(schedule.due_us, schedule.ttl_ms, block.expires_us)
         self._append(block if expires_us == block.expires_us else Block(expiring(block.raw, expires_us)), turn)
         self._fired += 1
         self._counters["schedules_fired"] += 1
         if following is None and schedule.cron:
             self._counters["schedules_ended"] += 1
-            turn.advise("$sys.schedule.ended", schedule=schedule.id, name=schedule.name, cron=schedule.cron)
+            turn.advise(
+                "$sys.schedule.ended",
+                schedule=schedule.id,
+                name=schedule.name,
+                owner=schedule.owner,
+                cron=schedule.cron,
+                why="the calendar has no later day",
+            )
             self._end(schedule, block, f"has fired for the last time: cron {schedule.cron!r} has no later day", turn)
         elif following is None:
             self._end(schedule, block, "has fired", turn)
         else:
             self._drop(schedule, turn)
             self._save(schedule._replace(due_us=following), turn)
+
+    def _refuse(self, schedule: SaveSchedule, block: Block, why: str, turn: Turn) -> None:
+        """End a schedule that is due, because its owner may not publish it any more."""
+        self._fired += 1
+        self._counters["schedules_ended"] += 1
+        named = {"schedule": schedule.id, "name": schedule.name, "owner": schedule.owner}
+        turn.advise("$sys.schedule.ended", **named, cron=schedule.cron, why=why)
+        who = {"principal": schedule.owner, "code": Code.FORBIDDEN.name, "schedule": schedule.id}
+        turn.advise("$sys.audit", kind="refused", verb="PUB", why=f"schedule {schedule.id} was due: {why}", **who)
+        self._end(schedule, block, f"has ended without a publish: {why}", turn)
 
     def _append(self, block: Block, turn: Turn) -> None:
         """Append a block that is due. Idempotency keys are checked now: of two schedules, the later is the
@@ -275,10 +321,12 @@ class Schedules(Part):
         records: list[Record] = []
         if self._changes or self._last_id != self._saved_id:
             changes = tuple((topic, change) for topic, change in self._changes.items() if change)
-            if changes or self._last_id != self._saved_id:
-                records.append(CountSchedules(self._last_id, changes))
+            owned = tuple((*key, change) for key, change in self._owned.items() if change)
+            if changes or owned or self._last_id != self._saved_id:
+                records.append(CountSchedules(self._last_id, changes, owned))
             self._saved_id = self._last_id
             self._changes.clear()
+            self._owned.clear()
         if self._fired:
             self._fired = 0
             self._look_at = self._deadline = 0.0
@@ -298,41 +346,27 @@ class Schedules(Part):
         self._look_at = self._deadline = 0.0
 
     def _drop(self, schedule: SaveSchedule, turn: Turn) -> None:
-        drop = DropSchedule(schedule.id, schedule.due_us, schedule.name)
+        drop = DropSchedule(schedule.id, schedule.due_us, schedule.name, schedule.owner)
         turn.write(drop)
         self._overlay.dropped(drop)
 
     def _end(self, schedule: SaveSchedule, block: Block, ending: str, turn: Turn) -> None:
         self._drop(schedule, turn)
-        self._count(block, -1)
-        self._endings[schedule.id] = ending
+        self._count(block, schedule.owner, -1)
+        self._endings[schedule.id] = schedule.owner, ending
         if len(self._endings) > ENDINGS_MAX:
             self._endings.popitem(last=False)
 
-    def _count(self, block: Block, sign: int) -> None:
-        if block.n_topics == 1:
-            self._changes[block.topics[0]] += sign * block.count
-        else:
-            for topic, count in Counter(block.topic_names()).items():
-                self._changes[topic] += sign * count
+    def _count(self, block: Block, owner: str, sign: int) -> None:
+        counts = {block.topics[0]: block.count} if block.n_topics == 1 else Counter(block.topic_names())
+        for topic, count in counts.items():
+            self._changes[topic] += sign * count
+            if owner != LOCAL_NAME:
+                self._owned[owner, topic] += sign * count
+        if owner != LOCAL_NAME:
+            self._owned[owner, ""] += sign
 
 
 def _answer(session: Session, publish: m.Publish, fields: Mapping[str, Any], turn: Turn) -> None:
     if publish.rid:
         turn.answer(session.peer, m.Ok(0, publish.rid, fields))
-
-
-def _described(schedule: SaveSchedule) -> dict[str, Any]:
-    block = Block(schedule.block)
-    row: dict[str, Any] = {
-        "id": schedule.id,
-        "due_us": shown(schedule.due_us),
-        "topic": block.topics[0],
-        "topics": block.n_topics,
-        "count": block.count,
-        "bytes": block.payload_bytes(),
-    }
-    for field in ("ttl_ms", "every_ms", "cron", "name"):
-        if value := getattr(schedule, field):
-            row[field] = value
-    return row

@@ -82,6 +82,7 @@ class Session:
         """For INFO."""
         return {
             "client": self.client,
+            "principal": self.principal.name,
             "channels": len(self.channels),
             "outstanding": sum(sub.outstanding for sub in self.channels.values()),
             "unconfirmed": self.inflight_blocks,
@@ -96,5 +97,6 @@ class Session:
 
 
 def _mark(producer: str) -> str:
-    """What INFO shows of a producer: a short hash of its name, because the name would let every peer claim it."""
+    """What INFO shows of a producer: a short hash of its name in the journal, because the name would let every session
+    of the same principal claim it."""
     return blake2b(producer.encode(), digest_size=4).hexdigest()

@@ -1,11 +1,17 @@
-"""All sessions, by connection and by secret: HELLO, claims of producers, silent sessions, and the publish window."""
+"""All sessions, by connection and by secret: HELLO, claims of producers, silent sessions, and the publish window.
 
+A session belongs to the principal that has opened it: for all others it does not exist.
+"""
+
+from collections import Counter
 from collections.abc import Callable
 from itertools import count
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from fabric.router.access.identity import Identity
 from fabric.router.access.principal import Principal, Principals
+from fabric.router.access.producer_names import PRINCIPAL_CHARS_MAX, internal_name, owner_of
 from fabric.router.change import Change
 from fabric.router.fields import bounded, is_number, text
 from fabric.router.publish.producers import WINDOW_BLOCKS, Producer
@@ -25,6 +31,12 @@ PRODUCERS_MAX: Final = 50_000  # remembered; each costs about half a kilobyte
 SOURCES_MAX: Final = 10_000  # of these; they are never forgotten, because their cursors would be lost
 # The longest name of a source that we know of: kafka, the id of a cluster (22), a topic (249), a partition.
 SOURCE_CHARS_MAX: Final = 300
+# A name in the journal: that of a principal, a slash, and the name that its client gives.
+PRODUCER_CHARS_MAX: Final = PRINCIPAL_CHARS_MAX + 1 + SOURCE_CHARS_MAX
+SOURCES_PER_PRINCIPAL_MAX: Final = SOURCES_MAX // 4  # one principal must not take the room of all others
+# Sessions of keys that are not known yet, and how long they live without a command: joining takes a second.
+GUESTS_MAX: Final = 100
+GUEST_TTL_S: Final = 10.0
 
 Seen = list[tuple[int, int]]  # (channel, last ordinal seen)
 
@@ -40,6 +52,7 @@ class Greeting(NamedTuple):
 
 class _Claim(NamedTuple):
     producer: Producer
+    name: str  # that the client gives
     epoch: int
     is_new: bool  # fences older sessions of the name, so it must be on disk before the WELCOME
 
@@ -61,7 +74,8 @@ class SessionTable:
         self.sessions: dict[bytes, Session] = {}
         self._by_peer: dict[m.PeerId, Session] = {}
         self._numbers = count(1)
-        self._sources = sum(producer.jumps for producer in publishing.producers.values())
+        # Numbered sources by the text before the first slash of their names, which is a principal's if it has one.
+        self._sources = Counter(_prefix(name) for name, producer in publishing.producers.items() if producer.jumps)
         self.window = (WINDOW_BLOCKS, WINDOW_BYTES)
 
     def find(self, peer: m.PeerId) -> Session | None:
@@ -90,12 +104,15 @@ class SessionTable:
         if principal is None:
             raise ProtocolError(Code.AUTH_FAILED, "the key of this connection is not known to the hub")
         old, seen = self._resumable(fields.get("resume"))
-        claim = self._claim(fields.get("producer"), old)
+        if old is not None and not _is_of(old, principal, identity):
+            self._audit_resume(old, fields, identity, turn)
+            old = None
+        claim = self._claim(fields.get("producer"), principal, old)
         if old is None:
             session = self._open(fields, peer, principal, identity, now)
         else:
             session = old
-            self._move(session, peer, turn)
+            self._move(session, peer, identity, turn)
         session.last_seen = now
         if claim is not None:
             self._admit(session, claim)
@@ -107,12 +124,20 @@ class SessionTable:
             raise ProtocolError(
                 Code.BUSY, f"a hub has at most {SESSIONS_MAX} sessions: connect again later", retry_ms=1000
             )
+        principal.usage.require_session()
+        if principal.is_guest and principal.usage.sessions >= GUESTS_MAX:
+            raise ProtocolError(
+                Code.BUSY, f"a hub has at most {GUESTS_MAX} sessions of unknown keys: try again later", retry_ms=1000
+            )
         client = text(fields, "client", "", NAME_CHARS_MAX)
         hb_ms = bounded(fields, "hb_ms", *HEARTBEAT_MS)
-        ttl_ms = bounded(fields, "ttl_ms", *TTL_MS)
+        ttl_s = bounded(fields, "ttl_ms", *TTL_MS) / 1000
         self._change.begin()
-        session = Session(self._token(), peer, client, hb_ms / 1000, ttl_ms / 1000, now)
+        if principal.is_guest:
+            ttl_s = min(ttl_s, GUEST_TTL_S)
+        session = Session(self._token(), peer, client, hb_ms / 1000, ttl_s, now)
         session.principal, session.connected_as = principal, identity
+        principal.usage.sessions += 1
         session.number = next(self._numbers)
         self.sessions[session.id] = self._by_peer[peer] = session
         return session
@@ -130,22 +155,36 @@ class SessionTable:
         session = self.sessions.get(secret) if isinstance(secret, bytes) else None
         return session, [(chan, ordinal) for chan, ordinal in subs]
 
-    def _move(self, session: Session, peer: m.PeerId, turn: Turn) -> None:
+    def _audit_resume(self, session: Session, fields: Any, identity: Identity, turn: Turn) -> None:
+        """Note that a principal has named the secret of another principal's session."""
+        turn.advise(
+            "$sys.audit",
+            kind="refused",
+            verb="HELLO",
+            code=Code.FORBIDDEN.name,
+            why=f"resume of session {session.number}, which belongs to principal {session.principal.name!r}",
+            principal=identity.name,
+            address=identity.address,
+            client=f"{fields.get('client', '')!s:.{NAME_CHARS_MAX}}",
+        )
+
+    def _move(self, session: Session, peer: m.PeerId, identity: Identity, turn: Turn) -> None:
         """Move a resumed session to another connection."""
         self._change.begin()
         if self._by_peer.pop(session.peer, None) is not None:
             turn.send(session.peer, m.Notice("taken_over", {}))
-        session.peer = peer
+        session.peer, session.connected_as = peer, identity
         session.suspect = session.blocked = False
         self._by_peer[peer] = session
 
-    def _claim(self, wish: Any, resumed: Session | None) -> _Claim | None:
-        """The producer that HELLO names and its epoch. Changes nothing."""
-        if wish is None:
+    def _claim(self, wish: Any, principal: Principal, resumed: Session | None) -> _Claim | None:
+        """The producer that HELLO names and its epoch. Changes nothing. A guest has none, because it cannot publish."""
+        if wish is None or principal.is_guest:
             return None
         name, jumps = _producer_wish(wish)
-        known = self._publishing.producers.get(name)
-        producer = known or self._new_producer(name, jumps)
+        internal = internal_name(principal, name, self._principals)
+        known = self._publishing.producers.get(internal)
+        producer = known or self._new_producer(internal, name, jumps)
         if producer.jumps is not jumps:
             kinds = ("numbers its messages without gaps", "is a numbered source")
             raise ProtocolError(
@@ -164,7 +203,7 @@ class SessionTable:
             # A random step: a hub that was restored from a backup does not know later claims, and must not give one of
             # their epochs to another session.
             jump = int.from_bytes(self._token()[-EPOCH_JUMP_BYTES:], "big")
-            return _Claim(producer, producer.epoch + 1 + jump, is_new=True)
+            return _Claim(producer, name, producer.epoch + 1 + jump, is_new=True)
         # The epoch of the hub may be above EPOCH_MAX, because it adds to the highest epoch of a claim.
         if type(epoch) is not int or not 1 <= epoch <= max(EPOCH_MAX, producer.epoch):
             raise ProtocolError(
@@ -180,20 +219,28 @@ class SessionTable:
                 Code.BAD_OPTION, f"producer.epoch of this session is {resumed.producer_epoch}, not {epoch}"
             )
         # A name that the hub does not know fences no session. Its row is written with its first publish.
-        return _Claim(producer, epoch, is_new=known is not None and epoch > known.epoch)
+        return _Claim(producer, name, epoch, is_new=known is not None and epoch > known.epoch)
 
-    def _new_producer(self, name: str, jumps: bool) -> Producer:
-        if jumps and self._sources >= SOURCES_MAX:
+    def _new_producer(self, internal: str, name: str, jumps: bool) -> Producer:
+        if jumps and self._sources[_prefix(internal)] >= SOURCES_PER_PRINCIPAL_MAX and internal != name:
+            raise ProtocolError(
+                Code.BAD_OPTION,
+                f"a hub remembers at most {SOURCES_PER_PRINCIPAL_MAX} numbered sources of a principal, and {name!r} is "
+                "not among them: publish under the name of one of them, or let an administrator delete one",
+            )
+        if jumps and self._sources.total() >= SOURCES_MAX:
             raise ProtocolError(
                 Code.BAD_OPTION,
                 f"a hub remembers at most {SOURCES_MAX} numbered sources, and {name!r} is not among them: publish "
                 "under the name of one of them, or delete one that is not used any more with producer.delete",
             )
-        return new_producer(name, jumps)
+        return new_producer(internal, jumps)
 
     def _admit(self, session: Session, claim: _Claim) -> None:
         producer = claim.producer
-        self._sources += producer.jumps and producer.name not in self._publishing.producers
+        producer.label = claim.name
+        if producer.jumps and producer.name not in self._publishing.producers:
+            self._sources[_prefix(producer.name)] += 1
         self._publishing.producers[producer.name] = producer
         if claim.epoch != producer.epoch:
             producer.claim(claim.epoch)
@@ -232,6 +279,7 @@ class SessionTable:
 
     def dismiss(self, session: Session) -> None:
         del self.sessions[session.id]
+        session.principal.usage.sessions -= 1
         if self._by_peer.get(session.peer) is session:
             del self._by_peer[session.peer]
 
@@ -248,21 +296,31 @@ class SessionTable:
         return over, suspect
 
     def forget_producers(self) -> None:
-        """Bound the memory for producers: forget producers without a session, the longest silent first."""
+        """Bound the memory for producers: forget producers without a session, the longest silent first, of the
+        principals that have most of them."""
         producers = self._publishing.producers
         if len(producers) > PRODUCERS_MAX:
             here = {session.producer for session in self.sessions.values()}
+            # A source would store everything again without its cursor.
             away = sorted(
-                (p for p in producers.values() if not p.jumps and p not in here), key=lambda p: p.seen_us
-            )  # a source would store everything again without its cursor
-            for producer in away[: len(producers) - PRODUCERS_MAX * 9 // 10]:
+                (p for p in producers.values() if not p.jumps and p not in here), key=lambda p: p.seen_us, reverse=True
+            )
+            later: Counter[str] = Counter()  # of each principal, so far
+            ranked = []
+            for producer in away:
+                owner = owner_of(producer.name, self._principals)
+                later[owner] += 1
+                ranked.append((later[owner], producer))
+            ranked.sort(key=itemgetter(0), reverse=True)
+            for _, producer in ranked[: len(producers) - PRODUCERS_MAX * 9 // 10]:
                 del producers[producer.name]
 
     def delete_producer(self, name: str) -> Producer:
-        """Remove a producer that no session has, and return it. Raises when there is none, or a session has it."""
+        """Remove a producer that no session has, by its name in the journal, and return it. Raises when there is none,
+        or a session has it."""
         producer = self._publishing.producers.get(name)
         if producer is None:
-            raise ProtocolError(Code.NOT_FOUND, f"there is no producer {name!r:.320}")
+            raise ProtocolError(Code.NOT_FOUND, f"there is no producer {name!r:.400}")
         held = [session for session in self.sessions.values() if session.producer is producer]
         if held:
             raise ProtocolError(
@@ -271,7 +329,7 @@ class SessionTable:
                 "with session.kick, then delete the producer",
             )
         self._change.begin()
-        self._sources -= producer.jumps
+        self._sources[_prefix(name)] -= producer.jumps
         self._publishing.drop(producer)
         return producer
 
@@ -285,6 +343,15 @@ class SessionTable:
                 turn.answer(
                     session.peer, m.Flow(*self.window)
                 )  # an answer, so that it follows a WELCOME that waits for the commit
+
+
+def _is_of(session: Session, principal: Principal, identity: Identity) -> bool:
+    """Whether a session belongs to the principal of a connection. All unknown keys share one principal."""
+    return session.principal is principal and (not principal.is_guest or session.connected_as.key == identity.key)
+
+
+def _prefix(internal: str) -> str:
+    return internal.partition("/")[0]
 
 
 def _producer_wish(wish: Any) -> tuple[str, bool]:

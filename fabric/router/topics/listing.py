@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from heapq import merge
 from typing import TYPE_CHECKING, Any, Final
 
+from fabric.router.access.principal import Principal
 from fabric.router.paging import page
 from fabric.router.topics.settings import any_topic_name, as_map
 from fabric.router.topics.topic import Topic, places_of
@@ -29,7 +30,8 @@ Row = dict[str, Any]
 class Listing:
     """One answer to INFO."""
 
-    def __init__(self, table: "TopicTable", shared: "Shared") -> None:
+    def __init__(self, table: "TopicTable", shared: "Shared", principal: Principal) -> None:
+        self._principal = principal
         self._table = table
         self._shared = shared
         self._tallies = table.tallies
@@ -37,20 +39,27 @@ class Listing:
         self._firsts = FIRSTS_MAX
 
     def topic(self, fields: Fields) -> Row:
-        name = any_topic_name(fields)
-        return {**self._row(name), "groups": [group.name for group in self._table.retention.owners(name)]}
+        name, sees = any_topic_name(fields), self._principal.sees_group
+        if not self._principal.sees_topic(name):
+            self._principal.require_subscribe([name], "see the topic {!r:.120}")
+        groups = [group.name for group in self._table.retention.owners(name) if sees(group.name)]
+        return {**self._row(name), "groups": groups}
 
     def topics(self, fields: Fields) -> Row:
-        after, table = fields.get("after") or "", self._table
+        after, table, sees = fields.get("after") or "", self._table, self._principal.sees_topic
         names = self._walk.sorted_names()
         others = (names[at] for at in range(bisect_right(names, str(after)), len(names)))
-        stored = (name for name in others if name not in table.tracked and self._tallies.find(name) is not None)
-        configured = sorted(name for name in table.tracked if name > str(after))
+        untracked = (name for name in others if name not in table.tracked and sees(name))
+        stored = (name for name in untracked if self._tallies.find(name) is not None)
+        configured = sorted(name for name in table.tracked if name > str(after) and sees(name))
         answer = page("topics", fields, merge(configured, stored), self._row)
         answer |= {"counting": self._tallies.is_counting, "overflowed": self._walk.overflowed}
         if not after:
             latest, complete = self._shared.reader.topic_names(NAMES_MAX)
-            answer |= {"others": [name for name in latest if name not in table.tracked], "complete": complete}
+            answer |= {
+                "others": [name for name in latest if name not in table.tracked and sees(name)],
+                "complete": complete,
+            }
         return answer
 
     def _row(self, name: str) -> Row:

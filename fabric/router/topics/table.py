@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from fabric.records import Record, SaveTopic, TopicSettings
+from fabric.router.access.principal import Principal
 from fabric.router.dead_letters.index import DeadLetters
 from fabric.router.groups.backlog import floor_is_set
 from fabric.router.groups.group import Group
@@ -384,7 +385,7 @@ class TopicTable(Part):
             "overflowed": topic.overflowed,
         }
 
-    def info(self, fields: Fields) -> Answer:
-        """INFO of one topic, or of all topics."""
-        listing = Listing(self, self._shared)
+    def info(self, fields: Fields, principal: Principal) -> Answer:
+        """INFO of one topic, or of all topics that a principal may see."""
+        listing = Listing(self, self._shared, principal)
         return listing.topic(fields) if fields.get("what") == "topic" else listing.topics(fields)

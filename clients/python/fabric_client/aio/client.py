@@ -8,6 +8,7 @@ import asyncio
 import logging
 import warnings
 from collections.abc import Generator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -23,8 +24,10 @@ from fabric_client.core.liveness import SESSION_TTL_S, liveness
 from fabric_client.core.source_names import producer_name
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.verdict_exceptions import Seconds, patience, seconds
+from fabric_client.credentials import Credentials
+from fabric_client.destination import destination
 from fabric_client.io.handler_runs import STILL_AT_WORK, HandlerRuns
-from fabric_client.options import ANSWER_S, CLOSE_S, default_url, goodbye_s, random_name
+from fabric_client.options import ANSWER_S, CLOSE_S, goodbye_s, random_name
 from fabric_protocol import messages as m
 from fabric_protocol.errors import FabricError
 
@@ -34,6 +37,7 @@ log = logging.getLogger("fabric_client")
 def aconnect(
     url: str | None = None,
     *,
+    credentials: str | Path | Credentials | None = None,
     name: str | None = None,
     producer: str | None = None,
     source: str | None = None,
@@ -46,6 +50,7 @@ def aconnect(
     return Connecting(
         AsyncClient(
             url,
+            credentials=credentials,
             name=name,
             producer=producer,
             source=source,
@@ -82,6 +87,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         self,
         url: str | None = None,
         *,
+        credentials: str | Path | Credentials | None = None,
         name: str | None = None,
         producer: str | None = None,
         source: str | None = None,
@@ -93,7 +99,7 @@ class AsyncClient(AsyncPublishing, AsyncConsuming, AsyncAsking):
         self._closed = True
         self._started = False
         self._asked = (
-            url or default_url(),
+            destination(url, credentials),
             name or random_name("client"),
             producer_name(producer, source),
             context,

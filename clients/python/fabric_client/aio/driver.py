@@ -28,6 +28,7 @@ from fabric_client.core.ticket import Ticket
 from fabric_client.core.transaction import Transaction, send
 from fabric_client.core.unconfirmed import Pending
 from fabric_client.core.verdict_exceptions import Decision
+from fabric_client.destination import Destination
 from fabric_client.io.driver import COMMIT_S, LEARN_S, Driver
 from fabric_protocol import messages as m
 from fabric_protocol.messages import Verdict
@@ -36,7 +37,7 @@ from fabric_protocol.messages import Verdict
 class AsyncDriver(Driver):
     def __init__(
         self,
-        url: str,
+        to: Destination,
         name: str,
         producer: str | None,
         context: "zmq.Context[zmq.Socket[bytes]] | None",
@@ -47,7 +48,7 @@ class AsyncDriver(Driver):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = FOREVER
         self._waiting: dict[asyncio.Future[None], Callable[[], object]] = {}
-        super().__init__(url, name, producer, context, liveness)
+        super().__init__(to, name, producer, context, liveness)
         self._socket_opened()
 
     async def start(self, timeout: float) -> None:

@@ -25,13 +25,14 @@ class OnResume(Enum):
 class Call:
     """An open request. `parts` are the frames of an answer in several frames; `ticket` is done when it is complete."""
 
-    __slots__ = ("message", "parts", "retry_at", "rid", "ticket", "was_sent")
+    __slots__ = ("message", "parts", "reason", "retry_at", "rid", "ticket", "was_sent")
 
     def __init__(self, message: m.ToHub, rid: int, ticket: Ticket) -> None:
         self.message = message
         self.rid = rid
         self.ticket = ticket
         self.retry_at = NOT_DUE
+        self.reason = ""  # why the hub wants it again later
         self.was_sent = False
         self.parts: deque[m.Got | m.Reply] = deque()
 
@@ -135,6 +136,7 @@ class Calls:
             return None
         if retry_ms := message.fields.get("retry_ms", 0):
             call.retry_at = now + retry_ms / 1000
+            call.reason = message.text
             self._later[call.rid] = call
             return None
         del self._open[message.rid]
@@ -148,6 +150,11 @@ class Calls:
                 call.retry_at = NOT_DUE
                 if rid in self._open:
                     self._send(call.message)
+
+    @property
+    def reason(self) -> str:
+        """Why the hub wants a call again later; empty if there is no such call."""
+        return next((call.reason for call in reversed(self._later.values())), "")
 
     def next_deadline(self) -> float:
         return min((call.retry_at for call in self._later.values()), default=NOT_DUE) if self._later else NOT_DUE

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from fabric_client.core import wire_values
 from fabric_client.core.source_names import SourceName
@@ -11,11 +11,13 @@ from fabric_protocol import messages as m
 from fabric_protocol.errors import FabricError
 from fabric_protocol.messages import PROTOCOL_VERSION
 
+JOURNALS_MAX: Final = 64  # journals whose epochs are remembered; a client sees one or two
+
 
 class Handshake:
     """The names of client and producer, and what the last WELCOME said of the session."""
 
-    __slots__ = ("_epoch", "_token", "hello_rid", "hub", "jumps", "name", "producer")
+    __slots__ = ("_epoch", "_epochs", "_token", "hello_rid", "hub", "jumps", "name", "producer")
 
     def __init__(self, name: str, producer: str | None) -> None:
         self.name = wire_values.text(name, "name")
@@ -25,6 +27,7 @@ class Handshake:
         self.jumps = isinstance(producer, SourceName)
         # A given name must be claimed from an earlier program; a random name has no earlier epoch.
         self._epoch: int | None = None if producer else 1
+        self._epochs: dict[bytes, int] = {}  # journal -> the highest epoch that a hub said
         self._token = b""  # the hub's name for this session; a secret
         self.hello_rid = 0
         self.hub: Mapping[str, Any] = {}  # the fields of the last WELCOME
@@ -51,6 +54,21 @@ class Handshake:
         """Why this client cannot work with the hub that sent a WELCOME."""
         if self.jumps and not fields.get("producer", {}).get("jumps"):
             return FabricError("this hub does not know numbered sources", "upgrade the hub")
+        return None
+
+    def outdated(self, fields: Mapping[str, Any]) -> FabricError | None:
+        """Why a hub has an older copy of a journal that this client has seen: it lacks messages, and gives their seqs
+        to others."""
+        journal, epoch = fields.get("journal", b""), fields.get("epoch", 0)
+        seen = self._epochs.get(journal, 0)
+        if epoch < seen:
+            return FabricError(
+                f"the hub has epoch {epoch} of its journal, and this client has seen epoch {seen}: an older copy",
+                "stop that hub, or connect to the hub with the newer epoch; a new client accepts either",
+            )
+        if len(self._epochs) >= JOURNALS_MAX and journal not in self._epochs:
+            del self._epochs[next(iter(self._epochs))]
+        self._epochs[journal] = epoch
         return None
 
     def terms(self, same_journal: bool) -> tuple[int, bool, tuple[int, int], int]:

@@ -17,13 +17,14 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from fabric_client.core import begun, wire_values
+from fabric_client.core import begun, notices, refusals, wire_values
 from fabric_client.core.calls import Call, Calls
 from fabric_client.core.channels import Channels
 from fabric_client.core.handshake import Handshake
 from fabric_client.core.heartbeat import Heartbeat
 from fabric_client.core.liveness import DEFAULT_LIVENESS, Liveness
 from fabric_client.core.publisher import Publisher
+from fabric_client.core.reconnect import Reconnect
 from fabric_client.core.refresh import log_refusal
 from fabric_client.core.requests import Responder
 from fabric_client.core.source import Source
@@ -31,7 +32,7 @@ from fabric_client.core.state import State
 from fabric_client.core.subscription import FOREVER, Subscription
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.unsettled import Unsettled
-from fabric_client.errors import BadMessage, Closed, NotFound, from_wire
+from fabric_client.errors import BadMessage, Closed
 from fabric_protocol import messages as m
 from fabric_protocol.errors import BlockError, Code, FabricError
 
@@ -39,25 +40,32 @@ log = logging.getLogger("fabric_client")
 
 S = TypeVar("S", bound=Subscription)
 
-BACKOFF_S: Final = (0.05, 2.0)  # first and longest pause before a new socket; each is jittered
+ANOTHER_S: Final = 3.0  # how long a client with several addresses waits for a WELCOME before it tries the next one
 
 
 class Session:
     def __init__(
-        self, name: str, producer: str | None, random: Callable[[], float], liveness: Liveness = DEFAULT_LIVENESS
+        self,
+        name: str,
+        producer: str | None,
+        random: Callable[[], float],
+        liveness: Liveness = DEFAULT_LIVENESS,
+        *,
+        keyed: bool = False,
+        several: bool = False,
     ) -> None:
+        """`keyed`: the client has keys. `several`: it has several addresses to try."""
         self.handshake = Handshake(name, producer)
         self.state = State.LOST
         self.out: list[m.ToHub] = []
-        self.reopen_at = 0.0
         self.error: FabricError | None = None  # why it FAILED
-        self.lost_reason = ""  # why it was last LOST
+        self.lost_reason: str | FabricError = ""  # why it was last LOST
         self.subscriptions = Channels()
         self.unsettled = Unsettled()  # verdicts that the hub may never have received
         self.publisher = (Source if self.handshake.jumps else Publisher)(self.send, self._next_rid)
-        self._random = random
+        self._reconnect = Reconnect(random, keyed)
+        self._several = several
         self._rid = 0
-        self._attempt = 0
         self.calls = Calls(self.send)
         self._ttl_s = liveness.ttl_s
         self._heartbeat = Heartbeat(liveness.heartbeat_s)
@@ -67,6 +75,11 @@ class Session:
         return self.state is State.LIVE
 
     # The connection.
+
+    @property
+    def reopen_at(self) -> float:
+        """When a LOST session wants a socket."""
+        return self._reconnect.due_at
 
     def wants_socket(self, now: float) -> bool:
         return self.state is State.LOST and now >= self.reopen_at
@@ -78,26 +91,35 @@ class Session:
         seen = self.subscriptions.seen()
         self.out = [self.handshake.hello(self._next_rid(), self._heartbeat.interval_s, self._ttl_s, seen)]
 
-    def lost(self, now: float, why: str) -> None:
-        """The connection is lost. Everything unanswered is kept until the next WELCOME."""
+    def lost(self, now: float, why: str | FabricError, *, refused: bool = False) -> None:
+        """The connection is lost, or the hub refused it. Everything unanswered is kept until the next WELCOME."""
         if self.state not in (State.OPENING, State.LIVE):
             return
         if self.state is State.LIVE:
             log.warning("connection to the hub lost: %s", why)
-            self._attempt = 0
+            self._reconnect.reset()
+        elif self.handshake.hub and isinstance(why, FabricError) and str(why) != str(self.lost_reason):
+            log.error("no connection to the hub: %s (%s)", why, why.hint)
         self.state = State.LOST
         self.lost_reason = why
         self.out = []
         self.publisher.disconnected()
         for sub in self.subscriptions.values():
             sub.careful = sub.settles
-        self.reopen_at = now + min(BACKOFF_S[1], BACKOFF_S[0] * 2.0 ** min(self._attempt, 10)) * (0.5 + self._random())
-        self._attempt += 1
+        (self._reconnect.after_refusal if refused else self._reconnect.after_loss)(now)
+
+    def refused(self, now: float, why: FabricError) -> None:
+        """The hub refused the key of the client. A client that was never connected ends; another one tries again, since
+        its key may be enrolled, and keeps its unsent messages."""
+        if self.handshake.hub:
+            self.lost(now, why, refused=True)
+        else:
+            self.fail(why)
 
     def postpone(self, now: float, why: str) -> None:
         """The driver could not open a socket."""
         self.lost_reason = why
-        self.reopen_at = now + BACKOFF_S[1]
+        self._reconnect.after_failure(now)
 
     def fail(self, error: FabricError) -> None:
         """End the session: every waiting call gets the error."""
@@ -195,7 +217,7 @@ class Session:
     def tick(self, now: float) -> None:
         """Do what is due."""
         if self.state is State.OPENING:
-            if now >= self._heartbeat.gone_at:
+            if now >= self._welcome_until:
                 self.lost(now, "the hub does not answer")
             return
         if self.state is not State.LIVE:
@@ -220,12 +242,17 @@ class Session:
         if self.out:
             self._heartbeat.sent_at = now
 
+    @property
+    def _welcome_until(self) -> float:
+        """When a session that is OPENING has waited long enough."""
+        return min(self._heartbeat.gone_at, self._heartbeat.sent_at + ANOTHER_S if self._several else FOREVER)
+
     def next_deadline(self) -> float:
         """When `tick` (or `wants_socket`) has something to do, if nothing happens before."""
         if self.state is State.LOST:
             return self.reopen_at
         if self.state is State.OPENING:
-            return self._heartbeat.gone_at
+            return self._welcome_until
         if self.state is not State.LIVE:
             return FOREVER
         deadline = min(self._heartbeat.ping_at, self._heartbeat.gone_at, self.calls.next_deadline())
@@ -245,7 +272,7 @@ class Session:
             case m.Ok():
                 self._ok(message)
             case m.Err():
-                self._err(message, now)
+                refusals.heed(self, message, now)
             case m.Flow():
                 self.publisher.flow(message)
             case m.Welcome():
@@ -268,7 +295,7 @@ class Session:
                 if sub is not None:
                     sub.reset(message.fields)
             case m.Notice():
-                self._notice(message)
+                notices.heed(self, message)
 
     def _welcome(self, message: m.Welcome, now: float) -> None:
         if self.state is not State.OPENING or message.rid != self.handshake.hello_rid:
@@ -277,10 +304,14 @@ class Session:
         if (unfit := self.handshake.unfit(fields)) is not None:
             self.fail(unfit)
             return
+        if (outdated := self.handshake.outdated(fields)) is not None:
+            self.lost(now, outdated)
+            return
         if self.handshake.hub:
             log.warning("connected to the hub again (%s)", "resumed" if fields.get("resumed") else "new session")
         same_journal = self.handshake.welcomed(fields)
-        self.state, self._attempt = State.LIVE, 0
+        self.state = State.LIVE
+        self._reconnect.reset()
         self._heartbeat.interval_s = fields.get("hb_ms", self._heartbeat.interval_s * 1000) / 1000
         known = set(fields.get("subs", ())) if fields.get("resumed") else set()
         self.publisher.welcomed(*self.handshake.terms(same_journal), known)
@@ -325,48 +356,6 @@ class Session:
             return
         if not self.publisher.answered(message):
             self._answer(message.rid, message.fields)
-
-    def _notice(self, message: m.Notice) -> None:
-        fields = message.fields
-        sub = self.subscriptions.get(fields.get("chan", 0))
-        if message.kind == "lease_lost" and sub is not None:
-            sub.take_back(fields.get("ordinals", ()))
-            log.info("%s: deliveries were taken back: %s", sub.group, fields.get("why", "no reason given"))
-        elif message.kind == "unsubscribed" and sub is not None:
-            sub.error = NotFound(str(fields.get("why", "unsubscribed")), "subscribe again to create it again")
-            del self.subscriptions[sub.chan]
-            sub.acks.fail(sub.error)
-            self.calls.fail_channel(sub.chan, sub.error)
-        else:
-            log.info("the hub says %s: %s", message.kind, dict(fields))
-
-    def _err(self, message: m.Err, now: float) -> None:
-        if message.code == Code.NO_SESSION:
-            self.lost(now, "the hub does not know this session")
-            return
-        if self.publisher.refused(message, now):
-            return
-        retry_ms = message.fields.get("retry_ms", 0)
-        if message.rid == self.handshake.hello_rid and self.state is State.OPENING:
-            if retry_ms:
-                self.lost(now, message.text)
-            else:
-                self.fail(from_wire(message))
-            return
-        sub = self.subscriptions.get(message.chan)
-        if sub is not None and sub.refuse(message.rid, from_wire(message)):
-            log.error("the hub refused verdicts on %s: %s", sub.group, message.text)
-            self.subscriptions.remove_ended(sub)
-            return
-        call = self.calls.refused(message, now)
-        if call is None or sub is None:
-            return
-        if isinstance(call.message, m.Subscribe):
-            sub.error = call.ticket.error or from_wire(message)
-            del self.subscriptions[sub.chan]
-            self.calls.fail_channel(sub.chan, sub.error)
-        elif isinstance(call.message, m.Unsubscribe):
-            self.subscriptions.ended(sub)  # the hub has no such subscription
 
     # Helpers.
 

@@ -23,8 +23,10 @@ from fabric_client.core.session import Session
 from fabric_client.core.state import State
 from fabric_client.core.subscription import Subscription
 from fabric_client.core.unconfirmed import Pending, error_of, give_up, unflushed
-from fabric_client.errors import Closed, ConnectionLost, Forked, TimedOut, Timeout, describe, refusal_error
-from fabric_client.io.dealer import Dealer
+from fabric_client.destination import Destination
+from fabric_client.errors import AuthFailed, Closed, ConnectionLost, Forked, TimedOut, Timeout, describe, refusal_error
+from fabric_client.io.dealer import Dealer, Ending, check_url
+from fabric_client.io.refused import Refused
 from fabric_protocol import wire
 from fabric_protocol.errors import Code, FabricError, ProtocolError
 
@@ -37,21 +39,28 @@ LEARN_S: Final = 5.0  # how long a consumer waits to learn its group's order
 class Driver:
     def __init__(
         self,
-        url: str,
+        to: Destination,
         name: str,
         producer: str | None,
         context: "zmq.Context[zmq.Socket[bytes]] | None",
         liveness: Liveness,
     ) -> None:
-        self.url = url
-        self.session = Session(name, producer, random.random, liveness)
+        self.to = to
+        several = len(to.urls) > 1
+        self.session = Session(name, producer, random.random, liveness, keyed=to.keys is not None, several=several)
+        self._place = 0  # of the address in use
+        self._refused = Refused()
+        self._refusals: set[str] = set()  # addresses that have refused this client before it was connected
         self._context = context or zmq.Context.instance()
         self._dropped: deque[Subscription] = deque()  # subscriptions that the program has left
         self._halted: deque[Subscription] = deque()  # subscriptions whose loops end
         self._stopped = False
         self._forked = False
-        self._dealer = Dealer(self._context, url)
+        for url in to.urls:
+            check_url(url)
+        self._dealer = self._new_dealer()
         self.session.opened(time.monotonic())
+        self._check_monitor()
         _drivers.add(self)
 
     def check(self) -> None:
@@ -65,9 +74,15 @@ class Driver:
 
     def no_hub(self, waited: float) -> ConnectionLost:
         """The error for a caller that waited for a connection."""
-        why = f" ({self.session.lost_reason})" if self.session.lost_reason else ""
+        reason = self.session.lost_reason
+        if isinstance(reason, AuthFailed):
+            reason = self._refused.again(self.to) or reason
+            return ConnectionLost(f"no connection for {waited:g} s: {reason}", reason.hint)
+        why = f" ({reason})" if reason else ""
         hint = "start one with 'fabric hub', check the address, or check why the hub there does not answer"
-        return ConnectionLost(f"no hub at {self.url} for {waited:g} s{why}", hint)
+        if self.to.origin:
+            hint += f"; the address is from {self.to.origin}"
+        return ConnectionLost(f"no hub at {self.to.url} for {waited:g} s{why}", hint)
 
     def receipts(self, pending: Sequence[Pending], waited: float | None) -> list[Receipt]:
         """The receipts of publishes. Raises if some are missing: unsent messages are withdrawn, sent messages may be
@@ -113,7 +128,7 @@ class Driver:
         """The error for a caller that got no answer in time."""
         if self.session.state is not State.LIVE:
             return self.no_hub(waited or 0.0)
-        reason = self.session.publisher.last_reason
+        reason = self.session.calls.reason or self.session.publisher.last_reason
         hint = f"the hub says: {reason}" if reason else "the answer may still arrive; give it a longer timeout"
         return Timeout(f"{what} within {waited or 0.0:g} s", hint)
 
@@ -153,6 +168,7 @@ class Driver:
             session.tick(now)
             if session.wants_socket(now):
                 dealer = self._reopen(now)
+                self._check_monitor()
             if not session.out:
                 return heard
             self._send(now)
@@ -184,15 +200,21 @@ class Driver:
                 return
 
     def _reopen(self, now: float) -> Dealer:
+        """Open a new socket, to the next address if there are several."""
         self._close_socket()
+        self._place += 1
         try:
-            self._dealer = Dealer(self._context, self.url)
+            self._dealer = self._new_dealer()
         except FabricError as error:  # out of sockets, for example
             self.session.postpone(now, str(error))
         else:
             self.session.opened(now)
             self._socket_opened()
         return self._dealer
+
+    def _new_dealer(self) -> Dealer:
+        urls = self.to.urls
+        return Dealer(self._context, urls[self._place % len(urls)], self.to.keys, one_of_several=len(urls) > 1)
 
     def _close_socket(self) -> None:
         self._dealer.close()
@@ -202,8 +224,37 @@ class Driver:
 
     def _check_monitor(self) -> None:
         """The monitor has an event."""
-        if not self._stopped and self._dealer.broken():
-            self.session.lost(time.monotonic(), "disconnected")
+        if self._stopped or (ending := self._dealer.ended()) is None:
+            return
+        self._dealer.rest()
+        now = time.monotonic()
+        if ending is Ending.DISCONNECTED:
+            self.session.lost(now, "disconnected")
+        elif ending is Ending.ABSENT:
+            self.session.lost(now, f"no hub at {self._dealer.url}")
+        else:
+            self._handshake_failed(now, ending)
+
+    def _handshake_failed(self, now: float, ending: Ending) -> None:
+        error = self._refused.error(ending, self._dealer.url, self.to)
+        if ending is Ending.KEY_REFUSED:
+            self._reload()
+        url = self._dealer.url
+        if not self._refused.is_final(ending, url, self.to):
+            self.session.lost(now, error)
+            return
+        self._refusals.add(url)
+        if self.session.handshake.hub or self._refusals >= {*self.to.urls}:
+            self.session.refused(now, error)
+        else:
+            self.session.lost(now, error)  # another address may accept this client
+
+    def _reload(self) -> None:
+        """Take the keys that the file of the credentials has now: they may have been rotated."""
+        try:
+            self.to = self.to.reloaded()
+        except FabricError as error:
+            log.warning("the credentials cannot be read again: %s", error)
 
     def _end(self) -> None:
         """Close the socket; waiting callers get Closed."""

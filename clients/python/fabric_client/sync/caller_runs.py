@@ -21,6 +21,7 @@ import zmq
 from fabric_client.core.liveness import Liveness
 from fabric_client.core.state import State
 from fabric_client.core.subscription import FOREVER, VERDICT_DELAY_S, Subscription
+from fabric_client.destination import Destination
 from fabric_client.io.driver import Driver
 from fabric_client.sync.waker import Waker
 from fabric_protocol.errors import FabricError
@@ -39,13 +40,13 @@ class CallerRuns(Driver):
 
     def __init__(
         self,
-        url: str,
+        to: Destination,
         name: str,
         producer: str | None,
         context: "zmq.Context[zmq.Socket[bytes]] | None",
         liveness: Liveness,
     ) -> None:
-        super().__init__(url, name, producer, context, liveness)
+        super().__init__(to, name, producer, context, liveness)
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
         self._leading = False  # a caller polls the socket

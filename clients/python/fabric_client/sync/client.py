@@ -8,6 +8,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -19,8 +20,10 @@ from fabric_client.core.liveness import SESSION_TTL_S, liveness
 from fabric_client.core.source_names import producer_name
 from fabric_client.core.ticket import Ticket
 from fabric_client.core.verdict_exceptions import Seconds, patience, seconds
+from fabric_client.credentials import Credentials
+from fabric_client.destination import destination
 from fabric_client.io.handler_runs import STILL_AT_WORK, HandlerRuns
-from fabric_client.options import ANSWER_S, CLOSE_S, default_url, goodbye_s, random_name
+from fabric_client.options import ANSWER_S, CLOSE_S, goodbye_s, random_name
 from fabric_client.sync.ask import Asking
 from fabric_client.sync.consume import Consuming
 from fabric_client.sync.driver import SyncDriver
@@ -34,6 +37,7 @@ log = logging.getLogger("fabric_client")
 def connect(
     url: str | None = None,
     *,
+    credentials: str | Path | Credentials | None = None,
     name: str | None = None,
     producer: str | None = None,
     source: str | None = None,
@@ -42,7 +46,11 @@ def connect(
     session_ttl: Seconds = SESSION_TTL_S,
     heartbeat: Seconds | None = None,
 ) -> "Client":
-    """A connected client of the hub at `url` (default: FABRIC_URL, then tcp://127.0.0.1:7171).
+    """A connected client of the hub at `url` (default: FABRIC_URL, FABRIC_CREDENTIALS, FABRIC_CONTEXT, the current
+    context, then tcp://127.0.0.1:7171). Several addresses with commas are tried in turn.
+
+    `credentials` are the keys for an encrypted connection: a path of a file, or `Credentials`; `url` is then the
+    address in place of theirs.
 
     `name` is the name of this client in the hub's lists. `producer` names the publisher across restarts of the program:
     the hub keeps its sequence numbers, and fences an older program with that name. `source` names a numbered source in
@@ -54,6 +62,7 @@ def connect(
     """
     return Client(
         url,
+        credentials=credentials,
         name=name,
         producer=producer,
         source=source,
@@ -71,6 +80,7 @@ class Client(Publishing, Consuming, Asking):
         self,
         url: str | None = None,
         *,
+        credentials: str | Path | Credentials | None = None,
         name: str | None = None,
         producer: str | None = None,
         source: str | None = None,
@@ -88,7 +98,7 @@ class Client(Publishing, Consuming, Asking):
         self._inbox_lock = threading.Lock()
         name = name or random_name("client")
         alive = liveness(session_ttl, heartbeat)
-        self._driver = SyncDriver(url or default_url(), name, producer_name(producer, source), context, alive)
+        self._driver = SyncDriver(destination(url, credentials), name, producer_name(producer, source), context, alive)
         self._session = self._driver.session
         self._publisher = self._session.publisher
         try:

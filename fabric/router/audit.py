@@ -1,0 +1,52 @@
+"""Audit: advisories of topic `$sys.audit` about refused commands and about changes by administrators.
+
+Each has the source of the command: its principal, and the address of its connection. Refusals by mistakes, such as a
+wrong option, are not here: `$sys.refused` has them.
+"""
+
+from typing import Any, Final
+
+from fabric.router.access.identity import Identity
+from fabric.router.sessions.session import Session
+from fabric.router.turn import Turn
+from fabric_protocol import messages as m
+from fabric_protocol.errors import Code, ProtocolError
+
+TOPIC: Final = "$sys.audit"
+_VERBS: Final = {
+    "Publish": "PUB", "Subscribe": "SUB", "Unsubscribe": "UNSUB", "Settle": "ACK", "Transact": "TXN", "Request": "REQ",
+}  # fmt: skip
+AUDITED: Final = frozenset((Code.FORBIDDEN, Code.AUTH_FAILED))
+
+
+def refused(
+    error: ProtocolError, message: m.ToHub | m.ToClient, session: Session | None, identity: Identity, turn: Turn
+) -> None:
+    """A command was refused for a missing right."""
+    source = source_of(session) if session is not None else _source(identity)
+    kind = type(message).__name__
+    fields: dict[str, Any] = {"verb": _VERBS.get(kind, kind.upper())}
+    if isinstance(message, m.Admin):
+        fields["op"] = str(message.fields.get("op"))[:60]
+    elif isinstance(message, m.Info):
+        fields["what"] = str(message.fields.get("what", "hub"))[:60]
+    turn.advise(TOPIC, kind="refused", **source, **fields, code=error.code.name, why=str(error))
+
+
+def changed(op: str, told: dict[str, Any], session: Session, turn: Turn) -> None:
+    """An operation of ADMIN has changed something."""
+    kind = "enrolled" if session.principal.is_guest else "admin"
+    turn.advise(TOPIC, kind=kind, op=op, **source_of(session), **told)
+
+
+def ended(session: Session, kind: str, why: str, turn: Turn, **fields: Any) -> None:
+    """The hub has ended a session or a subscription, because its principal has lost a right."""
+    turn.advise(TOPIC, kind=kind, **source_of(session), **fields, why=why)
+
+
+def source_of(session: Session) -> dict[str, Any]:
+    return {"principal": session.principal.name, "address": session.connected_as.address, **session.identity}
+
+
+def _source(identity: Identity) -> dict[str, Any]:
+    return {"principal": identity.name, "address": identity.address}
