@@ -1,5 +1,5 @@
-"""For all tests: Python handles Ctrl-C, no log goes to a handler of an earlier test, and no context of the user that runs
-them counts."""
+"""For all tests: Python handles Ctrl-C, no log goes to a handler of an earlier test, and contexts of the user do not
+count."""
 
 import logging
 import os
@@ -19,9 +19,10 @@ for _name in ("FABRIC_HOME", "FABRIC_CONTEXT", "FABRIC_CREDENTIALS", "FABRIC_SEC
 
 @pytest.fixture(autouse=True)
 def _log_as_before() -> Iterator[None]:
-    logger = logging.getLogger("fabric")
-    handlers, level, propagates = logger.handlers[:], logger.level, logger.propagate
+    loggers = [logging.getLogger(name) for name in ("fabric", "fabric_client")]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
     yield
-    logger.handlers[:] = handlers
-    logger.setLevel(level)
-    logger.propagate = propagates
+    for logger, (handlers, level, propagates) in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        logger.propagate = propagates

@@ -75,8 +75,9 @@ ORDERS: Final = {
     ),
     "fabric.router": (
         "change clock timers ranges pace part event_index event_recorder patterns access turn fields paging "
-        "schedules.due_queue block_store rounds shared searches sessions.session audit dead_letters publish groups health "
-        "advisories schedules topics sessions requests transactions enforcement admin read commands orders sweep router"
+        "schedules.due_queue block_store rounds shared searches sessions.session audit dead_letters publish groups "
+        "health advisories schedules topics sessions requests transactions enforcement admin read commands orders "
+        "sweep router"
     ),
 }
 

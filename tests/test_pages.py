@@ -1,6 +1,7 @@
 """README and the pages in docs are run from top to bottom: their commands and their Python, each page on a hub.
 
-docs/admin.md has a test of its own, which compares every word; pages about Spark are run in tests/spark.
+docs/admin.md has a test of its own, which compares every word; so has docs/production.md, in tests/deploy, which stops
+and starts the hub. Pages about Spark are run in tests/spark.
 """
 
 import re
@@ -21,7 +22,8 @@ from tests.test_house import ROOT
 PAGES: Final = [ROOT / "README.md"] + [
     path
     for path in sorted((ROOT / "docs").glob("*.md"))
-    if not path.name.startswith(("spark", "admin")) and any(step.kind == "shell" for step in pages.steps(path))
+    if not path.name.startswith(("spark", "admin", "production"))
+    and any(step.kind == "shell" for step in pages.steps(path))
 ]
 
 

@@ -214,6 +214,8 @@ def hint_of(error: FabricError) -> str:
         return UNCONFIRMED
     if names_commands(error) or "belongs to the hub" in str(error):  # no right can change the latter
         return error.hint
+    if "join first" in str(error):  # a key that is not known, while an invitation is open
+        return client.KEY_UNKNOWN_HINT
     return HINTS.get(getattr(error, "code", Code.INTERNAL), error.hint)
 
 
@@ -238,6 +240,8 @@ def exit_code_of(error: FabricError) -> int:
         if isinstance(error, kinds):
             return code
     code = error.code if isinstance(error, client.HubError | ProtocolError) else 0
+    if code in (Code.FORBIDDEN, Code.AUTH_FAILED):  # of messages that were refused
+        return EXIT_NOT_ALLOWED
     return EXIT_USAGE if code in (Code.BAD_OPTION, Code.BAD_TOPIC, Code.BAD_PATTERN) else EXIT_FAILED
 
 

@@ -30,6 +30,7 @@ from fabric.hub.hub_access import HubAccess, wants_keys
 from fabric.hub.intake import Intake
 from fabric.hub.journal_thread import JournalThread
 from fabric.hub.log import event
+from fabric.hub.notify import Notifier
 from fabric.hub.options import HubOptions as HubOptions
 from fabric.hub.restore import restored_router
 from fabric.hub.router_socket import RouterSocket
@@ -82,15 +83,16 @@ class Hub:
             self.access = HubAccess(self.context, Path(path), options) if has_keys else None  # None: no keys
             if self.access is not None:
                 undo.callback(self.access.close)
+            self.binds: list[str] = []  # INFO tells them, so the router gets the list itself
             self._router = self._new_router(self.journal.load())
             self._faults = Faults(self._log)
             self._opened = 0  # sessions that were opened before the router was restored last
             self._socket = RouterSocket(self.context, self.counters, self._faults.of_answer)
             undo.callback(self._socket.close)
             if self.access is not None:
-                self.binds = self.access.listen(self._socket, options.binds)
+                self.binds += self.access.listen(self._socket, options.binds)
             else:
-                self.binds = [self._socket.bind(url) for url in options.binds]
+                self.binds += [self._socket.bind(url) for url in options.binds]
             undo.pop_all()
         self._make_loop()
 
@@ -98,6 +100,7 @@ class Hub:
         """Make the parts of the loop, and its state."""
         self._guard = Guard(self._socket.connections, self.counters, self._options.memory_bytes)
         self._signs = VitalSigns()
+        self.notifier = Notifier()  # sends nothing; `serve` sets the one of a hub process
         self._journal_thread = JournalThread(self.journal)
         self._poller = zmq.Poller()
         self._socket.register(self._poller)
@@ -224,7 +227,7 @@ class Hub:
         deadline = self._router.next_deadline()
         if not self._commits.is_under_way:  # otherwise the journal thread wakes the hub, and no commit can begin before
             deadline = min(deadline, self._router.commit_deadline())
-        deadline = min(deadline, self._arrivals.release_at)
+        deadline = min(deadline, self._arrivals.release_at, self.notifier.due_at)
         timeout_s = 0.0 if self._arrivals.is_ready else deadline - time.monotonic()
         poller = self._poller
         if self._socket.has_outboxes or self._socket.is_losing:
@@ -281,6 +284,8 @@ class Hub:
     def _housekeeping(self, now: float) -> None:
         self._signs.turned(time.monotonic() - now)
         self._guard.look(now, self._router, self._arrivals)
+        if now >= self.notifier.due_at:
+            self.notifier.tick(now, self.journal.last_seq)
         if now < self._space_at:
             return
         self._log.tick(now)
@@ -299,13 +304,14 @@ class Hub:
             vitals = vitals._replace(memory_budget_bytes=self._options.memory_bytes, refusing=reason or "")
             if self.access is not None:
                 vitals = vitals._replace(access_problem=self.access.book.problem)
-            self._router.examine(vitals, self._options.thresholds, now)
+            self.notifier.health = self._router.examine(vitals, self._options.thresholds, now)
 
     # After a fault.
 
     def _new_router(self, restored: Restored) -> Router:
         book = self.access.book if self.access is not None else None
-        return restored_router(self.journal, restored, self.counters, self._log.hear, book)
+        reached_at = {"binds": self.binds, "advertise": self._options.advertise}
+        return restored_router(self.journal, restored, self.counters, self._log.hear, book, reached_at)
 
     def _restore(self, frames: Frames) -> None:
         """Go on with a new router that is restored from the journal, as after a crash.

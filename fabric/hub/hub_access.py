@@ -66,6 +66,7 @@ class HubAccess:
         socket.configure(lambda inner: require_refusal(inner, self.book.hub_key))
         self.zap.refusals.clear()
         self.zap.show(self.book.view)
+        self._report()
         return [bound[url] if url in bound else socket.bind(url) for url in urls]
 
     def _bind_admin(self, socket: RouterSocket, others: list[str]) -> None:

@@ -4,7 +4,8 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import fabric
 from fabric.hub.journal_thread import Committed, Failed, JournalThread, Unwritable, journal_failed
@@ -17,10 +18,16 @@ from fabric.router.turn import Frames, LogAdvisory
 
 
 def restored_router(
-    journal: Journal, restored: Restored, counters: Counter[str], log: LogAdvisory, book: Book | None = None
+    journal: Journal,
+    restored: Restored,
+    counters: Counter[str],
+    log: LogAdvisory,
+    book: Book | None = None,
+    reached_at: Mapping[str, Any] | None = None,
 ) -> Router:
-    """A router with the state that was restored; damage in the journal is logged."""
-    router = _router(journal, restored, counters, log, book)
+    """A router with the state that was restored; damage in the journal is logged. `reached_at` is for INFO: the
+    addresses of the hub."""
+    router = _router(journal, restored, counters, log, book, reached_at or {})
     event(
         logging.INFO,
         "journal opened",
@@ -37,11 +44,16 @@ def restored_router(
 
 def offline_router(journal: Journal) -> Router:
     """A router that answers questions about a journal. Nothing of it is written."""
-    return _router(journal, journal.load(), Counter(), None, None)
+    return _router(journal, journal.load(), Counter(), None, None, {})
 
 
 def _router(
-    journal: Journal, restored: Restored, counters: Counter[str], log: LogAdvisory | None, book: Book | None
+    journal: Journal,
+    restored: Restored,
+    counters: Counter[str],
+    log: LogAdvisory | None,
+    book: Book | None,
+    reached_at: Mapping[str, Any],
 ) -> Router:
     about = {"hub": fabric.__version__, "journal": journal.uuid, "epoch": journal.epoch}
     return Router(
@@ -49,7 +61,7 @@ def _router(
         journal.reader(),
         lambda: secrets.token_bytes(16),
         about,
-        place={**about, "journal": journal.uuid.hex(), "path": str(journal.path.resolve())},
+        place={**about, "journal": journal.uuid.hex(), "path": str(journal.path.resolve()), **reached_at},
         counters=counters,
         log=log,
         book=book,

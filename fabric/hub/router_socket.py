@@ -6,6 +6,7 @@ an outbox, and the router delivers nothing to that peer meanwhile.
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import time
@@ -106,11 +107,14 @@ class RouterSocket:
         require_free(url)
         try:
             with private_files() if url.startswith("ipc://") else contextlib.nullcontext():
+                self._socket.setsockopt(zmq.IPV6, "[" in url)  # copied when an address is bound, as all options
                 self._socket.bind(url)
         except zmq.ZMQError as error:
+            taken = "is another hub running there? choose another --bind"
+            foreign = "write an IP address of this machine, or 0.0.0.0 for all networks"
             raise FabricError(
                 f"cannot listen at {url}: {zmq.strerror(error.errno or 0)}",
-                "is another hub running there? choose another --bind",
+                foreign if error.errno in (errno.ENODEV, errno.EADDRNOTAVAIL) else taken,
             ) from error
         bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.binds.append(bound)

@@ -38,8 +38,11 @@ def apply(router: "Router", turn: Turn) -> None:
 
 
 def end(router: "Router", session: Session, reason: str, turn: Turn) -> None:
-    """End a session whose key is not valid any more, and tell its client."""
+    """End a session whose key is not valid any more, and tell its client. Its deliveries do not count as failed: the
+    messages are not the cause."""
     turn.send(session.peer, m.Notice("kicked", {"reason": reason}))
+    for sub in list(session.channels.values()):
+        router.leave(sub, turn, lost=False)
     router.end(session, turn, lost=True)
     audit.ended(session, "ended", reason, turn)
 

@@ -366,9 +366,10 @@ class Router:
     def is_refusing(self) -> bool:
         return self.publishing.refusal is not None
 
-    def examine(self, vitals: Vitals, thresholds: Thresholds, now: float) -> None:
-        """Judge the health of the hub by what the hub has measured."""
+    def examine(self, vitals: Vitals, thresholds: Thresholds, now: float) -> str:
+        """Judge the health of the hub by what the hub has measured; returns HEALTHY, DEGRADED or UNHEALTHY."""
         self.health.examine(vitals, thresholds, list(self.groups.values()), now, self.turn)
+        return self.health.word.name
 
     def gauges(self) -> dict[str, int]:
         """Counts of what takes memory, for the log."""

@@ -4,12 +4,15 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 import fabric_client
 from fabric.cli.support.check_result import Figure, Result, judged, line_of
 from fabric.cli.support.hub_process import HubProcess
+from fabric.hub.hub import Hub, HubOptions
+from fabric.journal.journal import Limits
 from tests.cli.conftest import Fabric, wait_until
 from tests.patience import PATIENCE_S
 
@@ -67,6 +70,17 @@ def test_against_a_hub(talk: Fabric, hub: HubProcess) -> None:
         for message in fab.fetch(group="g", count=2, timeout=PATIENCE_S):
             message.ack()
     assert talk("check", "--crit-oldest", "1ms", "--crit-lag", "1").exit_code == 0
+
+
+def test_a_hub_that_answers_is_alive_whatever_its_health(tmp_path: Path, fabric: Fabric) -> None:
+    url = f"ipc://{tmp_path}/hub"
+    with Hub(tmp_path / "journal", HubOptions(binds=[url], limits=Limits(quota_bytes=1))):
+        wait_until(lambda: fabric("check", "--url", url).exit_code == 2)
+        result = fabric("check", "--alive", "--url", url)
+        assert result.exit_code == 0
+        assert result.output.startswith("FABRIC CRITICAL - UNHEALTHY"), "a person sees how it is"
+        assert LINE.fullmatch(result.output), result.output
+    assert fabric("check", "--alive", "--url", url, "--timeout", "300ms").exit_code == 2
 
 
 def test_wrong_usage_is_unknown(fabric: Fabric) -> None:

@@ -110,11 +110,34 @@ def test_a_taken_port_is_told(tmp_path: Path, fabric: Fabric) -> None:
     assert "hint: is another hub running there?" in result.stderr
 
 
-@pytest.mark.parametrize("url", ["tcp://0.0.0.0:7171", "tcp://*:7171", "tcp://192.0.2.1:7171"])
-def test_a_network_is_refused(tmp_path: Path, fabric: Fabric, url: str) -> None:
-    result = fabric("hub", "--data", str(tmp_path / "journal"), "--bind", url)
+def test_an_address_of_a_network_makes_keys_and_tells_the_next_step(start: Start, tmp_path: Path) -> None:
+    data = tmp_path / "j"
+    process = start("hub", "--data", str(data), "--bind", "tcp://0.0.0.0:*")
+    said = read_until(process, "hub ready")
+    assert "(CURVE)" in said
+    assert f"admin    ipc://{data}/hub.sock" in said
+    assert f"access   {data}/access.toml: 0 principals" in said
+    assert "next     let a client join: fabric keys invite NAME --role client" in said
+    assert (data / "keys/hub.key").stat().st_mode & 0o777 == 0o600
+    assert (data / "keys").stat().st_mode & 0o777 == 0o700
+    assert (data / "hub.sock").stat().st_mode & 0o777 == 0o600
+    process.terminate()
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert not (data / "hub.sock").exists()
+
+
+def test_an_address_of_another_machine_is_refused(tmp_path: Path, fabric: Fabric) -> None:
+    result = fabric("hub", "--data", str(tmp_path / "journal"), "--bind", "tcp://192.0.2.1:7171")
     assert result.exit_code == 1
-    assert f"error: refusing to listen at {url}" in result.stderr
+    assert "error: cannot listen at tcp://192.0.2.1:7171" in result.stderr
+
+
+def test_an_access_file_that_does_not_exist_is_refused(tmp_path: Path, fabric: Fabric) -> None:
+    where = ["--data", str(tmp_path / "journal"), "--bind", "tcp://127.0.0.1:*"]
+    result = fabric("hub", *where, "--access", str(tmp_path / "typo.toml"))
+    assert result.exit_code == 1
+    assert f"error: cannot read {tmp_path}/typo.toml" in result.stderr
 
 
 def test_an_unknown_transport_is_refused(tmp_path: Path, fabric: Fabric) -> None:

@@ -8,12 +8,13 @@ import pytest
 
 from fabric_client import Credentials, contexts
 from fabric_client.errors import Conflict, NotFound
-from fabric_client.keys import CurveKeys, key, link_form, new_pair, public_of
+from fabric_client.keys import CurveKeys, KeyPair, key, link_form, new_pair, public_of
 from fabric_client.links import Link, parse_link
 from fabric_protocol.errors import FabricError
 
-HUB = new_pair()
-ME = new_pair()
+# Fixed, because names of tests have them.
+HUB = KeyPair("6{!]SftO6hin?E>x#}8DJ^K{UMYn%L+>j]UW^+U!", "Be7RoC!V2KWaNr*zb:vQFm&j4<qC75Qzq4GMS(tV")
+ME = KeyPair("d1yL}].MNaq@HRvZ[p!6{upQUD@*I#gN}Dtdh+lY", "agQdyUlMo$:UfSKjv[m(SqRISzB420sCcKhYPXS+")
 # The example of libzmq's specification of Z85 keys; its secret key has '&' and '%'.
 SPEC = ("Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID", "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs")
 

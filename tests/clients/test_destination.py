@@ -6,11 +6,14 @@ import pytest
 
 from fabric_client import Credentials, contexts
 from fabric_client.destination import DEFAULT_URL, Destination, destination
-from fabric_client.keys import link_form, new_pair
+from fabric_client.keys import KeyPair, link_form, new_pair
 from fabric_client.links import Link
 from fabric_protocol.errors import FabricError
 
-HUB, OTHER_HUB, ME, ANOTHER = new_pair(), new_pair(), new_pair(), new_pair()
+# Fixed, because names of tests have them.
+HUB = KeyPair("n/Yk$h/hY}VZ3Fuan}EOX=>+&qG}M[1-0e!-R*UP", "z(YnU{:C)zn:7ydYTxoJGdzVOoftwvzWu^hG0bI]")
+ME = KeyPair("I(Amk(CqhP}BbM)P4204ssiz}=}G77vm!4Z*-Y)u", "oxCuE=QclB(qX<fU!q[f4Um-iNA.j6yzkU[aS#VV")
+OTHER_HUB, ANOTHER = new_pair(), new_pair()
 LINK = Link("tcp://linked:1", HUB.public).text()
 
 

@@ -89,11 +89,20 @@ class HubProcess:
 class Peer:
     """A DEALER that says what it is told, well-formed or not."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", url: str, routing_id: bytes = b"") -> None:
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        url: str,
+        routing_id: bytes = b"",
+        keys: tuple[str, str, str] | None = None,  # public, secret, and that of the hub
+    ) -> None:
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         if routing_id:
             self._socket.setsockopt(zmq.ROUTING_ID, routing_id)
+        if keys is not None:
+            for option, key in zip((zmq.CURVE_PUBLICKEY, zmq.CURVE_SECRETKEY, zmq.CURVE_SERVERKEY), keys, strict=True):
+                self._socket.setsockopt(option, key.encode())
         self._socket.connect(url)
         self._rid = 100
         self._kept: deque[m.ToHub | m.ToClient] = deque()

@@ -110,8 +110,10 @@ class Child:
 class Talker(Peer):
     """A peer that says whole sentences."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", url: str) -> None:
-        super().__init__(context, url)
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", url: str, keys: tuple[str, str, str] | None = None
+    ) -> None:
+        super().__init__(context, url, keys=keys)
         self._seqs: dict[int, int] = {}  # of confirmed publishes, by rid
 
     def __enter__(self) -> "Talker":

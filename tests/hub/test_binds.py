@@ -37,11 +37,11 @@ def test_all_addresses_lead_to_the_same_hub(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        *("tcp://0.0.0.0:7171", "tcp://*:7171", "tcp://[::]:7171", "tcp://192.168.1.1:7171", "tcp://example.org:7171"),
-        *("tcp://10.0.0.1:*", "udp://127.0.0.1:7171", "pgm://127.0.0.1:7171", "127.0.0.1:7171", ""),
+        *("tcp://example.org:7171", "tcp://eth99:7171", "tcp://:7171", "tcp://127.0.0.1:70000", "tcp://127.0.0.1"),
+        *("udp://127.0.0.1:7171", "pgm://127.0.0.1:7171", "127.0.0.1:7171", ""),
     ],
 )
-def test_address_beyond_this_machine_or_of_another_kind_is_refused(tmp_path: Path, url: str) -> None:
+def test_address_that_no_hub_can_have_is_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(FabricError) as error:
         Hub(tmp_path / "journal", HubOptions(binds=[url]))
     assert error.value.hint

@@ -100,14 +100,14 @@ def plant(monkeypatch: pytest.MonkeyPatch, said: m.ToHub | type, position: str) 
     """Let the handler fail when the offender says this message, or one of this kind."""
 
     def around(original: Callable[..., None]) -> Callable[..., None]:
-        def handler(router: Router, message: Any, who: Any, now: float, out: Any) -> None:
+        def handler(router: Router, message: Any, who: Any, *rest: Any) -> None:
             is_it = type(message) is said if isinstance(said, type) else message == said
             if not is_it or not (isinstance(who, bytes) or who.client == OFFENDER):
-                original(router, message, who, now, out)
+                original(router, message, who, *rest)
                 return
             if position == "end":
                 try:
-                    original(router, message, who, now, out)
+                    original(router, message, who, *rest)
                 finally:
                     router.shared.change.begin()
                     raise Planted(position)
@@ -263,8 +263,8 @@ def test_frames_that_make_the_decoder_fail(hub: Hub, monkeypatch: pytest.MonkeyP
 def test_an_answer_that_cannot_be_encoded(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     original = info.info
 
-    def strange(router: Router, fields: Any) -> dict[str, Any]:
-        return {"n": 1 << 70} if fields.get("what") == "strange" else original(router, fields)
+    def strange(router: Router, session: Any, fields: Any) -> dict[str, Any]:
+        return {"n": 1 << 70} if fields.get("what") == "strange" else original(router, session, fields)
 
     monkeypatch.setattr(commands, "info", strange)
     with talker(hub.context, hub.binds[0]) as peer:

@@ -53,6 +53,7 @@ PLAY: Final[dict[int, Play]] = {
     Act.CLOCK: fault_acts.clock,
     Act.TRIM: fault_acts.trim,
     Act.PULSE: viewer_acts.pulse,
+    Act.INTRUDE: connection_acts.intrude,
 }
 # What is done when something cannot be done, so that few acts are in vain: whatever is missing.
 Instead = tuple[tuple[Act, Play], ...]

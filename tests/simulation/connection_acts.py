@@ -24,11 +24,38 @@ def connect(world: World, client: Client, n: int) -> bool:
     return True
 
 
-def greet(world: World, client: Client, *, resume: bool = True, forget: bool = False) -> Wire:
-    """A new connection and its HELLO."""
+def intrude(world: World, client: Client, n: int) -> bool:
+    """A client has learned something of a client of another principal, and resumes its session or cancels its
+    schedule. Names of producers and schedules are the same for all, so each claim and each name is an attempt, too."""
+    others = [other for other in world.clients if other.principal != client.principal]
+    if not others:
+        return False
+    n, at = divmod(n, len(others))
+    n, is_cancelling = divmod(n, 2)
+    victim = others[at]
+    if is_cancelling:
+        wire = ready(client)
+        if wire is None or not victim.schedules:
+            return False
+        number = victim.schedules[n % len(victim.schedules)]
+        world.send(wire, m.Cancel(client.next_rid(), {"id": number}))
+        return True
+    if not victim.session:
+        return False
+    if client.wire is not None:
+        client.wire.cut(drops=bool(n & 1))
+    greet(world, client, stolen=victim)
+    return True
+
+
+def greet(
+    world: World, client: Client, *, resume: bool = True, forget: bool = False, stolen: Client | None = None
+) -> Wire:
+    """A new connection and its HELLO. With `stolen`, it has the secret of another client."""
     world.peers += 1
     wire = client.wire = Wire(client, b"\0" + world.peers.to_bytes(4, "big"), client.latency)
     world.wires[wire.peer] = wire
+    world.observer.principals[wire.peer] = client.principal
     client.welcomed = False
     fields: dict[str, Any] = {"proto": 1, "hb_ms": 1000, "ttl_ms": world.swarm.ttl_ms}
     if client.eager:
@@ -36,7 +63,10 @@ def greet(world: World, client: Client, *, resume: bool = True, forget: bool = F
     fields["producer"] = {"name": client.producer, "epoch": client.epoch} if client.epoch else {"name": client.producer}
     if client.jumps:
         fields["producer"]["jumps"] = True
-    if client.session and resume:
+    if stolen is not None:
+        subs = [[chan, 0] for chan in stolen.subs]
+        fields["resume"] = {"session": stolen.session, "subs": subs}
+    elif client.session and resume:
         subs = [[chan, sub.seen] for chan, sub in client.subs.items()]
         fields["resume"] = {"session": client.session, "subs": subs[1:] if forget else subs}
     world.send(wire, m.Hello(client.next_rid(), fields))

@@ -77,15 +77,15 @@ class StoredSchedules:
     def find(self, number: int) -> SaveSchedule | str | None:
         return next((row for row in self._rows.values() if row.id == number), None)
 
-    def find_name(self, name: str) -> SaveSchedule | str | None:
-        return next((row for row in self._rows.values() if row.name == name), None)
+    def find_name(self, name: str, owner: str) -> SaveSchedule | str | None:
+        return next((row for row in self._rows.values() if row.name == name and row.owner == owner), None)
 
-    def page(self, after: Key, limit: int, bytes_max: int) -> tuple[list[SaveSchedule], Key | None]:
+    def page(self, after: Key, limit: int, bytes_max: int, owner: str | None) -> tuple[list[SaveSchedule], Key | None]:
         at = bisect_right(self._keys, after)
         keys = self._keys[at : at + limit]
         return [self._rows[key] for key in keys], keys[-1] if len(self._keys) > at + limit else None
 
-    def counts(self, topics_max: int) -> ScheduleCounts:
+    def counts(self, topics_max: int, owner: str | None = None) -> ScheduleCounts:
         return ScheduleCounts(self.last_id, len(self._rows), 0, {})
 
 

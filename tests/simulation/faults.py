@@ -42,7 +42,7 @@ def falters(world: "World", wire: Wire, message: m.ToHub) -> bool:
     usual = Change.begin
     Change.begin = _fault  # type: ignore[method-assign]
     try:
-        world.router.step(message, wire.peer, world.now)
+        world.router.step(message, wire.peer, world.now, wire.client.identity)
         world.out += world.router.take_frames()
     except Fault:
         chan, rid = getattr(message, "chan", 0), getattr(message, "rid", 0)

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from fabric.router.access.identity import LOCAL, LOCAL_NAME
 from fabric_protocol import messages as m
 from tests.simulation.connection_acts import greet
 from tests.simulation.people import Client, Taken
@@ -31,14 +32,15 @@ def finish(world: World) -> None:
         if client.wire is not None:
             client.wire.cut(drops=True)  # some never said goodbye: their sessions must end by themselves
     worker = Client(9, world.swarm._replace(latency=(0,)))
-    worker.producer, worker.eager = "worker", True
+    worker.producer, worker.eager, worker.identity = "worker", True, LOCAL
     greet(world, worker)
     world.quiesce()
     assert worker.wire is not None
     for name in world.observer.paused_groups():
         world.send(worker.wire, m.Admin(worker.next_rid(), {"op": "group.resume", "group": name}))
-    for name in world.observer.named_schedules():  # what repeats would never be finished
-        world.send(worker.wire, m.Cancel(worker.next_rid(), {"name": name}))
+    for name, owner in world.observer.named_schedules():  # what repeats would never be finished
+        whose = {"owner": owner} if owner != LOCAL_NAME else {}
+        world.send(worker.wire, m.Cancel(worker.next_rid(), {"name": name, **whose}))
     join_all(world, worker)
     wait(world, worker)
     if not world.observer.is_finished():  # what waits by the wall's clock waits longer when that was set back

@@ -80,10 +80,10 @@ class Published:
 class Scheduled:
     """A publish that waits for its time."""
 
-    __slots__ = ("cancelled", "due_us", "every_ms", "id", "idents", "name", "number", "ttl_ms")
+    __slots__ = ("cancelled", "due_us", "every_ms", "id", "idents", "name", "number", "owner", "ttl_ms")
 
     def __init__(
-        self, number: int, idents: tuple[int, ...], due_us: int, ttl_ms: int, every_ms: int, name: str
+        self, number: int, idents: tuple[int, ...], due_us: int, ttl_ms: int, every_ms: int, name: str, owner: str
     ) -> None:
         self.number = number  # of those that are due together, the first one fires first
         self.idents = idents
@@ -91,6 +91,7 @@ class Scheduled:
         self.ttl_ms = ttl_ms
         self.every_ms = every_ms
         self.name = name
+        self.owner = owner
         self.id = 0  # as the hub said
         self.cancelled = False  # in this turn, perhaps too late
 
@@ -121,6 +122,7 @@ class Session:
             "hb_s",
             "last_seen",
             "peer",
+            "principal",
             "producer",
             "resumed",
             "secret",
@@ -130,8 +132,9 @@ class Session:
         *("asked", "closed", "gets", "serving", "ttl_s", "unconfirmed"),
     )
 
-    def __init__(self, peer: bytes, ttl_s: float, hb_s: float) -> None:
+    def __init__(self, peer: bytes, ttl_s: float, hb_s: float, principal: str) -> None:
         self.peer = peer
+        self.principal = principal
         self.ttl_s = ttl_s
         self.hb_s = hb_s
         self.secret = b""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from fabric.records import DropSchedule, Record, SaveGroup, SaveProducer, SaveSchedule, SaveSetting
+from fabric.router.access.identity import Identity
 from fabric.router.clock import Clock
 from fabric.router.event_recorder import Events
 from fabric.router.groups import deliver as handing
@@ -150,9 +151,9 @@ def producer_without_epoch(original: Callable[..., SaveProducer]) -> Callable[..
 
 
 def welcome_at_once(original: Callable[..., None]) -> Callable[..., None]:
-    def hello(router: Router, message: m.Hello, peer: bytes, now: float, turn: Turn) -> None:
+    def hello(router: Router, message: m.Hello, peer: bytes, identity: Identity, now: float, turn: Turn) -> None:
         before = turn.take_answers()
-        original(router, message, peer, now, turn)
+        original(router, message, peer, identity, now, turn)
         early = turn.take_answers()
         for waiting in before:
             turn.answer(*waiting)
@@ -435,7 +436,7 @@ def a_minute_late(after: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def drop_of(schedule: SaveSchedule) -> DropSchedule:
-    return DropSchedule(schedule.id, schedule.due_us, schedule.name)
+    return DropSchedule(schedule.id, schedule.due_us, schedule.name, schedule.owner)
 
 
 def take_early(take: Callable[..., list[Key]]) -> Callable[..., list[Key]]:

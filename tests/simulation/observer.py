@@ -14,6 +14,7 @@ promised; it knows nothing of how the router works. Names like D4 are those of t
     C1  nobody is told that something is stored before it is on disk    C2  nothing is delivered before it is on disk
     T1  counters of groups, sessions and the hub are those of a naive count; where the door tells less, they are within
         its bounds (T2); they never fall (T3): see `tallying`
+    O1  a session, the name of a producer and a schedule belong to a principal: for others they do not exist
     P1  a viewer that merges what pulses tell has the rows of the lists of INFO: see `viewing`
 
 All checks are incremental: each costs what happened, not what there is. What a crash takes back is kept as a log of
@@ -26,6 +27,7 @@ from math import inf
 from typing import Any, Final
 
 from fabric.records import TopicSettings
+from fabric.router.access.identity import LOCAL_NAME
 from fabric.router.groups.lanes import REMOVED
 from fabric.router.sessions.session import GRACE_S, SILENT_BEATS
 from fabric_protocol import messages as m
@@ -50,6 +52,7 @@ class Observer(Tallying):
     def __init__(self, counts: Counts, settings: Iterable[tuple[str, TopicSettings]] = ()) -> None:
         super().__init__(counts, settings)
         self.secrets: dict[bytes, Session] = {}
+        self.principals: dict[bytes, str] = {}  # by peer
         self._former: dict[bytes, Session] = {}  # by a peer that it had
         self.overdue: list[Sub] = []
         self.resumed: Session | None = None  # has resumed in this command
@@ -87,7 +90,7 @@ class Observer(Tallying):
             case m.Transact():
                 return self.transact(session, message)
             case m.Cancel():
-                return self.cancel(message)
+                return self.cancel(session, message)
             case m.Get():
                 return self.get(session, message)
             case m.Ready():
@@ -148,18 +151,22 @@ class Observer(Tallying):
         fields = hello.fields
         if peer in self.sessions:
             return Code.SESSION_EXISTS
-        wish = fields["producer"]
-        producer = self.producers.get(wish["name"])
+        wish, principal = fields["producer"], self.principals.get(peer, LOCAL_NAME)
+        name = wish["name"] if principal == LOCAL_NAME else f"{principal}/{wish['name']}"
+        producer = self.producers.get(name)
         if producer is None:
-            producer = Source(wish["name"]) if wish.get("jumps") else Producer(wish["name"])
-            self.producers[wish["name"]] = producer
+            producer = Source(name) if wish.get("jumps") else Producer(name)
+            self.producers[name] = producer
         epoch = wish.get("epoch")
         if epoch is not None and (epoch < producer.epoch or producer.claimant is not None):
             return Code.FENCED
         resume = fields.get("resume")
         session = self.secrets.get(resume["session"]) if resume else None
+        if session is not None and session.principal != principal:
+            self.counts["intruders"] += 1
+            session = None
         if session is None or resume is None:
-            session = Session(peer, fields["ttl_ms"] / 1000, fields["hb_ms"] / 1000)
+            session = Session(peer, fields["ttl_ms"] / 1000, fields["hb_ms"] / 1000, principal)
             session.resumed = False
         else:
             self.counts["resumed"] += 1
@@ -431,8 +438,8 @@ class Observer(Tallying):
     def paused_groups(self) -> list[str]:
         return [name for name, group in self.groups.items() if group.durable and group.paused]
 
-    def named_schedules(self) -> list[str]:
-        return list(dict.fromkeys(one.name for one in self.schedules if one.name))
+    def named_schedules(self) -> list[tuple[str, str]]:
+        return list(dict.fromkeys((one.name, one.owner) for one in self.schedules if one.name))
 
     def is_finished(self) -> bool:
         if self.schedules:

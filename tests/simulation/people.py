@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from fabric.router.access.identity import LOCAL, Identity
+from fabric.router.access.role import EVERYTHING, Role
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code
 from tests.simulation.blocks import Template
@@ -13,7 +15,16 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 SENT_MAX: Final = 40  # publishes that a client remembers
+TENANTS: Final = ("q0", "q1")  # principals of clients
+TENANT: Final = EVERYTHING._replace(name="tenant", producers=(), admin=EVERYTHING.admin - {"schedules"})
 SOURCES: Final = 2  # clients that are numbered sources, where there are any: those that may share a name
+
+
+class Book:
+    """The list of principals, which does not change."""
+
+    def roles(self) -> dict[str, Role]:
+        return dict.fromkeys(TENANTS, TENANT)
 
 
 class Lie(NamedTuple):
@@ -89,6 +100,7 @@ class Client:
         self.name = f"c{index}"
         self.producer = "p0" if swarm.shared_producer and index < 2 else f"p{index}"
         self.jumps = swarm.sources and index < SOURCES
+        self.identity = Identity(TENANTS[index % len(TENANTS)]) if swarm.tenants else LOCAL
         self.retries = swarm.retries
         self.latency = swarm.latency[index % len(swarm.latency)]
         self.wire: Wire | None = None
@@ -106,6 +118,10 @@ class Client:
         self.asked: list[tuple[int, int]] = []  # requests to answer: channel and number
         self.eager = False  # acks whatever it gets
         self.acking = False  # and is about to
+
+    @property
+    def principal(self) -> str:
+        return self.identity.name
 
     def remember(self, message: m.Publish | m.Transact, template: Template) -> None:
         if len(self.sent) >= SENT_MAX:

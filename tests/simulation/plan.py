@@ -59,6 +59,7 @@ class Act(IntEnum):
     CLOCK = auto()  # someone sets the wall's clock
     TRIM = auto()
     PULSE = auto()  # a viewer asks what has changed
+    INTRUDE = auto()  # a client reaches for what belongs to another principal
 
 
 ALWAYS: Final = {Act.CONNECT: 6, Act.PUBLISH: 14, Act.SUBSCRIBE: 6, Act.VERDICT: 26}
@@ -139,6 +140,7 @@ class Swarm(NamedTuple):
     start_pct: int  # subscriptions that name a start other than the first
     sources: bool = False  # some clients number their messages with positions that jump
     watched: bool = False  # some clients ask for the pulse
+    tenants: bool = False  # clients are of two principals, which use the same names
 
 
 class Plan(NamedTuple):
@@ -150,9 +152,12 @@ class Plan(NamedTuple):
 BIG: Final = 1 << 40
 MORE: Final = 0x5DEECE66D  # makes another seed of a seed
 LOOKS: Final = 0x2545F4914F6CDD1D  # makes a third one
+INTRUDES: Final = 0x27BB2EE687B0B0FD  # and a fourth one
 SOURCES_SHARE: Final = 0.2  # of all lives
 WATCHED_SHARE: Final = 0.2  # of all lives
 LOOKED_EACH: Final = 6  # acts, about, of a life that is watched
+TENANTS_SHARE: Final = 0.2  # of all lives
+INTRUDED_EACH: Final = 6  # acts, about, of a life with tenants
 RATED_SHARE: Final = 0.2  # of all groups
 ENDING_SHARE: Final = 0.2  # of all groups
 ENDS_MS: Final = (500, 2000, 6000)
@@ -264,7 +269,8 @@ def _with_more(swarm: Swarm, rng: random.Random) -> Swarm:
     """What came later, from numbers of its own, so that all else of a seed is the same life as before."""
     sources = rng.random() < SOURCES_SHARE
     groups = tuple(_with_more_settings(group, rng) for group in swarm.groups)
-    return swarm._replace(sources=sources, groups=groups, watched=rng.random() < WATCHED_SHARE)
+    watched = rng.random() < WATCHED_SHARE
+    return swarm._replace(sources=sources, groups=groups, watched=watched, tenants=rng.random() < TENANTS_SHARE)
 
 
 def _with_more_settings(group: GroupPlan, rng: random.Random) -> GroupPlan:
@@ -313,15 +319,22 @@ def draw(seed: int, bias: Bias | None = None) -> Plan:
     for at in range(2 * swarm.clients):  # all come together
         numbers[at] = numbers[at] & ~31 | (A_WAIT if at == swarm.clients else NO_WAIT)
     plan: list[tuple[int, int]] = list(zip(kinds, numbers, strict=True))
-    return Plan(seed, swarm, _watched(plan, 2 * swarm.clients, random.Random(seed ^ LOOKS)) if swarm.watched else plan)
+    start = 2 * swarm.clients
+    if swarm.watched:
+        plan = _between(plan, Act.PULSE, LOOKED_EACH, start, random.Random(seed ^ LOOKS))
+    if swarm.tenants:
+        plan = _between(plan, Act.INTRUDE, INTRUDED_EACH, start, random.Random(seed ^ INTRUDES))
+    return Plan(seed, swarm, plan)
 
 
-def _watched(acts: list[tuple[int, int]], start: int, rng: random.Random) -> list[tuple[int, int]]:
-    """Somebody asks for the pulse between the acts of a life, from its first moments on."""
-    looks = {rng.randrange(start, len(acts)): rng.getrandbits(59) for _ in range(len(acts) // LOOKED_EACH)}
-    watched: list[tuple[int, int]] = []
+def _between(
+    acts: list[tuple[int, int]], kind: Act, each: int, start: int, rng: random.Random
+) -> list[tuple[int, int]]:
+    """A life with acts of one more kind between its acts, from its first moments on."""
+    more = {rng.randrange(start, len(acts)): rng.getrandbits(59) for _ in range(len(acts) // each)}
+    found: list[tuple[int, int]] = []
     for at, act in enumerate(acts):
-        if at in looks:
-            watched.append((Act.PULSE, looks[at] * 32 + NO_WAIT))
-        watched.append(act)
-    return watched
+        if at in more:
+            found.append((kind, more[at] * 32 + NO_WAIT))
+        found.append(act)
+    return found

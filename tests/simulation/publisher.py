@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from fabric.records import TopicSettings
+from fabric.router.access.identity import LOCAL_NAME
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code
 from fabric_protocol.messages import Level
@@ -208,11 +209,12 @@ class Publishing(Refreshing):
         if "cron" in options:
             due_us = (self.wall_us // MINUTE_US + 1) * MINUTE_US
         name = options.get("name", "")
-        for old in [one for one in self.schedules if name and one.name == name]:
+        owner = session.principal
+        for old in [one for one in self.schedules if name and one.name == name and one.owner == owner]:
             self._remove(old)
         every_ms = CRON_MS if "cron" in options else options.get("every_ms", 0)
         self._scheduled += 1
-        one = Scheduled(self._scheduled, idents, due_us, options.get("ttl_ms", 0), every_ms, name)
+        one = Scheduled(self._scheduled, idents, due_us, options.get("ttl_ms", 0), every_ms, name, owner)
         self.schedules.append(one)
         if message.pseq:
             self._numbered[producer.name, message.pseq] = one
@@ -233,10 +235,16 @@ class Publishing(Refreshing):
             self.schedules.remove(one)
             self.undo.append((self.schedules.append, one))
 
-    def cancel(self, message: m.Cancel) -> int:
+    def cancel(self, session: Session, message: m.Cancel) -> int:
+        """A schedule is cancelled by its owner, or by a connection without a key: it may administer."""
         name, number = message.fields.get("name"), message.fields.get("id")
+        owner = message.fields.get("owner", session.principal)
         for one in self.schedules:
-            if not one.cancelled and ((name and one.name == name) or (number and one.id == number)):
+            is_named = name and one.name == name and one.owner == owner
+            if not one.cancelled and (is_named or (number and one.id == number)):
+                if session.principal not in (one.owner, LOCAL_NAME):
+                    self.counts["foreign cancels"] += 1
+                    return 0
                 self._remove(one)
                 self.counts["cancelled"] += 1
                 return 0

@@ -10,10 +10,11 @@ from tests.simulation.counting_mutants import COUNTING
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.plan import Plan, draw
 from tests.simulation.run import play
+from tests.simulation.tenant_mutants import TENANCY
 from tests.simulation.viewing_mutants import VIEWING
 
 LIVES_MAX: Final = 1_500
-BUGS: Final = MUTANTS | COUNTING | VIEWING
+BUGS: Final = MUTANTS | COUNTING | VIEWING | TENANCY
 
 
 def breaks_a_promise(plan: Plan) -> bool:

@@ -22,7 +22,7 @@ FIRST: Final = int(os.environ.get("FABRIC_SEED") or 1_000_000)
 ROOT: Final = Path(__file__).parents[2]
 # What is drawn since some of these lives were found.
 AS_BEFORE: Final = Bias(
-    swarm={"sources": False, "watched": False}, settings={"rate": 0, "rate_ms": 1000, "expires_ms": 0}
+    swarm={"sources": False, "watched": False, "tenants": False}, settings={"rate": 0, "rate_ms": 1000, "expires_ms": 0}
 )
 UNWATCHED: Final = Bias(swarm={"watched": False})
 # Lives in which the router or the observer was wrong once, and of which few are drawn.

@@ -25,7 +25,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.facts import Counts
 from tests.simulation.faults import falters, understands
 from tests.simulation.observer import INSTANT_S, Observer
-from tests.simulation.people import Client, Lie, Taken, Wire
+from tests.simulation.people import Book, Client, Lie, Taken, Wire
 from tests.simulation.plan import TICKS_S, Act, Plan
 from tests.simulation.recount import check
 from tests.simulation.viewing import Views
@@ -202,7 +202,7 @@ class World:
             return
         expected = observer.told(wire.peer, message, now)
         if not self.faulty:
-            self.router.step(message, wire.peer, now)
+            self.router.step(message, wire.peer, now, wire.client.identity)
             out += self.router.take_frames()
         self.faulty = False
         observer.answered(expected, wire.peer, out, now)
@@ -256,7 +256,8 @@ class World:
 
     def _start(self) -> Router:
         restored = self.disk.restored()._replace(was_clean=self._was_clean)
-        return Router(restored, self.disk, self._token, wall_us=self.wall_us(), now=self.now)
+        book: Any = Book() if self.swarm.tenants else None
+        return Router(restored, self.disk, self._token, book=book, wall_us=self.wall_us(), now=self.now)
 
     def _token(self) -> bytes:
         self._tokens += 1

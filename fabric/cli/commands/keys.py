@@ -13,7 +13,15 @@ import click
 
 from fabric.cli import EXIT_CONFLICT, EXIT_NO_HUB, EXIT_NOT_FOUND
 from fabric.cli.support import completion
-from fabric.cli.support.connect import address_options, connect, hub_options, owner_options, present, told_origin
+from fabric.cli.support.connect import (
+    address_options,
+    client_is_silent,
+    connect,
+    hub_options,
+    owner_options,
+    present,
+    told_origin,
+)
 from fabric.cli.support.destination import START
 from fabric.cli.support.noun import Noun
 from fabric.cli.support.reach import Address, reach
@@ -122,6 +130,8 @@ def invite_command(
     with _asking(url, connect_timeout) as fab:
         host, is_local = reach(address, url, fab.info("hub"))
         answer = fab.admin.ask("keys.invite", name=name, role=role, ttl_ms=round(ttl * 1000))
+    if address is None and answer.get("url"):  # advertised, and told also where INFO tells no addresses
+        host, is_local = reach(answer["url"], url, {})
     link = Link(f"tcp://{host}", answer["hub_key"], answer["code"], name).text()
     line = f"fabric join '{link}'"
     if as_json:
@@ -281,7 +291,7 @@ def rotate_command(as_json: bool, url: str, connect_timeout: float) -> None:
         )
     if Credentials.load(to.path).url != to.url:
         usage(f"a rotation uses the address in {to.path}; leave --url out, or save a context with the other address")
-    with told_origin(to):
+    with told_origin(to), client_is_silent():  # the hub ends the connection of the old key, as it should
         after = rotate(to.path, timeout=connect_timeout)
     answer = {"principal": after.principal, "key": after.public, "before": before, "file": str(to.path)}
     say("fabric.keys.rotate.v1", answer, f"{after.principal}: the key is changed; the new one is in {to.path}", as_json)
@@ -366,9 +376,15 @@ def _asking(url: str, connect_s: float) -> "Iterator[Client]":
         with connect(url, connect_s) as fab:
             yield fab
     except fabric_client.NotFound as error:
-        if "has no keys" not in str(error):
-            raise
-        raise Failed(str(error), START, EXIT_NOT_FOUND) from error
+        if "has no keys" in str(error):
+            raise Failed(str(error), START, EXIT_NOT_FOUND) from error
+        if "[role." in str(error):
+            raise Failed(str(error), "choose one of them, or write the role into the file", EXIT_NOT_FOUND) from error
+        raise
+    except fabric_client.Conflict as error:
+        raise Failed(
+            str(error), "'fabric keys list' shows the principals and the invitations", EXIT_CONFLICT
+        ) from error
     except fabric_client.ConnectionLost as error:
         raise Failed(str(error), f"{START}; --data or --context chooses another hub", EXIT_NO_HUB) from error
 

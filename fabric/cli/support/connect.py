@@ -182,6 +182,18 @@ def hear_client() -> None:
     logger.setLevel(logging.WARNING)  # the demo, in the same process, may have raised it
 
 
+@contextlib.contextmanager
+def client_is_silent() -> Iterator[None]:
+    """The client's warnings are not printed: the caller expects them."""
+    logger = logging.getLogger("fabric_client")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def all_rows(fab: "Client", what: str, name: str, **fields: Any) -> list[dict[str, Any]]:
     """All rows of a list, from all its pages."""
     rows: list[dict[str, Any]] = []

@@ -28,6 +28,7 @@ OTHERS = {
     "FABRIC_SPARK_CACHE": "where Spark keeps parts of remote snapshots",
     "FABRIC_SEED": "the seed of tests with random choices",
     "FABRIC_CLUSTER": "1: test Spark with a cluster",
+    "FABRIC_SYSTEMD": "1: test the systemd unit with a systemd in namespaces",
     "FABRIC_POWER_IMAGES": "how many images of a disk the power-cut tests make",
     "FABRIC_BENCH_LEVEL": "the level of the peer that other brokers are compared with",
     "FABRIC_BENCH_TOPIC": "its topic",

@@ -13,7 +13,7 @@ class Limits(NamedTuple):
     bytes: int = 0  # of these, in a second
     sessions: int = 0
     inflight: int = 0  # bytes of publishes that are not confirmed yet
-    groups: int = 0  # durable groups that it has created and that exist
+    groups: int = 0  # durable groups of the hub with names that it may use; at the limit it creates none
 
 
 class Role(NamedTuple):

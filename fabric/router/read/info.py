@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Fields = Mapping[str, Any]
 Row = dict[str, Any]
 
+PRIVATE: Final = ("path", "binds", "advertise")  # of the hub: not for principals that may not read all
 MEMBERS_MAX: Final = 1_000  # consumers described with one group
 
 
@@ -51,7 +52,7 @@ def offline_info(router: "Router", fields: Fields) -> Row:
 
 def _hub(router: "Router", session: Session, fields: Fields) -> Row:
     if not _reads_all(session):
-        public = {name: value for name, value in router.place.items() if name != "path"}
+        public = {name: value for name, value in router.place.items() if name not in PRIVATE}
         seqs = {"first_seq": router.shared.first_seq, "last_seq": router.shared.committed_seq}
         return {**seqs, "health": router.health.word.name, **public}
     return {

@@ -5,7 +5,7 @@ Events are found by their index, and a command reads a bounded number of them: `
 and the groups as well.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fabric.event_block import Event, about
@@ -31,6 +31,7 @@ OWN_HEADERS: Final = "fabric-"  # headers that the hub sets
 
 Fields = Mapping[str, Any]
 Row = dict[str, Any]
+Sees = Callable[[str], bool]  # whether a principal may see a group
 
 
 def story(router: "Router", session: Session, fields: Fields) -> Row:
@@ -42,10 +43,10 @@ def story(router: "Router", session: Session, fields: Fields) -> Row:
     after, sees = bounded(fields, "after", 0, 0, NUMBER_MAX), session.principal.sees_group
     require_readable(router, session, seq)
     block = shared.block_store.at(seq)
-    events, following = _events(router, seq, after + 1, bounded(fields, "n", *INFO_N))
+    events, following = _events(router, seq, after + 1, bounded(fields, "n", *INFO_N), sees)
     answer: Row = {
         "seq": seq,
-        "events": [_event_row(event) for event in events if sees(event.group)],
+        "events": [_event_row(event) for event in events],
         "more": following is not None,
     }
     if following is not None:
@@ -53,8 +54,7 @@ def story(router: "Router", session: Session, fields: Fields) -> Row:
     if after == 0:
         answer["recording"] = router.events.is_on
         answer["message"] = describe(block, seq) if isinstance(block, Block) else None
-        rows = _groups(router, block, seq) if isinstance(block, Block) else []
-        answer["groups"] = [row for row in rows if sees(row["group"])]
+        answer["groups"] = _groups(router, block, seq, sees) if isinstance(block, Block) else []
     return answer
 
 
@@ -94,11 +94,12 @@ def describe(block: Block, seq: int) -> Row:
     return {**row, "priority": block.priority, "expires_us": block.expires_us, "headers": headers}
 
 
-def _groups(router: "Router", block: Block, seq: int) -> list[Row]:
-    """The state of a message in each group whose patterns match."""
+def _groups(router: "Router", block: Block, seq: int, sees: Sees) -> list[Row]:
+    """The state of a message in each group whose patterns match, and that the principal may see."""
     place = seq - block.base_seq
     topic, key = block.topics[block.topic_idx()[place]], block.keys()[place]
-    found = sorted((group for group in router.shared.trie.match(topic) if group.durable), key=lambda one: one.name)
+    groups = (group for group in router.shared.trie.match(topic) if group.durable and sees(group.name))
+    found = sorted(groups, key=lambda one: one.name)
     return [{"group": group.name, **message_state(group, seq, block, key)} for group in found[:GROUPS_MAX]]
 
 
@@ -110,9 +111,9 @@ def _event_row(event: Event) -> Row:
     return {**row, "reason": event.reason} if event.reason else row
 
 
-def _events(router: "Router", seq: int, number: int, n: int) -> tuple[list[Event], int | None]:
-    """Events about a message from a number on, ascending; and the number at which to continue, None if there are no
-    others."""
+def _events(router: "Router", seq: int, number: int, n: int, sees: Sees) -> tuple[list[Event], int | None]:
+    """Events about a message from a number on, ascending, of groups that the principal may see; and the number at
+    which to continue, None if there are no others."""
     reader, index = router.shared.reader, router.events.index
     found: dict[int, Event] = {}
     number, blocks_left, bytes_left = max(number, reader.first_event()), BLOCKS_MAX, BYTES_MAX
@@ -124,14 +125,16 @@ def _events(router: "Router", seq: int, number: int, n: int) -> tuple[list[Event
             if last and number > last:
                 break
             for event in _about(raw, seq):
-                if event.number >= number:
+                if event.number >= number and sees(event.group):
                     if len(found) >= n:
                         return list(found.values()), event.number
                     found[event.number] = event
             number, blocks_left, bytes_left = max(end + 1, number), blocks_left - 1, bytes_left - len(raw)
         if number == place[0] and blocks_left > 0 and bytes_left > 0:
             break  # the journal has no events from this number on
-    found |= {event.number: event for event in router.events.unwritten(seq) if event.number >= number}
+    for event in router.events.unwritten(seq):
+        if event.number >= number and sees(event.group):
+            found[event.number] = event
     return list(found.values()), None
 
 

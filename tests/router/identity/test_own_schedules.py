@@ -91,7 +91,7 @@ def test_the_answer_does_not_tell_whether_a_schedule_of_another_principal_exists
         for name, owner in (("here", "ann"), ("gone", "ann"), ("here", "nobody"))
     }
     assert len(texts) == 1
-    assert "was cancelled" in world.cancel(ANN, id=ended).text
+    assert world.cancel(ANN, id=ended).text == f"schedule {ended} was cancelled"
     assert "never existed; the latest is 2" in world.cancel(OPER, id=77).text
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fabric_client.core import wire_values
-from fabric_client.core.source_names import SourceName
+from fabric_client.core.source_names import SourceName, Unnamed
 from fabric_client.errors import BadMessage
 from fabric_protocol import messages as m
 from fabric_protocol.errors import FabricError
@@ -40,12 +40,13 @@ class Handshake:
             "client": self.name,
             "hb_ms": round(heartbeat_s * 1000),
             "ttl_ms": round(ttl_s * 1000),
-            "producer": {"name": self.producer},
         }
-        if self._epoch is not None:
-            fields["producer"]["epoch"] = self._epoch
-        if self.jumps:
-            fields["producer"]["jumps"] = True
+        if not isinstance(self.producer, Unnamed):
+            fields["producer"] = {"name": self.producer}
+            if self._epoch is not None:
+                fields["producer"]["epoch"] = self._epoch
+            if self.jumps:
+                fields["producer"]["jumps"] = True
         if self._token:
             fields["resume"] = {"session": self._token, "subs": seen}
         return m.Hello(rid, fields)

@@ -65,6 +65,7 @@ class Session:
         self.publisher = (Source if self.handshake.jumps else Publisher)(self.send, self._next_rid)
         self._reconnect = Reconnect(random, keyed)
         self._several = several
+        self._logged: set[str] = set()  # refusals since the last WELCOME; each address has a few
         self._rid = 0
         self.calls = Calls(self.send)
         self._ttl_s = liveness.ttl_s
@@ -98,7 +99,8 @@ class Session:
         if self.state is State.LIVE:
             log.warning("connection to the hub lost: %s", why)
             self._reconnect.reset()
-        elif self.handshake.hub and isinstance(why, FabricError) and str(why) != str(self.lost_reason):
+        elif self.handshake.hub and isinstance(why, FabricError) and str(why) not in self._logged:
+            self._logged.add(str(why))  # once, not for each attempt
             log.error("no connection to the hub: %s (%s)", why, why.hint)
         self.state = State.LOST
         self.lost_reason = why
@@ -312,6 +314,7 @@ class Session:
         same_journal = self.handshake.welcomed(fields)
         self.state = State.LIVE
         self._reconnect.reset()
+        self._logged.clear()
         self._heartbeat.interval_s = fields.get("hb_ms", self._heartbeat.interval_s * 1000) / 1000
         known = set(fields.get("subs", ())) if fields.get("resumed") else set()
         self.publisher.welcomed(*self.handshake.terms(same_journal), known)

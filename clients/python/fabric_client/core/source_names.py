@@ -13,6 +13,15 @@ class SourceName(str):
     __slots__ = ()
 
 
+class Unnamed(str):
+    """The producer of a client that publishes nothing: HELLO does not name it."""
+
+    __slots__ = ()
+
+
+NO_PRODUCER: Final = Unnamed("none")  # of a guest: a key that the hub does not know may not name a producer
+
+
 def producer_name(producer: str | None, source: str | None) -> str | None:
     """The name under which a client publishes; that of a source is a `SourceName`."""
     if source is None:
