@@ -1,6 +1,7 @@
 """The configuration of a hub: every option by file, `.env`, environment and flag; mistakes with their place; the
 commands `fabric config …`."""
 
+import errno
 import json
 import os
 import re
@@ -22,8 +23,11 @@ from fabric.cli.commands.config import template
 from fabric.cli.support import config, config_file
 from fabric.cli.support.config_values import converted, key, text_of, toml
 from fabric.cli.support.hub_process import HubProcess
-from fabric.cli.support.values import Duration, Rate, Size
+from fabric.cli.support.values import BYTES_MAX, Duration, Rate, Size, size_bytes
 from fabric.cli.support.variables import variable
+from fabric_client import contexts
+from fabric_client.credentials import Credentials
+from fabric_client.keys import link_form, new_pair
 from tests.cli.conftest import Fabric
 from tests.cli.test_hub import read_until
 from tests.patience import PATIENCE_S
@@ -235,7 +239,18 @@ def test_a_hub_without_a_file_imports_no_parser() -> None:
         ("[hub]\nmax-age = {a = 1}", "there is no option 'max-age.a'"),
         ("[hub]\nmax-messages = 1.5", "fabric.toml:2: max-messages: '1.5' is not a valid integer range; allowed is"),
         ("[hub]\nmax-bytes = '10G'", "fabric.toml:2: max-bytes: '10G' is not a size"),
-        ("[hub]\nmax-messages = -1", "fabric.toml:2: max-messages: -1 is not in the range x>=0; allowed is a whole"),
+        (
+            "[hub]\nmax-messages = -1",
+            "fabric.toml:2: max-messages: -1 is not in the range 0<=x<=9223372036854775807; allowed is",
+        ),
+        ("[hub]\nmax-messages = 9223372036854775808", "9223372036854775808 is not in the range"),
+        ("[hub]\nmax-bytes = 9223372036854775808", "fabric.toml:2: max-bytes: "),
+        ("[hub]\nmax-age = 1e308", "fabric.toml:2: max-age: "),
+        ("[hub]\ndrain = 1e15", "fabric.toml:2: drain: '1000000000000000' is longer than a thousand years"),
+        ("[hub]\nbind = []", "fabric.toml:2: bind: [] is not allowed; allowed is a list of texts"),
+        ("[hub]\n[hub]", "fabric.toml: it is not TOML: Cannot declare ('hub',) twice (at line 2"),
+        ("[[hub]]\nmax-age = 1", "hub must be a table, not [{'max-age': 1}]"),
+        ("[server]\nport = 99999", "fabric.toml:2: server.port: '99999' is not a port; write a number of 1..65535"),
         ("[hub]\nmax-messages = 0x" + "f" * 9000, "max-messages: a very large number is not allowed"),
         ("[hub]\nbind = 7", "fabric.toml:2: bind: 7 is not allowed; allowed is a list of texts"),
         ("[hub]\nbind = [7]", "fabric.toml:2: bind: [7] is not allowed; allowed is a list of texts"),
@@ -327,6 +342,51 @@ def test_files_that_cannot_be_read_are_told(here: Path, fabric: Fabric) -> None:
             result = fabric(*words)
             assert (result.exit_code, result.stdout) == (2, "")
             assert result.stderr.startswith(f"error: {says}")
+
+
+def test_a_file_without_the_right_to_read_it_is_told(
+    here: Path, fabric: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "fabric.toml").write_text("[hub]")
+
+    def refuse(path: Path, *_: Any, **__: Any) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)  # the modes of a file do not hinder root
+    result = fabric(*NO_HUB)
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (
+        2,
+        "error: fabric.toml: cannot be read: Permission denied",
+    )
+
+
+@pytest.mark.parametrize("text", ["", "# nothing", "\ufeff", "[hub]\n"])
+def test_an_empty_file_sets_nothing(here: Path, fabric: Fabric, text: str) -> None:
+    (here / "fabric.toml").write_text(text)
+    assert {row["source"] for row in shown(fabric).values()} == {"default"}
+    assert json.loads(fabric("config", "check", "--json").stdout)["options"] == []
+
+
+def test_an_empty_name_of_a_file_is_refused(here: Path, fabric: Fabric) -> None:
+    (here / "fabric.toml").write_text("[hub]")
+    result = fabric("hub", "--config", "")
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (2, "error: --config is empty; name a file, or none")
+
+
+def test_the_largest_numbers_are_read(here: Path, fabric: Fabric) -> None:
+    (here / "fabric.toml").write_text(f"[hub]\nmax-messages = {2**63 - 1}\nmax-bytes = {BYTES_MAX}\n")
+    rows = shown(fabric)
+    assert rows["max-messages"]["value"] == 2**63 - 1
+    assert size_bytes(str(rows["max-bytes"]["value"])) == BYTES_MAX
+
+
+def test_check_tells_an_address_at_which_no_hub_can_listen(here: Path, fabric: Fabric) -> None:
+    wrong = ["nonsense", "tcp://127.0.0.1", "tcp://example.org:1", "tcp://[::1"]
+    (here / "fabric.toml").write_text(f"[hub]\nbind = {['ipc://x', *wrong]}\n")
+    result = fabric("config", "check")
+    assert (result.exit_code, result.stdout) == (2, "")
+    for url in wrong:
+        assert f"error: fabric.toml:2: cannot listen at {url}" in result.stderr
 
 
 def test_a_file_that_is_there_but_cannot_be_read_is_not_passed_over(here: Path, fabric: Fabric) -> None:
@@ -479,6 +539,54 @@ def test_show_tells_which_hub_a_client_would_use(fabric: Fabric, monkeypatch: py
     monkeypatch.setenv("FABRIC_URL", "ipc:///x")
     client = json.loads(fabric("config", "show").stdout)["client"]
     assert (client["url"], client["origin"]) == ("ipc:///x", "FABRIC_URL")
+
+
+def test_show_tells_the_key_of_a_client_and_never_a_secret(
+    here: Path, fabric: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FABRIC_HOME", str(here / "home"))
+    hub, own = new_pair(), new_pair()
+    saved = Credentials("tcp://10.0.0.1:7171", hub.public, secret=own.secret, principal="billing")
+    contexts.add("shop-eu", saved)
+    contexts.add("shop-us", Credentials("tcp://10.0.0.2:7171"))
+    client = json.loads(fabric("config", "show").stdout)["client"]
+    file = str(here / "home/contexts/shop-eu.toml")
+    assert client == {
+        "url": "tcp://10.0.0.1:7171",
+        "origin": "the context shop-eu",
+        "context": "shop-eu",
+        "credentials": file,
+        "principal": "billing",
+        "key": own.public,
+        "encrypted": True,
+        "unused": [],
+        "error": None,
+        "hint": None,
+    }
+    said = fabric("config", "show", "-o", "table").stdout
+    assert f"encrypted as billing, with the key of {file}\n" in said
+    assert own.secret not in said
+    monkeypatch.setenv("FABRIC_CONTEXT", "shop-us")
+    monkeypatch.setenv("FABRIC_URL", "fabric+curve:/10.0.0.3#k=x&c=CODE")  # a damaged link
+    said = fabric("config", "show", "-o", "table").stdout
+    assert "connects to fabric+curve:/10.0.0.3 (FABRIC_URL)\n" in said
+    assert "FABRIC_CONTEXT (shop-us) has no effect: FABRIC_URL is set\n" in said
+    assert "the current context (shop-eu) has no effect: FABRIC_URL is set\n" in said
+    assert "CODE" not in said
+
+
+def test_show_tells_why_a_client_cannot_connect(here: Path, fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FABRIC_HOME", str(here / "home"))
+    monkeypatch.setenv("FABRIC_CONTEXT", "missing")
+    said = fabric("config", "show", "-o", "table").stdout
+    assert "a client that is started here cannot connect: there is no context 'missing'\nhint: " in said
+    monkeypatch.delenv("FABRIC_CONTEXT")
+    monkeypatch.setenv("FABRIC_SECRET_KEY", "not-a-key-and-secret")
+    monkeypatch.setenv("FABRIC_URL", f"fabric+curve://10.0.0.1:7171/#k={link_form(new_pair().public)}")
+    for words in (["-o", "table"], ["--json"]):
+        result = fabric("config", "show", *words)
+        assert "is not a key" in result.stdout
+        assert "not-a-key-and-secret" not in result.output + result.stderr
 
 
 def test_show_takes_no_other_options(fabric: Fabric) -> None:

@@ -21,12 +21,13 @@ from fabric.cli.support.config import (
     configuration,
     settings,
 )
-from fabric.cli.support.config_client import client_address
+from fabric.cli.support.config_client import client_side, told
 from fabric.cli.support.config_file import ConfigError, read_dotenv
 from fabric.cli.support.config_values import key, named_default, template_value, text_of, toml
 from fabric.cli.support.noun import Noun
 from fabric.cli.support.tables import Column, Failed, document, output_options, print_table
 from fabric.cli.support.variables import variable
+from fabric_protocol.errors import FabricError
 
 WIDTH: Final = 100  # of the comments in a file
 OPTION_COLUMNS: Final = (
@@ -70,13 +71,13 @@ def show(hub_options: tuple[str, ...], aliases: bool, as_json: bool) -> None:
       fabric config show --aliases              also all names of other brokers, and what they do
 
     Takes all options of 'fabric hub'. The origin is default, the line of a file, the name of a variable, or the option
-    of the command line. The last lines tell which hub a client would connect to that is started here.
+    of the command line. The last lines tell which hub a client would connect to that is started here, with which key.
     """
     context = _hub_context([*hub_options, "--aliases"] if aliases else list(hub_options))
     loaded = configuration(context)
     rows = _option_rows(context, loaded)
     names = _alias_rows(loaded.found, every=aliases)
-    client = client_address()
+    client = client_side()
     files = [str(path.absolute()) for path in loaded.files]
     if as_json:
         fields = {"files": files, "options": rows, "aliases": names, "client": client}
@@ -88,7 +89,7 @@ def show(hub_options: tuple[str, ...], aliases: bool, as_json: bool) -> None:
     if names:
         click.echo()
         print_table(names, ALIAS_COLUMNS)
-    click.echo(f"\na client that is started here connects to {client['url'] or 'no hub'} ({client['origin']})")
+    click.echo("\n" + "\n".join(told(client)))
     for warning in loaded.warnings:
         click.echo(click.style("warning: ", fg="yellow") + warning, err=True)
 
@@ -109,6 +110,7 @@ def check(file: Path | None, as_json: bool) -> None:
     dotenv, _ = read_dotenv(DOTENV)
     variables = {name: str(entry.value) for name, entry in dotenv.items()} | dict(os.environ)
     read = Loader(command, context, {}, {}).load_only(path, variables)
+    _check_addresses(read)
     names = [key(option) for option in settings(command) if option.name in read.origins]
     fields = {"file": str(path), "ok": True, "options": names, "notes": read.notes, "warnings": read.warnings}
     if as_json:
@@ -214,6 +216,20 @@ def _alias_rows(found: tuple[Found, ...], every: bool) -> list[dict[str, Any]]:
                     {"alias": name, "broker": alias.broker, "value": None, "origin": None, "effect": alias.effect()}
                 )
     return rows
+
+
+def _check_addresses(read: Configuration) -> None:
+    """As the hub does before it opens its journal."""
+    from fabric.hub.addresses import check_address
+
+    problems = []
+    for url in read.values.get("binds", ()):
+        try:
+            check_address(url)
+        except FabricError as error:
+            problems.append(f"{read.origins['binds']}: {error}; {error.hint}")
+    if problems:
+        raise ConfigError(problems)
 
 
 # A first file.

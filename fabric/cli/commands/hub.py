@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fabric.hub import Hub, HubOptions
     from fabric.hub.hub_access import HubAccess
 
+MESSAGES_MAX = 2**63 - 1  # a sequence number has 63 bits
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -58,7 +59,7 @@ LEVELS = ("debug", "info", "warning", "error")
 )
 @click.option(
     "--max-messages",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=MESSAGES_MAX),
     default=0,
     help="Remove the oldest messages above this number.  [default: keep]",
 )
@@ -83,9 +84,18 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--drain", type=Duration(), default=5.0, show_default="5s", help="When stopping, how long to wait for acks."
 )
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
-    "--log-level", type=click.Choice(LEVELS), default=None, help="[default: info; warning when on a terminal]"
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Format of the lines on stderr.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default=None,
+    help="Write lines of this level and above.  [default: info; warning when on a terminal]",
 )
 @click.option("--allow-network-fs", is_flag=True, help="Accept a journal on a network file system. Can damage it.")
 def hub(data: Path, log_format: str, log_level: str | None, **given: Any) -> int:

@@ -227,7 +227,7 @@ class Loader:
 
     def _named_file(self) -> str | None:
         """What --config or its variables say."""
-        if self._typed.get(CONFIG):
+        if CONFIG in self._typed:
             return str(self._typed[CONFIG])
         entry, _ = self._variable(CONFIG)
         return None if entry is None else str(entry.value)
@@ -243,6 +243,8 @@ class Loader:
         if self._is_bare():
             return None
         named = self._named_file()
+        if named == "":  # such as --config "$FILE" without FILE: another file must not take its place
+            raise ConfigError([f"--config is empty; name a file, or {NO_FILE}"])
         path = Path(named) if named else next(filter(_is_there, PLACES), None)
         if path is not None:
             entries = (*self._dotenv.values(), *self._environment.values())
@@ -324,8 +326,8 @@ class Loader:
         try:
             yield Found(alias, alias.check(known.text(entry.value)), Origin(kind, entry.place, alias.shown))
         except ValueError as error:
-            value = "" if alias.secret else f" = {shown(entry.value)}"
-            self._problems.append(f"{entry.place}{value}: {error}")
+            name = f": {alias.name}" if kind == "file" and not entry.place.endswith(alias.name) else ""
+            self._problems.append(f"{entry.place}{name}: {error}")
 
     def _of_aliases(self, parameter: str, found: list[Found]) -> list[Given]:
         option = self._options[parameter]

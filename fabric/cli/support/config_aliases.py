@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from fabric.cli.support.config_file import shown
 from fabric.cli.support.values import seconds, size_bytes
 
 PORT_MAX: Final = 65_535
@@ -188,4 +189,4 @@ def text(value: Any) -> str:
         return value
     if isinstance(value, int | float) and (isinstance(value, float) or value.bit_length() < 1024):
         return str(value)
-    raise ValueError("a text, a number, true or false is allowed")
+    raise ValueError(f"{shown(value)} is not allowed; allowed is a text, a number, true or false")

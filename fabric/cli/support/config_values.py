@@ -53,7 +53,7 @@ def _given(option: click.Option, value: Any) -> Any:
     if not option.multiple:
         return _word(option.type, value)
     items = [value] if isinstance(value, str) else value
-    if not isinstance(items, list | tuple):
+    if not isinstance(items, list | tuple) or not items:  # a hub without an address would not be reached
         return None
     words = [_word(option.type, item) for item in items]
     return None if None in words else words
