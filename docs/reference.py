@@ -1,8 +1,9 @@
-"""The help texts and the environment variables in docs/cli.md, taken from the commands themselves so that they cannot
-go stale.
+"""The help texts and the environment variables in docs/cli.md, and the tables in docs/configuration.md, taken from the
+commands themselves so that they cannot go stale.
 
 `python docs/reference.py` writes all that follows `## Reference` anew, in the order in which the commands are listed. A
-help text stands below a line `<!-- help: COMMAND -->`; the variables come last.
+help text stands below a line `<!-- help: COMMAND -->`; the variables come last. In docs/configuration.md it writes what
+stands between `<!-- options -->` or `<!-- aliases -->` and `<!-- end -->`.
 """
 
 import re
@@ -14,9 +15,13 @@ from typing import Final
 import click
 
 from fabric.cli import main, variables
-from fabric.cli.support.variables import OTHERS
+from fabric.cli.support.config import settings
+from fabric.cli.support.config_aliases import ALIASES
+from fabric.cli.support.config_values import key, named_default, template_value, toml
+from fabric.cli.support.variables import OTHERS, variable
 
 PAGE: Final = Path(__file__).parent / "cli.md"
+CONFIGURATION: Final = Path(__file__).parent / "configuration.md"
 WIDTH: Final = 100
 HEADING: Final = "\n## Reference\n"
 SLOT: Final = re.compile(r"<!-- help: ([a-z ]+) -->\n```text\n(.*?)```\n", re.DOTALL)
@@ -61,6 +66,41 @@ def listed_variables() -> str:
     return "\n".join([*titles, *rows, "", "| other variables | |", "|---|---|", *others, ""])
 
 
+def listed_options() -> str:
+    """A table of what the section [hub] of a file may have."""
+    top = click.Context(main, info_name="fabric")
+    command = main.get_command(top, "hub")
+    assert command is not None
+    context = click.Context(command, parent=top, info_name="hub")
+    rows = ["| in `[hub]` | variable | default | |", "|---|---|---|---|"]
+    for option in settings(command):
+        default = named_default(option) or f"`{toml(template_value(option, context))}`"
+        text = re.sub(r"\s*\[default: .*", "", " ".join((option.help or "").split())).replace("|", "\\|")
+        rows.append(f"| `{key(option)}` | `{variable(('hub',), option)}` | {default} | {text} |")
+    return "\n".join(rows)
+
+
+def listed_aliases() -> str:
+    """A table of the names of other brokers."""
+    rows = ["| broker | in a file | variable | here |", "|---|---|---|---|"]
+    for alias in ALIASES:
+        names = " | ".join(f"`{name}`" if name else "" for name in (alias.name, alias.variable))
+        effect = re.sub(r"('fabric [^']+'|--[a-z-]+)", lambda found: f"`{found[0].strip(chr(39))}`", alias.effect())
+        rows.append(f"| {alias.broker} | {names} | {effect.replace('<group>', 'GROUP')} |")
+    return "\n".join(rows)
+
+
+def configured(page: str) -> str:
+    """The page about configuration with its tables."""
+    for name, table in (("options", listed_options()), ("aliases", listed_aliases())):
+        before, mark, rest = page.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        assert end, f"{CONFIGURATION} has no place for {name}"
+        page = f"{before}{mark}{table}\n{end}{after}"
+    return page
+
+
 if __name__ == "__main__":
+    CONFIGURATION.write_text(configured(CONFIGURATION.read_text(encoding="utf-8")), encoding="utf-8")
     PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     sys.stdout.write(f"{PAGE.name}: {len(helps())} commands\n")

@@ -10,7 +10,6 @@ A file is accepted as a whole or refused as a whole. An error names the file, th
 allowed, and for an unknown word the word that was probably meant.
 """
 
-import difflib
 import os
 import re
 import stat
@@ -298,6 +297,8 @@ def _known(fields: Mapping[str, Any], words: Iterable[str], place: str) -> None:
 
 
 def _meant(word: str, known: Iterable[str]) -> str:
+    import difflib  # late: only a wrong name needs it
+
     close = difflib.get_close_matches(word[:SHOWN_CHARS], list(known), 1)
     return f"did you mean {close[0]}?" if close else ""
 

@@ -46,6 +46,7 @@ class Command(NamedTuple):
 COMMANDS: Final = {
     "demo": Command("demo", "demo", "Watch a hub survive kill -9: producers, consumers, nothing lost."),
     "hub": Command("hub", "hub", "Run a hub over a journal directory."),
+    "config": Command("config", "config", "Configuration of a hub: show, check, init."),
     "pub": Command("pub", "pub", "Publish messages."),
     "sub": Command("sub", "sub", "Receive messages."),
     "get": Command("get", "get", "Read stored messages, without a group."),

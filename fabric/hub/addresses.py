@@ -7,7 +7,6 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from fabric_protocol.errors import FabricError
 
@@ -19,10 +18,10 @@ EVERYWHERE: Final = ("0.0.0.0", "::", "*")
 
 def check_address(url: str) -> None:
     """Refuse an address at which no hub can listen."""
-    parts = urlsplit(url)
-    if parts.scheme in ("ipc", "inproc"):
+    transport = url.partition("://")[0]
+    if transport in ("ipc", "inproc"):
         return
-    if parts.scheme != "tcp":
+    if transport != "tcp":
         raise FabricError(
             f"cannot listen at {url}: its transport is not tcp, ipc or inproc",
             "use tcp://127.0.0.1:PORT, tcp://0.0.0.0:PORT for all networks (with keys), ipc://PATH or inproc://NAME",

@@ -5,11 +5,11 @@ encrypted ones, bound after `encrypt`.
 """
 
 import contextlib
+import struct
 import time
 from typing import Final
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from fabric.access.keys import KeyPair, make_pair
 from fabric.hub.zap import DOMAIN, REFUSED
@@ -20,6 +20,7 @@ IO_THREADS: Final = 2  # encryption is done by ZeroMQ's threads
 FRAME_OVERHEAD_BYTES: Final = 33  # of an encrypted frame: its command, nonce, authenticator and flags
 HANDSHAKE_MS: Final = 30_000  # after a restart thousands of handshakes wait for each other
 TEST_S: Final = 15.0  # for one handshake; the machine may be busy
+_EVENT: Final = struct.Struct("=HI")  # of a monitor: event and value; zmq.utils.monitor would import asyncio
 _KNOWN: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 _FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 
@@ -64,9 +65,9 @@ def _handshake(client: "zmq.Socket[bytes]", url: str, hub_key: str) -> tuple[int
         client.connect(url)
         until = time.monotonic() + TEST_S
         while monitor.poll(max(int((until - time.monotonic()) * 1000), 0)):
-            found = recv_monitor_message(monitor)
-            if found["event"] & _KNOWN:
-                return int(found["event"]), int(found["value"])
+            event, value = _EVENT.unpack(monitor.recv_multipart()[0])
+            if event & _KNOWN:
+                return event, value
         return 0, 0
     finally:
         client.disable_monitor()

@@ -1,5 +1,6 @@
 """`fabric hub`: runs a hub in this process until a signal drains it."""
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -8,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fabric import __version__
+from fabric.cli.support.config import Configured, config_options, configuration
 from fabric.cli.support.values import Duration, Size, Text, shown_bytes, shown_seconds
 
 if TYPE_CHECKING:
     from fabric.hub import Hub, HubOptions
     from fabric.hub.hub_access import HubAccess
 
+MESSAGES_MAX = 2**63 - 1  # a sequence number has 63 bits
 LEVELS = ("debug", "info", "warning", "error")
 
 
-@click.command()
+@click.command(cls=Configured)
+@config_options
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
@@ -55,7 +59,7 @@ LEVELS = ("debug", "info", "warning", "error")
 )
 @click.option(
     "--max-messages",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=MESSAGES_MAX),
     default=0,
     help="Remove the oldest messages above this number.  [default: keep]",
 )
@@ -80,9 +84,18 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--drain", type=Duration(), default=5.0, show_default="5s", help="When stopping, how long to wait for acks."
 )
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
-    "--log-level", type=click.Choice(LEVELS), default=None, help="[default: info; warning when on a terminal]"
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Format of the lines on stderr.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default=None,
+    help="Write lines of this level and above.  [default: info; warning when on a terminal]",
 )
 @click.option("--allow-network-fs", is_flag=True, help="Accept a journal on a network file system. Can damage it.")
 def hub(data: Path, log_format: str, log_level: str | None, **given: Any) -> int:
@@ -102,6 +115,8 @@ def hub(data: Path, log_format: str, log_level: str | None, **given: Any) -> int
     SIGTERM and Ctrl-C drain the hub: it refuses publishes, waits for outstanding acks, then ends with exit code 0. A
     second signal ends it without waiting. If the journal cannot be written, the hub ends with exit code 70; everything
     that was confirmed is on disk.
+
+    All options can be in a file, fabric.toml: 'fabric config init' prints one, 'fabric config show' tells what counts.
     """
     from fabric.hub import Hub
     from fabric.hub import log as hub_log
@@ -109,6 +124,7 @@ def hub(data: Path, log_format: str, log_level: str | None, **given: Any) -> int
     from fabric.hub.serve import serve
 
     hub_log.set_up(log_format, log_level or ("warning" if sys.stderr.isatty() else "info"))
+    _log_configuration()
     raise_descriptor_limit()
     begun = time.monotonic()
     running = Hub(data, _options(**given))
@@ -143,6 +159,18 @@ def _options(
     return options._replace(thresholds=thresholds, access=access, advertise=advertise)
 
 
+def _log_configuration() -> None:
+    from fabric.hub import log as hub_log
+
+    read = configuration(click.get_current_context())
+    for warning in read.warnings:
+        hub_log.event(logging.WARNING, "configuration warning", warning=warning)
+    files = ", ".join(str(path.absolute()) for path in read.files)
+    hub_log.event(logging.INFO, "configuration read", files=files or "none")
+    for note in read.notes:
+        hub_log.event(logging.INFO, "configuration note", note=note)
+
+
 def _banner(running: "Hub", data: Path, recovery_s: float) -> None:
     stats = running.journal.stats()
     place = f"{data} (LMDB, {shown_bytes(stats.data_bytes)}, seq {stats.last_seq:,})"
@@ -151,6 +179,8 @@ def _banner(running: "Hub", data: Path, recovery_s: float) -> None:
     for url in running.binds:
         shown = f"{url} (CURVE)" if access is not None and url.startswith("tcp://") else url
         click.echo(f"   zmq      {shown}", err=True)
+    for path in configuration(click.get_current_context()).files:
+        click.echo(f"   config   {path.absolute()}", err=True)
     if access is None:
         click.echo("   access   programs of this machine, without keys", err=True)
     else:

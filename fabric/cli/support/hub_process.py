@@ -68,6 +68,7 @@ class HubProcess:
     def start(self) -> "HubProcess":
         """Start the hub; a second start uses the same address."""
         options = ["--data", str(self._data), "--bind", self.url or self._bind, "--drain", "0", "--log-format", "json"]
+        options += ["--config", "none"]  # settings that are meant for another hub would falsify what this one shows
         self._known.clear()
         self._is_up = False
         self._process = subprocess.Popen(

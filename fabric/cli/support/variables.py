@@ -21,6 +21,8 @@ OTHERS = {
     "FABRIC_CONTEXT": "the name of a context",
     "FABRIC_HOME": "the folder of the contexts, in place of ~/.config/fabric",
     "FABRIC_DATA": "the journal's directory",
+    "FABRIC_CONFIG": "the configuration file of a hub",
+    "FABRIC_ALIASES": "1: a hub also reads variables of other brokers",
     "FABRIC_SNAPSHOT": "the snapshot for Spark's jobs",
     "FABRIC_DEBUG": "1: show the traceback of an error",
     "FABRIC_SPARK_CACHE": "where Spark keeps parts of remote snapshots",
