@@ -25,7 +25,9 @@ from fabric_client.core.outgoing import BLOCK_ROOM, Prepared, check_topic, prepa
 from fabric_client.core.outgoing import Options as Steering
 from fabric_client.core.receipt import Receipt
 from fabric_client.core.ticket import Ticket
-from fabric_client.options import block_options, default_url
+from fabric_client.credentials import Credentials
+from fabric_client.destination import destination
+from fabric_client.options import block_options
 from fabric_protocol.block import ID_BYTES_MAX, encode
 from fabric_protocol.errors import FabricError
 from fabric_spark.columns import ORIGINS
@@ -33,7 +35,7 @@ from fabric_spark.errors import SourceError, explained
 
 TIMEOUT_S: Final = 60.0
 IN_FLIGHT_MAX: Final = 64  # unconfirmed blocks: more would only take memory
-WRITING: Final = ("url", "topic", "idPrefix", "timeout", "level", "report", "checkpointLocation", "path")
+WRITING: Final = ("url", "credentials", "topic", "idPrefix", "timeout", "level", "report", "checkpointLocation", "path")
 # Columns of a journal that a publish ignores, so that rows that were read can be written.
 _PASSED_OVER: Final = ("hub", "seq", "ts", "payload_len", "priority", "expires", "date", *ORIGINS)
 _TEXTS: Final = (StringType, BinaryType)
@@ -42,7 +44,7 @@ _TEXTS: Final = (StringType, BinaryType)
 class Target(NamedTuple):
     """The hub and topic of a write, and the prefix of its ids."""
 
-    url: str
+    hub: Credentials
     topic: str
     prefix: str
     timeout: float
@@ -79,7 +81,7 @@ def target_of(options: Mapping[str, str]) -> Target:
     known = {name.lower() for name in WRITING}
     for name in given:
         if name not in known and not name.startswith("__"):
-            raise SourceError(f"unknown option {name!r} of a write", f"the options are {', '.join(WRITING[:6])}")
+            raise SourceError(f"unknown option {name!r} of a write", f"the options are {', '.join(WRITING[:7])}")
     prefix = given.get("idprefix") or uuid.uuid4().hex
     if len(prefix.encode()) > ID_BYTES_MAX - 64:
         raise SourceError(f"option idPrefix has more than {ID_BYTES_MAX - 64} bytes", "choose a shorter prefix")
@@ -94,8 +96,9 @@ def target_of(options: Mapping[str, str]) -> Target:
         if topic:
             check_topic(topic)
         block_options(level=given.get("level"))
+        hub = destination(given.get("url"), given.get("credentials") or None).credentials
     return Target(
-        given.get("url") or default_url(),
+        hub,
         topic,
         prefix,
         timeout,
@@ -150,7 +153,7 @@ class _Sender(Client):
     """Publishes whole blocks, and counts the stored messages and the duplicates."""
 
     def __init__(self, target: Target) -> None:
-        super().__init__(target.url, name="spark", timeout=target.timeout)
+        super().__init__(credentials=target.hub, name="spark", timeout=target.timeout)
         self._wait = target.timeout
         self._tickets: deque[Ticket] = deque()
         self.rows = self.duplicates = self.bytes = 0

@@ -30,7 +30,7 @@ class KeyedHub(ModelHub):
 
     def _hello(self, peer: bytes, message: m.Hello) -> None:
         key = self.keys.get(peer, "")
-        if key not in self.known and not self.codes:
+        if key not in self.known and not (self.codes and message.fields.get("enrol") is True):
             self._say(peer, m.Err(0, message.rid, Code.AUTH_FAILED, "this key is not known to the hub", {}))
             return
         super()._hello(peer, message)

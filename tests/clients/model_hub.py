@@ -117,9 +117,10 @@ class ModelHub:
 
     def _hello(self, peer: bytes, message: m.Hello) -> None:
         fields = message.fields
-        name = fields["producer"]["name"]
+        named = fields.get("producer", {"name": "", "epoch": 1})
+        name = named["name"]
         epoch, last = self.producers.get(name, (0, 0))
-        if "epoch" not in fields["producer"]:
+        if "epoch" not in named:
             epoch += 1
         self.producers[name] = (epoch, last)
         resume = fields.get("resume", {})

@@ -81,6 +81,14 @@ def test_an_unknown_key_is_told_at_once(keyed: CurveServed, connect: Connect) ->
 
 
 @both
+def test_an_unknown_key_is_told_at_once_while_an_invitation_is_open(keyed: CurveServed, connect: Connect) -> None:
+    keyed.invite()
+    error = refusal(connect, AuthFailed, credentials=keyed.credentials(known=False), timeout=PATIENCE_S)
+    assert "not known to the hub" in str(error)
+    assert "fabric join" in error.hint
+
+
+@both
 def test_a_plain_client_is_told_that_the_hub_wants_a_key(keyed: CurveServed, connect: Connect) -> None:
     error = refusal(connect, AuthFailed, keyed.url, timeout=PATIENCE_S)
     assert f"the hub at {keyed.url} wants a key" in str(error)
@@ -210,7 +218,10 @@ def test_a_revoked_key_on_a_live_connection_keeps_what_was_not_confirmed(keyed: 
         assert [payload for _, payload in keyed.hub.journal] == [b"1", b"2"]
 
 
-def test_a_rotated_key_is_read_again_by_a_running_client(keyed: CurveServed, tmp_path: Path) -> None:
+@pytest.mark.parametrize("invited", [False, True])
+def test_a_rotated_key_is_read_again_by_a_running_client(keyed: CurveServed, tmp_path: Path, invited: bool) -> None:
+    if invited:  # then an unknown key passes the handshake, and HELLO is refused
+        keyed.invite(name="another")
     path = tmp_path / "x.cred"
     found = keyed.credentials()
     found.save(path)

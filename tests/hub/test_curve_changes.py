@@ -29,7 +29,7 @@ def test_a_guest_joins_by_an_invitation(tmp_path: Path) -> None:
         assert hub.refusal(pair) == ("HANDSHAKE_FAILED_AUTH", 400)
         code = hub.admin.admin("keys.invite", name="billing", role="client", ttl_ms=600_000)["code"]
         guest = hub.talker(pair)
-        guest.hello()
+        guest.hello(enrol=True)
         rid = guest.next_rid()
         guest.send(m.Publish(rid, 0, 0, b.encode("t", [b"x"])))
         assert guest.refused(rid) in (Code.FORBIDDEN, Code.AUTH_FAILED)
@@ -46,7 +46,7 @@ def test_one_of_two_guests_gets_the_name(tmp_path: Path) -> None:
         code = hub.admin.admin("keys.invite", name="billing", role="client", ttl_ms=600_000)["code"]
         guests = [hub.talker(make_pair()) for _ in range(2)]
         for guest in guests:
-            guest.hello()
+            guest.hello(enrol=True)
         for guest in guests:
             guest.send(m.Admin(1, {"op": "keys.enrol", "code": code}))
         answers = [guest.receive() for guest in guests]
@@ -60,7 +60,7 @@ def test_guesses_are_slowed_down_over_all_connections_of_an_address(tmp_path: Pa
         codes = []
         for _ in range(4):
             guest = hub.talker(make_pair())
-            guest.hello()
+            guest.hello(enrol=True)
             codes += [refused(guest, "keys.enrol", code=f"guess{n}") for n in range(2)]
         assert codes == [Code.AUTH_FAILED] * 5 + [Code.BUSY] * 3
 
@@ -70,7 +70,7 @@ def test_guests_are_cut_when_the_last_invitation_expires(tmp_path: Path) -> None
         hub.admin.admin("keys.invite", name="billing", role="client", ttl_ms=1_000)
         pair = make_pair()
         guest = hub.talker(pair)
-        guest.hello()
+        guest.hello(enrol=True)
         assert guest.until(m.Notice).kind == "kicked"
         eventually(lambda: hub.hub._socket.connections.open == 1, "the guest is cut")
         assert hub.refusal(make_pair()) == ("HANDSHAKE_FAILED_AUTH", 400)

@@ -33,6 +33,11 @@ class Destination(NamedTuple):
         """All addresses, for texts."""
         return ",".join(self.urls)
 
+    @property
+    def credentials(self) -> Credentials:
+        """The addresses and the keys alone, for a client on another machine, or in another process."""
+        return Credentials(self.url, *self.keys) if self.keys is not None else Credentials(self.url)
+
     def reloaded(self) -> "Destination":
         """With the keys that its file has now, which a rotation may have changed."""
         if self.path is None:

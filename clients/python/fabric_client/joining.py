@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 from typing import Any, Final
 
-from fabric_client.core.source_names import NO_PRODUCER
+from fabric_client.core.source_names import ENROLLING
 from fabric_client.core.verdict_exceptions import Seconds
 from fabric_client.credentials import Credentials
 from fabric_client.errors import AuthFailed, Conflict, ConnectionLost, Forbidden, HubError, NotFound, Timeout
@@ -48,7 +48,7 @@ def join(link: str | Link, *, timeout: Seconds = ANSWER_S) -> Credentials:
 
 def _enrol(credentials: Credentials, link: Link, timeout: Seconds) -> None:
     try:
-        with Client(credentials=credentials, name="join", producer=NO_PRODUCER, timeout=timeout) as guest:
+        with Client(credentials=credentials, name="join", producer=ENROLLING, timeout=timeout) as guest:
             guest.admin.ask("keys.enrol", code=link.code)
     except (AuthFailed, Forbidden, NotFound, Conflict) as error:
         match error.fields.get("handshake"):

@@ -101,7 +101,7 @@ class SessionTable:
                 f"protocol {proto!r:.60} is not supported; this hub has version {m.PROTOCOL_VERSION}",
             )
         principal = self._principals.find(identity.name)
-        if principal is None:
+        if principal is None or (principal.is_guest and fields.get("enrol") is not True):
             raise ProtocolError(Code.AUTH_FAILED, "the key of this connection is not known to the hub")
         old, seen = self._resumable(fields.get("resume"))
         if old is not None and not _is_of(old, principal, identity):

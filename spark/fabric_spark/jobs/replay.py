@@ -84,7 +84,7 @@ JOB = Job(
         TOPICS,
         Parameter("where", "A condition in SQL, as \"key = 'a' and seq > 100\"."),
         Parameter("limit", "Most messages to publish, the first first.", "number", 0),
-        Parameter("url", "The hub to publish to.  Default: FABRIC_URL, or the hub on this machine."),
+        Parameter("url", "The hub to publish to.  Default: that of the current context."),
         Parameter("to", "Publish on this topic instead of the messages' own."),
         Parameter("prefix", "Put this before the messages' own topics, as 'again.'."),
         Parameter("name", "Of this replay: another name publishes the same messages once more.", default="replay"),

@@ -62,7 +62,7 @@ class Place(World):
         self.come(W, "worker")
         self.sub(W, 1, group="billing")
         self.come(O, "other", client="other")
-        self.come(G, GUEST_NAME)
+        self.come(G, GUEST_NAME, enrol=True)
 
     def come(self, peer: bytes, principal: str, **fields: Any) -> m.ToClient:
         """A session of a principal."""

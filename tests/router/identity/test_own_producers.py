@@ -109,7 +109,7 @@ def test_a_grant_does_not_reach_names_that_belong_to_principals(world: People, n
 
 
 def test_a_guest_has_no_producer_whatever_it_names(world: People) -> None:
-    assert "producer" not in world.opened(b"guest1", producer={"name": "p"})
+    assert "producer" not in world.opened(b"guest1", enrol=True, producer={"name": "p"})
     assert not world.router.publishing.producers
     assert world.producers == {}
 

@@ -74,21 +74,32 @@ def test_another_key_of_the_principal_resumes_and_the_session_knows_its_connecti
 
 
 def test_guests_share_a_principal_and_not_their_sessions(world: People) -> None:
-    secret = world.opened(b"guest1", ttl_ms=600_000)["session"]
+    secret = world.opened(b"guest1", enrol=True, ttl_ms=600_000)["session"]
     assert world.router.session_table.session_of(b"guest1").ttl_s == session_table.GUEST_TTL_S
-    assert not world.opened(b"guest2", resume={"session": secret, "subs": []})["resumed"]
+    assert not world.opened(b"guest2", enrol=True, resume={"session": secret, "subs": []})["resumed"]
     world.identities[b"guest3"] = world.identities[b"guest1"]
-    assert world.opened(b"guest3", resume={"session": secret, "subs": []})["resumed"]
+    assert world.opened(b"guest3", enrol=True, resume={"session": secret, "subs": []})["resumed"]
+
+
+def test_a_key_that_is_not_known_opens_a_session_only_to_become_known(world: People) -> None:
+    for fields in ({}, {"enrol": False}, {"enrol": 1}, {"enrol": "true"}, {"enrol": None}):
+        assert world.refused(b"guest1", **fields).code == Code.AUTH_FAILED
+    world.opened(b"guest1", enrol=True)
+
+
+def test_a_key_that_is_known_may_ask_to_enrol_and_gets_its_own_session(world: People) -> None:
+    world.opened(b"guest1", enrol=True)
+    world.opened(ANN, enrol=True, producer={"name": "p"})
 
 
 def test_guests_do_not_take_all_sessions(world: People, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_table, "GUESTS_MAX", 2)
-    world.opened(b"guest1")
-    world.opened(b"guest2")
-    assert world.refused(b"guest3").code == Code.BUSY
+    world.opened(b"guest1", enrol=True)
+    world.opened(b"guest2", enrol=True)
+    assert world.refused(b"guest3", enrol=True).code == Code.BUSY
     world.opened(ANN)
     world.pass_time(session_table.GUEST_TTL_S + 1)
-    world.opened(b"guest3")
+    world.opened(b"guest3", enrol=True)
 
 
 def test_a_principal_has_as_many_sessions_as_its_limit(world: People) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fabric_client.core import wire_values
-from fabric_client.core.source_names import SourceName, Unnamed
+from fabric_client.core.source_names import Enrolling, SourceName
 from fabric_client.errors import BadMessage
 from fabric_protocol import messages as m
 from fabric_protocol.errors import FabricError
@@ -41,7 +41,9 @@ class Handshake:
             "hb_ms": round(heartbeat_s * 1000),
             "ttl_ms": round(ttl_s * 1000),
         }
-        if not isinstance(self.producer, Unnamed):
+        if isinstance(self.producer, Enrolling):
+            fields["enrol"] = True
+        else:
             fields["producer"] = {"name": self.producer}
             if self._epoch is not None:
                 fields["producer"]["epoch"] = self._epoch

@@ -13,13 +13,13 @@ class SourceName(str):
     __slots__ = ()
 
 
-class Unnamed(str):
-    """The producer of a client that publishes nothing: HELLO does not name it."""
+class Enrolling(str):
+    """The producer of a client that enrols its key, and publishes nothing: HELLO names none, and says `enrol`."""
 
     __slots__ = ()
 
 
-NO_PRODUCER: Final = Unnamed("none")  # of a guest: a key that the hub does not know may not name a producer
+ENROLLING: Final = Enrolling("none")
 
 
 def producer_name(producer: str | None, source: str | None) -> str | None:

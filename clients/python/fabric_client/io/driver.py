@@ -76,7 +76,8 @@ class Driver:
         """The error for a caller that waited for a connection."""
         reason = self.session.lost_reason
         if isinstance(reason, AuthFailed):
-            reason = self._refused.again(self.to) or reason
+            if reason.fields.get("handshake") == "handshake":  # the greeting may tell more by now
+                reason = self._refused.again(self.to) or reason
             return ConnectionLost(f"no connection for {waited:g} s: {reason}", reason.hint)
         why = f" ({reason})" if reason else ""
         hint = "start one with 'fabric hub', check the address, or check why the hub there does not answer"
@@ -203,6 +204,8 @@ class Driver:
         """Open a new socket, to the next address if there are several."""
         self._close_socket()
         self._place += 1
+        if isinstance(self.session.lost_reason, AuthFailed):
+            self._reload()
         try:
             self._dealer = self._new_dealer()
         except FabricError as error:  # out of sockets, for example
@@ -237,8 +240,6 @@ class Driver:
 
     def _handshake_failed(self, now: float, ending: Ending) -> None:
         error = self._refused.error(ending, self._dealer.url, self.to)
-        if ending is Ending.KEY_REFUSED:
-            self._reload()
         url = self._dealer.url
         if not self._refused.is_final(ending, url, self.to):
             self.session.lost(now, error)
