@@ -10,6 +10,7 @@ from tests.commands import OF_GUEST, SAMPLES, Sample
 from tests.router import test_faults
 from tests.router.access import attempts
 from tests.router.access.attempts import ATTEMPTS, Attempt
+from tests.router.access.controls import FULL, OTHERWISE
 from tests.router.access.place import G, Place, W
 from tests.router.test_faults import digest
 
@@ -31,6 +32,15 @@ def test_an_attempt_is_refused_and_changes_nothing(attempt: Attempt) -> None:
     assert "\n" not in error.text
     assert "belongs to the hub" in error.text or ("'worker'" in error.text and "role" in error.text), error.text
     assert "secret.a" not in error.text or "secret.a" in repr(attempt.message), "a topic that the worker does not know"
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda attempt: attempt.name)
+def test_the_same_attempt_with_all_rights_is_not_refused_for_a_right(attempt: Attempt) -> None:
+    place = Place(FULL)
+    place.said[W].clear()
+    place.say(W, attempt.message)
+    errors = [Code(said.code) for said in place.said[W] if isinstance(said, m.Err)]
+    assert errors == ([OTHERWISE[attempt.name]] if attempt.name in OTHERWISE else []), place.said[W]
 
 
 def test_there_are_enough_attempts_and_one_for_each_operation() -> None:
