@@ -46,14 +46,19 @@ class Scene(NamedTuple):
     secret: bytes  # of ann's session
     schedule: int  # of ann
 
-    def hello(self, name: str, **fields: Any) -> m.Welcome | m.Err:
-        """The answer to the HELLO of a new connection of a principal; `local` has no key."""
-        talker = self.hub.talker(self.keys[name]) if name in self.keys else self.hub.talker(url=self.hub.access.admin_bind)
-        return talked(talker, m.Hello(9, {"proto": 1, **PATIENT, **fields}))
+    def talker(self, name: str) -> Talker:
+        """A new connection of a principal; `local` has no key."""
+        return (
+            self.hub.talker(self.keys[name]) if name in self.keys else self.hub.talker(url=self.hub.access.admin_bind)
+        )
+
+    def hello(self, name: str, **fields: Any) -> Any:
+        """The answer to the HELLO of a new connection of a principal."""
+        return talked(self.talker(name), m.Hello(9, {"proto": 1, **PATIENT, **fields}))
 
     def say(self, name: str, message: m.ToHub) -> Any:
         """The answer to a command in a new session of a principal."""
-        talker = self.hub.talker(self.keys[name]) if name in self.keys else self.hub.talker(url=self.hub.access.admin_bind)
+        talker = self.talker(name)
         talker.hello(**PATIENT)
         return talked(talker, message)
 
@@ -66,9 +71,12 @@ def talked(talker: Talker, message: m.ToHub) -> Any:
 
 
 def access(**roles: str) -> Callable[[dict[str, KeyPair]], str]:
-    return lambda keys: ROLES + "".join(
-        f'[principal.{name}]\nrole = "{role}"\nkey = "{keys[name].public}"\n'
-        for name, role in {**ROLE_OF, **roles}.items()
+    return lambda keys: (
+        ROLES
+        + "".join(
+            f'[principal.{name}]\nrole = "{role}"\nkey = "{keys[name].public}"\n'
+            for name, role in {**ROLE_OF, **roles}.items()
+        )
     )
 
 

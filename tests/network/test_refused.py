@@ -118,5 +118,5 @@ def test_the_same_attempt_with_all_rights_is_not_refused_for_a_right(tenants: Te
     tenants.is_changed |= isinstance(message, CHANGING)
     for chan in (1,) * isinstance(message, m.Transact) + (9,) * isinstance(message, m.Subscribe):
         talker.send(m.Unsubscribe(chan, rid := talker.next_rid()))
-        while not (isinstance(said := talker.receive(), m.Ok | m.Err) and said.rid == rid):
-            assert said is not None
+        while not (isinstance(end := talker.receive(), m.Ok | m.Err) and end.rid == rid):
+            assert end is not None

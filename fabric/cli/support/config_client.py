@@ -75,4 +75,4 @@ def told(client: dict[str, Any]) -> list[str]:
         lines.append(f"encrypted{principal}, with the key of {client['credentials'] or 'the environment'}")
     else:
         lines.append("without encryption and without a key")
-    return lines + client["unused"]
+    return [*lines, *client["unused"]]
