@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+import zmq
+
 from fabric.bench.crew import READY_S, Line, Run, Task, run, shared_counter
 from fabric.bench.figures import JOURNALED, Figure, median_figure
 from fabric.bench.keyed import KeyedBench
@@ -17,6 +19,7 @@ CLIENTS: Final = 2_000
 PROCESSES: Final = 2
 CONNECTING: Final = 50  # clients of one process that connect at the same time
 BACK_S: Final = 120.0
+SOCKETS_OF_CLIENT: Final = 4  # one and its monitor, twice while a client changes its connection
 
 
 def part_curve(bench: Bench) -> Iterator[Figure]:
@@ -81,6 +84,7 @@ async def _connected(url: str) -> AsyncClient:
 
 async def _come_back(line: Line, url: str, topic: str, begun: Any, killed: Any, count: int) -> dict[str, Any]:
     clients: list[AsyncClient] = []
+    zmq.Context.instance().set(zmq.MAX_SOCKETS, SOCKETS_OF_CLIENT * count)
     try:
         while len(clients) < count:
             few = range(min(CONNECTING, count - len(clients)))

@@ -34,6 +34,7 @@ PARTS: Final = (
     "pulse",
     "events",
     "curve",
+    "tenants",
 )
 SHORT: Final = PARTS[:6]
 GROWTH: Final = PARTS[6:9]
@@ -132,12 +133,12 @@ def bench(
 
 def _measured(parts: Iterable[str], settings: "Settings") -> "Generator[Figure, None, None]":
     """The figures of each part, on a new hub for each part: so their order does not matter."""
-    from fabric.bench import curve, delayed, growth, ids, keys, lists, recording, shares, start, viewing
+    from fabric.bench import curve, delayed, growth, ids, keys, lists, recording, shares, start, tenants, viewing
     from fabric.bench import parts as short
 
     homes = {**dict.fromkeys(SHORT, short), **dict.fromkeys(GROWTH, growth)}
     homes |= {"delayed": delayed, "keys": keys, "ids": ids, "shares": shares, "start": start}
-    homes |= {"info": lists, "pulse": viewing, "events": recording, "curve": curve}
+    homes |= {"info": lists, "pulse": viewing, "events": recording, "curve": curve, "tenants": tenants}
     for part in parts:
         with sigterm_interrupts(), short.Bench(settings) as hub:
             yield from getattr(homes[part], f"part_{part}")(hub)
