@@ -1,5 +1,5 @@
-"""What a principal that floods costs another one: the rate of the other one alone, and beside a flood that the limits of
-its role hold back."""
+"""What a principal that floods costs another one: the rate of the other one, alone and beside a flood that the limits
+of its role hold back."""
 
 import contextlib
 import time

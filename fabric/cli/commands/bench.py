@@ -65,6 +65,7 @@ Parts:
   pulse    what a viewer costs the hub that asks for a pulse four times a second
   events   what delivery events cost the hub
   curve    what encryption costs, and how soon 2,000 encrypted clients are back after kill -9
+  tenants  what a principal that floods leaves to another one
   growth   topics, groups, journal       all      everything; without parts: the first six
 
 Producers and consumers are processes of their own; they use the Python client, with an object for each message.
