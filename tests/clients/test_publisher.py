@@ -202,9 +202,41 @@ def test_busy_goes_back_and_sends_all_again_with_the_same_numbers() -> None:
     desk.refuse(b, Code.BUSY, now=1.0, retry_ms=200)
     assert not desk.refuse(c, Code.SEQUENCE_GAP, now=1.0, expected=2, retry_ms=10), "an answer to an earlier sending"
     assert desk.pump(1.19) == []
-    again = desk.pump(1.2)
-    assert [(s.pseq, bodies(s)) for s in again] == [(2, [b"b"]), (3, [b"c"])]
-    assert {s.rid for s in again}.isdisjoint({a.rid, b.rid, c.rid})
+    (first,) = desk.pump(1.2)
+    desk.confirm(first)
+    (second,) = desk.pump(1.2)
+    assert [(s.pseq, bodies(s)) for s in (first, second)] == [(2, [b"b"]), (3, [b"c"])]
+    assert {first.rid, second.rid}.isdisjoint({a.rid, b.rid, c.rid})
+
+
+def test_after_busy_one_block_tries_first_and_each_confirm_lets_two_go() -> None:
+    desk = Desk(flow=(4, 1 << 20))
+    for body in "abcdefghijklm":
+        desk.put(body)
+        desk.publisher.seal()
+    first = desk.pump()
+    assert len(first) == 4
+    desk.refuse(first[0], Code.BUSY, now=1.0, retry_ms=200)
+    in_flight = desk.pump(1.2)
+    sizes = [len(in_flight)]
+    while in_flight and len(sizes) < 6:
+        desk.confirm(in_flight.pop(0))
+        in_flight += desk.pump(1.2)
+        sizes.append(len(in_flight))
+    assert sizes == [1, 2, 3, 4, 4, 4], "one more after each confirm, until the whole window is in use"
+    desk.refuse(in_flight[0], Code.BUSY, now=2.0, retry_ms=200)
+    assert len(desk.pump(2.2)) == 1
+
+
+def test_a_new_session_has_its_whole_window_at_once() -> None:
+    desk = Desk(flow=(4, 1 << 20))
+    for body in "abcd":
+        desk.put(body)
+        desk.publisher.seal()
+    desk.refuse(desk.pump()[0], Code.BUSY, now=1.0, retry_ms=200)
+    desk.publisher.disconnected()
+    desk.publisher.welcomed(0, True, (4, 1 << 20), 1 << 20)
+    assert len(desk.pump(1.0)) == 4
 
 
 def test_busy_without_a_time_waits_a_moment() -> None:

@@ -66,6 +66,7 @@ class Publisher:
         self._queue = BlockQueue()
         self._window_blocks = 0
         self._window_bytes = 0
+        self._pace = 0  # blocks in flight after a pause that the hub asked for; 0: as many as the window allows
         self._may_send_open = False  # a confirm arrived: the open block may be sent
 
     # For the caller.
@@ -238,7 +239,8 @@ class Publisher:
             return
         self.hold_until = 0.0
         queue = self._queue
-        while len(queue.in_flight) < self._window_blocks:
+        blocks_max = min(self._pace or self._window_blocks, self._window_blocks)
+        while len(queue.in_flight) < blocks_max:
             if not queue.queued:
                 if not self.open_block.payloads or (queue.in_flight and not self._may_send_open):
                     break
@@ -273,6 +275,7 @@ class Publisher:
                 self._fail(block, Stale("the connection was lost before the transaction", describe(Code.STALE)))
         self.hold_until = 0.0
         self.last_reason = ""
+        self._pace = 0
         self._window_blocks, self._window_bytes = flow
         self.block_bytes_max = block_bytes_max
         self._live = True
@@ -311,6 +314,8 @@ class Publisher:
 
     def _land(self, rid: int, block: Outgoing) -> None:
         self._may_send_open = True
+        if self._pace:  # each confirmed block lets two go
+            self._pace = self._pace + 1 if self._pace < self._window_blocks else 0
         self._queue.land(rid, block)
 
     @staticmethod
@@ -334,6 +339,7 @@ class Publisher:
         elif retry_ms or answer.code in _RETRYABLE:
             self._queue.renumber_from(block)
             self.last_reason = answer.text
+            self._pace = 1  # one block tries first: the hub would read a whole window only to refuse it again
             self.hold_until = max(self.hold_until, now + (retry_ms / 1000 or RETRY_S))
         else:
             self._drop(block, answer)
