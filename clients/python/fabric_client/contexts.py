@@ -5,6 +5,7 @@ one. The folder is FABRIC_HOME, or `fabric` in XDG_CONFIG_HOME, or `~/.config/fa
 """
 
 import difflib
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -31,6 +32,11 @@ def path_of(name: str) -> Path:
     """The file of a context."""
     check_name(name)
     return home() / "contexts" / f"{name}.toml"
+
+
+def draft_of(code: str) -> Path:
+    """The file for the key of a client while it joins with a one-time code."""
+    return home() / "joining" / f"{hashlib.sha256(code.encode()).hexdigest()[:32]}.toml"
 
 
 def check_name(name: str) -> None:
