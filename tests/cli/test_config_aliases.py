@@ -191,7 +191,7 @@ def test_an_alias_of_the_environment_overrides_that_of_a_file(
         ("QB_SERVER_PORT", "99999", "'99999' is not a port; write a number of 1..65535"),
         ("BROKER_PORT", "tcp", "'tcp' is not a port"),
         ("QB_SERVER_HOST", "a b", "'a b' is not a host"),
-        ("QB_LOG_LEVEL", "loud", "QB_LOG_LEVEL: 'loud' is not one of"),
+        ("QB_LOG_LEVEL", "loud", "QB_LOG_LEVEL: 'loud' is not allowed; allowed is one of"),
         ("RETENTION_HOURS", "day", "'day' is not a number of hours; write 24"),
         ("RETENTION_HOURS", "-1", "'-1' is not a number of hours"),
         ("RETENTION_HOURS", "nan", "'nan' is not a number of hours"),

@@ -1,7 +1,6 @@
 """Keys that change while clients are connected: invitations, revoked and rotated keys, changed access files."""
 
 import os
-import time
 from pathlib import Path
 
 from fabric.access.keys import make_pair
