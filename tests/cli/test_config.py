@@ -579,7 +579,8 @@ def test_show_tells_why_a_client_cannot_connect(here: Path, fabric: Fabric, monk
     monkeypatch.setenv("FABRIC_HOME", str(here / "home"))
     monkeypatch.setenv("FABRIC_CONTEXT", "missing")
     said = fabric("config", "show", "-o", "table").stdout
-    assert "a client that is started here cannot connect: there is no context 'missing', and FABRIC_CONTEXT names it\nhint: " in said
+    why = "there is no context 'missing', and FABRIC_CONTEXT names it"
+    assert f"a client that is started here cannot connect: {why}\nhint: " in said
     monkeypatch.delenv("FABRIC_CONTEXT")
     monkeypatch.setenv("FABRIC_SECRET_KEY", "not-a-key-and-secret")
     monkeypatch.setenv("FABRIC_URL", f"fabric+curve://10.0.0.1:7171/#k={link_form(new_pair().public)}")
