@@ -8,6 +8,7 @@ Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 no hub or no answer in time, 4 not 
 failed, 130 interrupted.
 """
 
+import errno
 import importlib
 import os
 import sys
@@ -87,6 +88,14 @@ HINTS: Final = {
     Code.FORBIDDEN: "'fabric keys show' shows your role and rights; the hub's access.toml gives them",
     Code.NO_RESPONDERS: "start a responder with 'fabric respond'",
     Code.TIMED_OUT: "give a longer --timeout, or check the responders",
+}
+OS_HINTS: Final = {
+    errno.ENOENT: "check the path; the folder must exist",
+    errno.EACCES: "check the owner and the mode of the file and of its folder",
+    errno.EPERM: "check the owner and the mode of the file and of its folder",
+    errno.EROFS: "choose a folder that can be written",
+    errno.ENOSPC: "free some space on the disk, or choose another folder",
+    errno.EDQUOT: "free some space, or ask for a larger quota",
 }
 UNCONFIRMED: Final = "the message may be stored or not; published again with the same --id, it is stored once"
 EXAMPLES: Final = """\b
@@ -202,7 +211,7 @@ def run(command: Callable[[], object]) -> int:
         return EXIT_INTERRUPTED
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
-        return _tell(f"{error.strerror or error}{place}", "", EXIT_FAILED)
+        return _tell(f"{error.strerror or error}{place}", OS_HINTS.get(error.errno or 0, ""), EXIT_FAILED)
     return code if isinstance(code, int) else 0
 
 

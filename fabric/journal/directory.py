@@ -64,8 +64,15 @@ class LockFile:
         except BaseException:
             os.close(self._fd)
             raise
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            self.release()
+            raise JournalError(
+                f"cannot write {directory / LOCK_FILE}: {error.strerror}",
+                "free some space, or choose another directory",
+            ) from error
 
     def claim_data(self) -> None:
         """Lock the data file, which must exist."""

@@ -231,19 +231,19 @@ def test_a_hub_without_a_file_imports_no_parser() -> None:
         ("server = 1", "fabric.toml:1: server must be a table, not 1"),
         ("[hub]\nmax-age = 1\nmax_age = 2", "fabric.toml:3: max_age is there twice"),
         ("[hub]\nmax-age = true", 'fabric.toml:2: max-age: true is not allowed; allowed is a duration such as "30s"'),
-        ("[hub]\nmax-age = '7x'", "fabric.toml:2: max-age: '7x' is not a duration; write 500ms"),
+        ("[hub]\nmax-age = '7x'", "fabric.toml:2: max-age: '7x' is not a duration; allowed is a duration such as"),
         ("[hub]\nmax-age = -1", "fabric.toml:2: max-age: '-1' is not a duration"),
         ("[hub]\nmax-age = inf", "fabric.toml:2: max-age: 'inf' is not a duration"),
         ("[hub]\nmax-age = nan", "fabric.toml:2: max-age: 'nan' is not a duration"),
         ("[hub]\nmax-age = 2026-11-16", "fabric.toml:2: max-age: datetime.date(2026, 11, 16) is not allowed"),
         ("[hub]\nmax-age = {a = 1}", "there is no option 'max-age.a'"),
-        ("[hub]\nmax-messages = 1.5", "fabric.toml:2: max-messages: '1.5' is not a valid integer range; allowed is"),
+        ("[hub]\nmax-messages = 1.5", "fabric.toml:2: max-messages: 1.5 is not allowed; allowed is a whole number"),
         ("[hub]\nmax-bytes = '10G'", "fabric.toml:2: max-bytes: '10G' is not a size"),
         (
             "[hub]\nmax-messages = -1",
-            "fabric.toml:2: max-messages: -1 is not in the range 0<=x<=9223372036854775807; allowed is",
+            "fabric.toml:2: max-messages: -1 is not allowed; allowed is a whole number of 0 or more, at most",
         ),
-        ("[hub]\nmax-messages = 9223372036854775808", "9223372036854775808 is not in the range"),
+        ("[hub]\nmax-messages = 9223372036854775808", "9223372036854775808 is not allowed; allowed is"),
         ("[hub]\nmax-bytes = 9223372036854775808", "fabric.toml:2: max-bytes: "),
         ("[hub]\nmax-age = 1e308", "fabric.toml:2: max-age: "),
         ("[hub]\ndrain = 1e15", "fabric.toml:2: drain: '1000000000000000' is longer than a thousand years"),
@@ -257,7 +257,7 @@ def test_a_hub_without_a_file_imports_no_parser() -> None:
         ("[hub]\ndata = 7", "fabric.toml:2: data: 7 is not allowed; allowed is a path"),
         ("[hub]\ndata = ''", "fabric.toml:2: data: '' is not allowed; allowed is a path"),
         ('[hub]\ndata = "a\\u0000b"', "fabric.toml:2: data: 'a\\x00b' is not allowed"),
-        ("[hub]\nlog-format = 'xml'", "log-format: 'xml' is not one of 'text', 'json'; allowed is one of \"text\""),
+        ("[hub]\nlog-format = 'xml'", "log-format: 'xml' is not allowed; allowed is one of \"text\""),
         ("[hub]\nlog-format = ['text']", "fabric.toml:2: log-format: ['text'] is not allowed"),
         ("[hub]\nallow-network-fs = 1", "fabric.toml:2: allow-network-fs: 1 is not allowed; allowed is true or false"),
         ("[hub]\nallow-network-fs = 'maybe'", "fabric.toml:2: allow-network-fs: 'maybe' is not a valid boolean"),
@@ -579,7 +579,8 @@ def test_show_tells_why_a_client_cannot_connect(here: Path, fabric: Fabric, monk
     monkeypatch.setenv("FABRIC_HOME", str(here / "home"))
     monkeypatch.setenv("FABRIC_CONTEXT", "missing")
     said = fabric("config", "show", "-o", "table").stdout
-    assert "a client that is started here cannot connect: there is no context 'missing'\nhint: " in said
+    why = "there is no context 'missing', and FABRIC_CONTEXT names it"
+    assert f"a client that is started here cannot connect: {why}\nhint: " in said
     monkeypatch.delenv("FABRIC_CONTEXT")
     monkeypatch.setenv("FABRIC_SECRET_KEY", "not-a-key-and-secret")
     monkeypatch.setenv("FABRIC_URL", f"fabric+curve://10.0.0.1:7171/#k={link_form(new_pair().public)}")

@@ -66,7 +66,8 @@ def test_every_variable_has_its_effect(
         assert rows[option_of(alias)]["origin"] == alias.variable
     else:
         assert changed == set()
-        assert document["notes"] == ([f"{alias.variable} has {alias.effect()}"] if alias.reader == known.NONE else [])
+        told = "notes" if alias.reader == known.NONE else "warnings"
+        assert document[told] == [f"{alias.variable} has {alias.effect()}"]
     assert (row["value"] == "(set)") is alias.secret
 
 
@@ -82,7 +83,7 @@ def test_every_name_in_a_file_has_its_effect(alias: Alias, dash: str, here: Path
     if alias.reader == known.HUB:
         assert rows[option_of(alias)]["value"] == wanted
         assert rows[option_of(alias)]["source"] == "file"
-    elif alias.reader == known.NONE:
+    else:
         assert f"has {alias.effect()}" in fabric("config", "check", "config.json").stdout
 
 
@@ -190,7 +191,7 @@ def test_an_alias_of_the_environment_overrides_that_of_a_file(
         ("QB_SERVER_PORT", "99999", "'99999' is not a port; write a number of 1..65535"),
         ("BROKER_PORT", "tcp", "'tcp' is not a port"),
         ("QB_SERVER_HOST", "a b", "'a b' is not a host"),
-        ("QB_LOG_LEVEL", "loud", "QB_LOG_LEVEL: 'loud' is not one of"),
+        ("QB_LOG_LEVEL", "loud", "QB_LOG_LEVEL: 'loud' is not allowed; allowed is one of"),
         ("RETENTION_HOURS", "day", "'day' is not a number of hours; write 24"),
         ("RETENTION_HOURS", "-1", "'-1' is not a number of hours"),
         ("RETENTION_HOURS", "nan", "'nan' is not a number of hours"),
@@ -244,4 +245,19 @@ def test_a_secret_is_not_shown(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) 
 def test_all_aliases_are_listed(fabric: Fabric) -> None:
     said = fabric("config", "show", "--aliases", "-o", "table").stdout
     assert all(name in said for alias in ALIASES for name in (alias.variable, alias.name))
-    assert "read by the gateway, no effect on the hub" in said
+    assert "no effect: for the HTTP gateway, which this version does not have" in said
+
+
+@pytest.mark.parametrize("way", ["file", "variable"])
+def test_the_hub_warns_of_settings_for_a_gateway_that_is_not_there(
+    here: Path, fabric: Fabric, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    name = "HTTP_PORT"
+    if way == "file":
+        (here / "fabric.toml").write_text("[broker.http]\nport = 8081\n")
+        name = "fabric.toml:2"
+    else:
+        monkeypatch.setenv("FABRIC_ALIASES", "1")
+        monkeypatch.setenv("HTTP_PORT", "8081")
+    said = fabric(*NO_HUB, "--log-level", "warning", "--data", "x").stderr
+    assert f"{name} has no effect: for the HTTP gateway, which this version does not have" in said

@@ -66,6 +66,11 @@ def test_a_context_that_cannot_be_read_is_listed_with_its_error(fabric: Fabric) 
         ("add one --url tcp://x:1", 6, "the context 'one' exists", "'fabric ctx rm one'"),
         ("add x --credentials nope.cred", 1, "there is no file nope.cred", "'fabric join LINK'"),
         ("add x --url fabric+curve://h:1/", 1, "the link has no '#k=KEY'", "quote it"),
+        ("add x --url nonsense", 1, "'nonsense' is not an address", "it looks like tcp://HOST:PORT"),
+        ("add x --url http://h:1", 1, "'http://h:1' is not an address", "it looks like tcp://HOST:PORT"),
+        ("add x --url tcp://h", 1, "'tcp://h' has no port of 1..65535", "it looks like tcp://HOST:PORT"),
+        ("add x --url tcp://h:1,tcp://h:65536", 1, "'tcp://h:65536' has no port", "it looks like tcp://HOST:PORT"),
+        ("add x --url ipc://", 1, "'ipc://' is not an address", "it looks like tcp://HOST:PORT"),
         ("use on", 4, "there is no context 'on'", "did you mean 'one'?"),
         ("show nope", 4, "there is no context 'nope'", "'fabric ctx list'"),
         ("rm nope", 4, "there is no context 'nope'", "'fabric ctx list'"),
@@ -79,6 +84,18 @@ def test_wrong_input_is_told_with_a_hint(fabric: Fabric, words: str, code: int, 
     assert (result.exit_code, result.stdout) == (code, "")
     assert error in first
     assert hint in "\n".join(rest)
+
+
+def test_a_context_that_was_removed_by_hand(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    fabric("ctx", "add", "one", "--url", NOWHERE)
+    contexts.path_of("one").unlink()
+    said = fabric("info")
+    assert said.exit_code == 4
+    assert "there is no context 'one', and it is the current one" in said.stderr
+    assert "hint: 'fabric ctx use NAME' chooses one" in said.stderr
+    assert json.loads(fabric("ctx", "add", "two", "--url", NOWHERE).stdout)["current"] is True
+    monkeypatch.setenv("FABRIC_CONTEXT", "one")
+    assert "there is no context 'one', and FABRIC_CONTEXT names it" in fabric("info").stderr
 
 
 def set_up(fabric: Fabric, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *places: str) -> None:

@@ -114,6 +114,31 @@ def test_a_link_works_once_and_a_name_that_is_taken_does_not_use_it_up(on: On) -
     link_of(on("app", "keys", "invite", "bob", "--role", "client", "--context", "eu"))
 
 
+def test_a_context_that_cannot_be_saved_does_not_use_the_link_up(on: On, tmp_path: Path) -> None:
+    link = link_of(on("hub", "keys", "invite", "billing", "--role", "client"))
+    (tmp_path / "home-app").write_text("a file where the folder should be")
+    failed = on("app", "join", link)
+    assert failed.exit_code == 1
+    assert "cannot write" in failed.stderr
+    assert "hint: check the folder" in failed.stderr
+    (tmp_path / "home-app").unlink()
+    assert on("app", "join", link).exit_code == 0
+    assert [path.name for path in (tmp_path / "home-app" / "joining").iterdir()] == []
+
+
+def test_a_join_that_was_interrupted_is_run_again(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = link_of(on("hub", "keys", "invite", "billing", "--role", "client"))
+
+    def interrupted(*_: object, **__: object) -> Path:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(contexts, "add", interrupted)
+        assert on("app", "join", link).exit_code == 130
+    assert json.loads(on("app", "join", link).stdout)["principal"] == "billing"
+    assert on("app", "pub", "a", "b").exit_code == 0
+
+
 def test_a_key_is_rotated_and_the_context_goes_on(on: On) -> None:
     joined(on)
     before = contexts.load("shop")

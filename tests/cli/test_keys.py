@@ -228,6 +228,8 @@ def test_the_context_is_exported_as_a_file_and_as_variables(fabric: Fabric, fake
         ("invite local --role r", 2, "'local' is reserved"),
         ("invite a/b --role r", 2, "'a/b' is not a name of a principal"),
         ("invite a --role r --ttl soon", 2, "'soon' is not a duration"),
+        ("invite a --role r --ttl 0", 2, "--ttl must be 1s..30d, not 0"),
+        ("invite a --role r --ttl 31d", 2, "--ttl must be 1s..30d, not 31d"),
         ("invite a --role r --address 0.0.0.0:7171", 2, "'0.0.0.0:7171' is not an address"),
         ("invite a --role r --address a:99999", 2, "'a:99999' is not an address"),
         ("invite a --role r --address http://a:1", 2, "is not an address"),

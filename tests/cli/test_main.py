@@ -1,5 +1,6 @@
 """The command as a whole: help, wrong usage, and errors with one line, a hint and an exit code."""
 
+import errno
 import subprocess
 import sys
 
@@ -243,7 +244,12 @@ def test_an_error_is_a_line_and_a_hint(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_an_operating_system_error_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(lambda: _raise(PermissionError(13, "Permission denied", "/x"))) == 1
-    assert capsys.readouterr().err == "error: Permission denied: /x\n"
+    hint = "hint: check the owner and the mode of the file and of its folder\n"
+    assert capsys.readouterr().err == f"error: Permission denied: /x\n{hint}"
+    assert run(lambda: _raise(OSError(errno.ENOSPC, "No space left on device"))) == 1
+    assert "hint: free some space" in capsys.readouterr().err
+    assert run(lambda: _raise(OSError("odd"))) == 1
+    assert capsys.readouterr().err == "error: odd\n"
 
 
 def test_an_interrupt_is_130() -> None:

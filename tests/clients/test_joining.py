@@ -83,6 +83,33 @@ def test_a_hub_that_wants_a_pause_says_so(keyed: CurveServed, monkeypatch: pytes
     assert caught.value.hint == "the hub says: too many wrong codes: wait for a minute"
 
 
+def test_a_key_that_cannot_be_saved_does_not_use_the_code_up(keyed: CurveServed, tmp_path: Path) -> None:
+    link = keyed.invite()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FabricError, match="cannot write"):
+        join(link, draft=tmp_path / "file" / "x.toml", timeout=PATIENCE_S)
+    assert keyed.hub.codes == {"c0de": "billing"}
+
+
+def test_a_crash_after_the_code_was_used_goes_on_with_the_same_key(keyed: CurveServed, tmp_path: Path) -> None:
+    link, draft = keyed.invite(), tmp_path / "x.toml"
+    first = join(link, draft=draft, timeout=PATIENCE_S)  # and the crash is before the credentials are saved
+    assert join(link, draft=draft, timeout=PATIENCE_S) == first
+    assert draft.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(AuthFailed, match="takes no new keys"):
+        join(link, draft=tmp_path / "y.toml", timeout=PATIENCE_S)
+    assert not (tmp_path / "y.toml").exists(), "a key that was refused is of no use"
+
+
+def test_a_crash_before_the_code_was_used_goes_on_too(keyed: CurveServed, tmp_path: Path) -> None:
+    link, draft = keyed.invite(), tmp_path / "x.toml"
+    pair = new_pair()
+    parsed = parse_link(link)
+    Credentials(parsed.url, parsed.hub_key, pair.public, pair.secret).save(draft)
+    found = join(link, draft=draft, timeout=PATIENCE_S)
+    assert (found.public, found.principal) == (pair.public, "billing")
+
+
 # Rotation.
 
 

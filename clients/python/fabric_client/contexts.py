@@ -5,6 +5,7 @@ one. The folder is FABRIC_HOME, or `fabric` in XDG_CONFIG_HOME, or `~/.config/fa
 """
 
 import difflib
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Final
 
 from fabric_client.credentials import Credentials, write
 from fabric_client.errors import Conflict, NotFound
+from fabric_client.links import check_address, split_urls
 from fabric_protocol.errors import Code, FabricError
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -31,6 +33,11 @@ def path_of(name: str) -> Path:
     """The file of a context."""
     check_name(name)
     return home() / "contexts" / f"{name}.toml"
+
+
+def draft_of(code: str) -> Path:
+    """The file for the key of a client while it joins with a one-time code."""
+    return home() / "joining" / f"{hashlib.sha256(code.encode()).hexdigest()[:32]}.toml"
 
 
 def check_name(name: str) -> None:
@@ -64,9 +71,11 @@ def add(name: str, credentials: Credentials, *, replace: bool = False) -> Path:
         raise Conflict(
             f"the context {name!r} exists", f"choose another name, or 'fabric ctx rm {name}'", code=Code.CONFLICT
         )
+    for url in split_urls(credentials.url):
+        check_address(url)
     is_first = not names()
     credentials.save(path, replace=replace)
-    if is_first and not current():
+    if is_first:  # a current one, if any, was removed by hand
         use(name)
     return path
 

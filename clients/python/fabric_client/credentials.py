@@ -8,6 +8,7 @@ else: `repr`, logs and errors do not show it.
 import contextlib
 import dataclasses
 import difflib
+import errno
 import json
 import logging
 import os
@@ -147,9 +148,17 @@ def write(path: Path, text: str, *, replace: bool = True) -> None:
         finally:
             os.close(folder)
     except FileExistsError:
+        if not path.exists():
+            raise FabricError(f"cannot write {path}: {path.parent} is not a folder", "remove that file") from None
         raise FabricError(f"{path} exists", "choose another name, or remove it first") from None
     except OSError as error:
-        raise FabricError(f"cannot write {path}: {error.strerror}", "check the folder and its mode") from None
+        raise FabricError(f"cannot write {path}: {error.strerror}", _write_hint(error)) from None
+
+
+def _write_hint(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space there, then try again"
+    return "check the folder and its mode; FABRIC_HOME names another folder for contexts"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from fabric_client import contexts
 from fabric_client.credentials import Credentials
+from fabric_client.errors import NotFound
 from fabric_client.keys import CurveKeys
 from fabric_client.links import DEFAULT_PORT, is_link, parse_link, split_urls
 from fabric_protocol.errors import FabricError
@@ -127,7 +128,13 @@ def _with_credentials(
 
 
 def _context(name: str, origin: str, environ: Mapping[str, str]) -> Destination:
-    found = _own_key(contexts.load(name), environ)
+    try:
+        found = _own_key(contexts.load(name), environ)
+    except NotFound as error:
+        place = "FABRIC_CONTEXT names it" if "FABRIC_CONTEXT" in origin else "it is the current one"
+        raise NotFound(
+            f"{error}, and {place}", f"'fabric ctx use NAME' chooses one; {error.hint}", code=error.code
+        ) from None
     return Destination(split_urls(found.url), found.keys, origin, contexts.path_of(name))
 
 

@@ -1,8 +1,8 @@
 """Joining a hub with a link, and changing the key of a client.
 
 The key pair is made here, and the secret key never leaves this machine: the hub gets the public key from the handshake,
-and the one-time code of the link says for which name it is. A rotation writes the new secret key to the file before the
-hub learns of it, so no crash loses both keys.
+and the one-time code of the link says for which name it is. Joining and rotation write the new secret key to a file
+before the hub learns of it, so no crash and no full disk loses a key that the hub knows, or uses a code up.
 """
 
 import logging
@@ -26,15 +26,45 @@ _NEW_LINK: Final = "ask for a new link: 'fabric keys invite NAME' on the hub pri
 _NO_CODE: Final = "it is the address of a hub; 'fabric keys invite NAME' on the hub prints a link to join"
 
 
-def join(link: str | Link, *, timeout: Seconds = ANSWER_S) -> Credentials:
-    """Make a key pair, enrol it at the hub of a link, and check that the hub knows it. Returns the credentials, which
-    are not saved yet. Raises AuthFailed if the hub is not the one of the link, or takes no guests; Forbidden, NotFound
-    or Conflict if the code was used, is too old or is of another hub."""
+def join(link: str | Link, *, draft: Path | None = None, timeout: Seconds = ANSWER_S) -> Credentials:
+    """Make a key pair, enrol it at the hub of a link, and check that the hub knows it. Returns the credentials. Raises
+    AuthFailed if the hub is not the one of the link, or takes no guests; Forbidden, NotFound or Conflict if the code
+    was used, is too old or is of another hub.
+
+    `draft` is a file for the key before the code is used, one for each link; remove it when the credentials are saved.
+    If it exists, an earlier call was interrupted, and this one goes on with its key."""
     link = parse_link(link) if isinstance(link, str) else link
     if not link.code:
         raise FabricError("this link has no code to join with", _NO_CODE)
+    if draft is None:
+        return _joined(_new(link), link, timeout)
+    is_second = draft.exists()
+    credentials = Credentials.load(draft).replace(url=link.url, hub_key=link.hub_key) if is_second else _new(link)
+    if not is_second:
+        credentials.save(draft)
+    try:
+        if is_second and (done := _done(credentials, timeout)) is not None:
+            return done
+        return _joined(credentials, link, timeout)
+    except (AuthFailed, Forbidden, NotFound):  # the hub does not know this key
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _new(link: Link) -> Credentials:
     pair = new_pair()
-    credentials = Credentials(link.url, link.hub_key, pair.public, pair.secret)
+    return Credentials(link.url, link.hub_key, pair.public, pair.secret)
+
+
+def _done(credentials: Credentials, timeout: Seconds) -> Credentials | None:
+    """The credentials with their name if the hub knows the key already."""
+    try:
+        return _enrolled(credentials, timeout)
+    except AuthFailed:
+        return None
+
+
+def _joined(credentials: Credentials, link: Link, timeout: Seconds) -> Credentials:
     try:
         _enrol(credentials, link, timeout)
     except (ConnectionLost, Timeout, Conflict) as error:

@@ -13,7 +13,9 @@ from fabric_protocol.errors import FabricError
 
 SCHEME: Final = "fabric+curve://"
 DEFAULT_PORT: Final = 7171
+PORT_MAX: Final = 65_535
 URLS_MAX: Final = 16  # addresses of one client: a hub and its standbys
+_ADDRESS_HINT: Final = "it looks like tcp://HOST:PORT or ipc://PATH"
 _LINK_CHARS_MAX: Final = 4096
 _HINT: Final = f"a link looks like '{SCHEME}HOST:PORT/#k=KEY'; 'fabric keys invite NAME' on the hub prints one to join"
 # A key of Z85 may contain '&', so the lengths of keys decide where it ends.
@@ -72,6 +74,16 @@ def split_urls(urls: str) -> tuple[str, ...]:
     if len(found) > URLS_MAX:
         raise FabricError(f"{len(found)} addresses are too many", f"give {URLS_MAX} at most")
     return found
+
+
+def check_address(url: str) -> None:
+    """Raise for a text to which no client can connect."""
+    scheme, _, rest = url.partition("://")
+    match = _HOST.fullmatch(rest) if scheme == "tcp" else None
+    if match is not None and not 1 <= int(match[2] or 0) <= PORT_MAX:
+        raise FabricError(f"{url!r} has no port of 1..{PORT_MAX}", _ADDRESS_HINT)
+    if match is None and not (scheme in ("ipc", "inproc") and rest):
+        raise FabricError(f"{url!r} is not an address", _ADDRESS_HINT)
 
 
 def _url(hosts: str) -> str:

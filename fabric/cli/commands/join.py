@@ -43,7 +43,7 @@ def join(link: str, context_name: str | None, replace: bool, timeout: float, as_
       fabric join - --context shop-eu < invitation
 
     Quote the link: '#' and '&' mean something to the shell. The key pair is made here, and its secret key is saved in
-    the context and sent nowhere.
+    the context and sent nowhere. After an interruption, run the same line again.
     """
     from fabric_client import contexts, joining
     from fabric_client.links import parse_link
@@ -57,8 +57,10 @@ def join(link: str, context_name: str | None, replace: bool, timeout: float, as_
     if timeout <= 0:
         usage("--timeout must be more than 0")
     name = _free(context_name, parsed, replace)
-    found = joining.join(parsed, timeout=timeout).replace(hub=name)
+    draft = contexts.draft_of(parsed.code)
+    found = joining.join(parsed, draft=draft, timeout=timeout).replace(hub=name)
     path = contexts.add(name, found, replace=replace)
+    draft.unlink(missing_ok=True)
     is_current = contexts.current() == name
     told = [
         f"joined the hub at {found.url.replace('tcp://', '')} as {found.principal}",

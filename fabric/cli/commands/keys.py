@@ -41,7 +41,7 @@ from fabric.cli.support.tables import (
     usage,
     yes_option,
 )
-from fabric.cli.support.values import Duration, Name, shown_ago, shown_time
+from fabric.cli.support.values import Duration, Name, shown_ago, shown_span, shown_time
 
 if TYPE_CHECKING:
     from fabric_client import Client
@@ -88,6 +88,8 @@ _ADDRESS: Final = click.option(
 )
 _AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="One JSON document instead.")
 
+TTL_S: Final = (1.0, 30 * 86_400.0)  # the hub takes no other invitations
+
 
 @click.group("keys", cls=Noun)
 def keys() -> None:
@@ -107,7 +109,9 @@ def keys() -> None:
 @keys.command("invite")
 @click.argument("name", type=Name("principal", "local"))
 @_ROLE
-@click.option("--ttl", type=Duration(), default=3600.0, show_default="1h", help="How long the invitation is open.")
+@click.option(
+    "--ttl", type=Duration(), default=3600.0, show_default="1h", help="How long the invitation is open, at most 30d."
+)
 @_ADDRESS
 @_AS_JSON
 @owner_options
@@ -127,6 +131,8 @@ def invite_command(
     """
     from fabric_client.links import Link
 
+    if not TTL_S[0] <= ttl <= TTL_S[1]:
+        usage(f"--ttl must be 1s..30d, not {shown_span(ttl)}")
     with _asking(url, connect_timeout) as fab:
         host, is_local = reach(address, url, fab.info("hub"))
         answer = fab.admin.ask("keys.invite", name=name, role=role, ttl_ms=round(ttl * 1000))

@@ -211,12 +211,13 @@ class Loader:
         if self._problems:
             raise ConfigError(dict.fromkeys(self._problems))
         typed = {name: Origin("flag", self._options[name].opts[0]) for name in self._typed if name in self._options}
+        missing = [_note(each) for each in found if each.alias.reader in (known.GATEWAY, known.WORKER)]
         return Configuration(
             {name: value.value for name, value in given.items() if name != CONFIG},
             {name: value.origin for name, value in given.items()} | typed,
             files,
             tuple(found),
-            tuple(self._warnings),
+            (*self._warnings, *missing),
             tuple(_note(each) for each in found if each.alias.reader == known.NONE),
         )
 

@@ -1,9 +1,9 @@
 """Names of settings that people know from other brokers, and what each of them does here.
 
-An alias is a name in a configuration file, an environment variable, or both. It sets an option of the hub, is read by
-another program, has no effect, or is refused with the reason. Most of the variables have general names such as PORT or
-DATA_DIR, which other programs use, too: the loader reads them only if it is asked to. Variables that begin with QB_
-belong to one broker and are always read.
+An alias is a name in a configuration file, an environment variable, or both. It sets an option of the hub, is for a
+program that this version does not have, has no effect, or is refused with the reason. Most of the variables have
+general names such as PORT or DATA_DIR, which other programs use, too: the loader reads them only if it is asked to.
+Variables that begin with QB_ belong to one broker and are always read.
 """
 
 import re
@@ -23,8 +23,8 @@ SOCKET: Final = "WebSocket broker"
 TEXT: Final = "text broker"
 
 HUB: Final = "hub"
-GATEWAY: Final = "gateway"
-WORKER: Final = "worker"
+GATEWAY: Final = "the HTTP gateway"
+WORKER: Final = "the worker"
 NONE: Final = "none"
 # Address and port are two names there and one option here.
 HOST: Final = "host"
@@ -111,7 +111,9 @@ class Alias(NamedTuple):
             return "--bind" if self.target in (HOST, PORT) else f"--{self.target}"
         if self.reader == NONE:
             return f"no effect: {self.note}"
-        return f"read by the {self.reader}, no effect on the hub" + (f": {self.note}" if self.note else "")
+        return f"no effect: for {self.reader}, which this version does not have" + (
+            f"; {self.note}" if self.note else ""
+        )
 
 
 _IN_GROUP: Final = "of 'fabric group create' and 'fabric queue create'"

@@ -34,9 +34,16 @@ def converted(option: click.Option, value: Any, context: click.Context) -> Any:
     try:
         return option.type_cast_value(context, given)
     except click.UsageError as error:
-        raise ValueError(f"{error.message.rstrip('.')}; allowed is {allowed(option)}") from None
+        raise ValueError(f"{_reason(option, value, error)}; allowed is {allowed(option)}") from None
     except (ValueError, OSError, OverflowError) as error:  # such as a path with a zero byte
         raise ValueError(f"{shown(value)} is not allowed: {error}; allowed is {allowed(option)}") from None
+
+
+def _reason(option: click.Option, value: Any, error: click.UsageError) -> str:
+    """What is wrong, where click's own sentence names its types or repeats what is allowed."""
+    if isinstance(option.type, click.IntRange | click.Choice):
+        return f"{shown(value)} is not allowed"
+    return error.message.rstrip(".").partition("; write ")[0]
 
 
 def from_variable(option: click.Option, text: str, context: click.Context) -> Any:
