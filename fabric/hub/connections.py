@@ -3,6 +3,9 @@
 A ROUTER socket does not report which peer is gone. Its monitor reports which descriptor was closed, and each frame has
 the descriptor by which it came; together they name the peer. The operating system gives the number of a closed
 descriptor to the next connection. So events are read before a new peer is added: they are about earlier connections.
+
+The event of a failed handshake names the hub's own address and no descriptor. The end of its connection is the next
+event of the same ZeroMQ thread, and that one has the descriptor, for which the address of the client is known.
 """
 
 import ctypes
@@ -40,6 +43,8 @@ class Connections:
         self.identities: dict[PeerId, Identity] = {}  # of each peer, if the hub has keys
         self.identify: Callable[[PeerId, zmq.Frame], Identity] | None = None  # reads the identity from a frame
         self.refusals: deque[Refusal] = deque(maxlen=REFUSALS_MAX)  # handshakes that failed, if the hub has keys
+        self._failed: deque[str] = deque(maxlen=REFUSALS_MAX)  # why handshakes failed whose connections end now
+        self._addresses: dict[int, str] = {}  # of clients, by descriptor, if the hub has keys
         self.closed: list[PeerId] = []  # peers whose connection was closed; `RouterSocket.lost` empties this list
         self.accepted = 0  # connections since the start
         self.open = 0  # open connections, with or without a message
@@ -85,22 +90,26 @@ class Connections:
         """Read all events of the monitor."""
         try:
             while True:
-                frame, address = self._monitor.recv_multipart(_DONTWAIT)
+                frame, _ = self._monitor.recv_multipart(_DONTWAIT)
                 event, descriptor = _EVENT.unpack(frame)
                 if event == _ACCEPTED:
                     self.accepted += 1
                     self.open += 1
                     self._opened_at[descriptor], self._silent[descriptor] = time.monotonic(), None
+                    if self.identify is not None:
+                        self._addresses[descriptor] = _address_of(descriptor)
                 elif event == _DISCONNECTED:
                     self.open -= 1
                     self._opened_at.pop(descriptor, None)
                     self._silent.pop(descriptor, None)
                     peer = self._peers.pop(descriptor, None)
+                    address = self._addresses.pop(descriptor, "")
                     if peer is not None:
                         self.closed.append(peer)
+                    elif self._failed:
+                        self.refusals.append(Refusal(address, "", self._failed.popleft()))
                 elif self.identify is not None:
-                    why = _WHY.get(descriptor, "the handshake failed")
-                    self.refusals.append(Refusal(address.decode(errors="replace"), "", why))
+                    self._failed.append(_WHY.get(descriptor, "the handshake failed"))
         except zmq.Again:
             return
 
@@ -140,6 +149,20 @@ class Connections:
     def close(self) -> None:
         self._socket.disable_monitor()
         self._monitor.close()
+
+
+def _address_of(descriptor: int) -> str:
+    """The address of the client of a connection; empty if the connection has ended meanwhile."""
+    try:
+        connection = socket.socket(fileno=descriptor)
+    except OSError:
+        return ""
+    try:
+        return "localhost" if connection.family == socket.AF_UNIX else str(connection.getpeername()[0])
+    except OSError:
+        return ""
+    finally:
+        connection.detach()  # it is ZeroMQ's
 
 
 def _descriptor_of(frame: zmq.Frame) -> int:

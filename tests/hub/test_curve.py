@@ -61,7 +61,9 @@ def test_a_client_without_a_key_and_one_of_another_hub_are_refused(tmp_path: Pat
     with keyed(tmp_path) as hub:
         hub.admin.subscribe("$sys.audit")
         assert hub.refusal(None)[0] in MISMATCH
-        assert b"a client without a key" in hub.admin.take(1)[0][1]
+        told = hub.admin.take(1)[0][1]
+        assert b"a client without a key" in told
+        assert b'"address": "127.0.0.1"' in told, "that of the client"
         pair = hub.joined()[1]
         silent = hub.talker(pair, hub_key=make_pair().public)
         silent.send(m.Hello(1, {"proto": 1}))

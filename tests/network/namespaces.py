@@ -15,6 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 ROOT: Final = Path(__file__).parents[2]
 PYTHON_PATH: Final = os.pathsep.join(map(str, (ROOT, ROOT / "clients/python", ROOT / "spark")))
 _numbers: Final = count()
@@ -34,7 +36,10 @@ class Host(NamedTuple):
     def run(self, *command: str, **how: Any) -> "subprocess.CompletedProcess[str]":
         """Run a program on this host to its end."""
         process = self.start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
-        out, errors = process.communicate()
+        try:
+            out, errors = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
         return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
     def fabric(self, *arguments: str, **how: Any) -> "subprocess.CompletedProcess[str]":
