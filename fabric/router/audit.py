@@ -6,7 +6,7 @@ wrong option, are not here: `$sys.refused` has them.
 
 from typing import Any, Final
 
-from fabric.router.access.identity import Identity
+from fabric.router.access.identity import GUEST_NAME, Identity
 from fabric.router.sessions.session import Session
 from fabric.router.turn import Turn
 from fabric_protocol import messages as m
@@ -16,13 +16,18 @@ TOPIC: Final = "$sys.audit"
 _VERBS: Final = {
     "Publish": "PUB", "Subscribe": "SUB", "Unsubscribe": "UNSUB", "Settle": "ACK", "Transact": "TXN", "Request": "REQ",
 }  # fmt: skip
-AUDITED: Final = frozenset((Code.FORBIDDEN, Code.AUTH_FAILED))
+_AUDITED: Final = frozenset((Code.FORBIDDEN, Code.AUTH_FAILED))
+
+
+def concerns(error: ProtocolError, identity: Identity) -> bool:
+    """Whether a refusal is audited: one for a missing right, and each one of a key that is not known."""
+    return error.code in _AUDITED or identity.name == GUEST_NAME
 
 
 def refused(
     error: ProtocolError, message: m.ToHub | m.ToClient, session: Session | None, identity: Identity, turn: Turn
 ) -> None:
-    """A command was refused for a missing right."""
+    """A command was refused, and `concerns` says that it is audited."""
     source = source_of(session) if session is not None else _source(identity)
     kind = type(message).__name__
     fields: dict[str, Any] = {"verb": _VERBS.get(kind, kind.upper())}

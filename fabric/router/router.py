@@ -167,7 +167,7 @@ class Router:
                 commands.is_back(self, session, turn)
             commands.handle(self, message, session, now, turn)
         except ProtocolError as error:
-            if error.code in audit.AUDITED:
+            if audit.concerns(error, identity):
                 audit.refused(error, message, self.session_table.find(peer), identity, turn)
             self.refuse(error, peer, chan, rid)
 
