@@ -5,7 +5,8 @@ the descriptor by which it came; together they name the peer. The operating syst
 descriptor to the next connection. So events are read before a new peer is added: they are about earlier connections.
 
 The event of a failed handshake names the hub's own address and no descriptor. The end of its connection is the next
-event of the same ZeroMQ thread, and that one has the descriptor, for which the address of the client is known.
+event of the same ZeroMQ thread, and that one has the descriptor, for which the address of the client is known, unless
+the connection had ended before its first event was read.
 """
 
 import ctypes
@@ -29,6 +30,7 @@ _DISCONNECTED: Final = int(zmq.EVENT_DISCONNECTED)
 _HANDSHAKE_FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 _EVENT: Final = struct.Struct("=HI")  # event, and descriptor or reason
 _shutdown: Final = ctypes.CDLL(None).shutdown
+_NOT_TOLD: Final = "the client ended the handshake: it has no key, trusts another key, or is no client of Fabric"
 _WHY: Final = {
     int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH): "a client without a key at an encrypted address, or the reverse",
     int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC): "the client trusts another key than that of this hub",
@@ -109,7 +111,7 @@ class Connections:
                     elif self._failed:
                         self.refusals.append(Refusal(address, "", self._failed.popleft()))
                 elif self.identify is not None:
-                    self._failed.append(_WHY.get(descriptor, "the handshake failed"))
+                    self._failed.append(_WHY.get(descriptor, _NOT_TOLD))
         except zmq.Again:
             return
 
