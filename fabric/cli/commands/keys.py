@@ -23,13 +23,12 @@ from fabric.cli.support.connect import (
     told_origin,
 )
 from fabric.cli.support.destination import START
+from fabric.cli.support.key_tables import FIELDS, INVITATIONS, PRINCIPALS
 from fabric.cli.support.noun import Noun
 from fabric.cli.support.reach import Address, reach
 from fabric.cli.support.tables import (
-    Column,
     Failed,
     Row,
-    ago,
     confirm,
     document,
     output_options,
@@ -49,39 +48,6 @@ if TYPE_CHECKING:
     from fabric_client.destination import Destination
 
 
-def _rights(fields: Row) -> str:
-    """Rights or limits, one after the other; what is not given is not allowed, or not limited."""
-    parts = []
-    for name, value in fields.items():
-        if value:
-            shown = " ".join(map(str, value)) if isinstance(value, list | tuple) else f"{value:,}"
-            parts.append(f"{name}: {shown}")
-    return "; ".join(parts) or "none"
-
-
-PRINCIPALS: Final = (
-    Column("PRINCIPAL", "principal", folds=True),
-    Column("ROLE", "role", rank=0),
-    Column("KEYS", "keys", lambda keys: f"{len(keys):,}", rank=1),
-    Column("FILE", "file", rank=2),
-    Column("SINCE", "since_us", ago, rank=3),
-)
-INVITATIONS: Final = (
-    Column("INVITED", "name", folds=True),
-    Column("ROLE", "role", rank=0),
-    Column("ENDS", "expires_us", ago, rank=1),
-)
-_FIELDS: Final = (
-    Column("principal", "principal"),
-    Column("role", "role"),
-    Column("keys", "keys"),
-    Column("key", "key"),
-    Column("file", "file"),
-    Column("since", "since_us", ago),
-    Column("rights", "rights", _rights),
-    Column("limits", "limits", _rights),
-    Column("hub's key", "hub_key"),
-)
 _ROLE: Final = click.option("--role", required=True, metavar="ROLE", help="A role of the hub's access.toml.")
 _ADDRESS: Final = click.option(
     "--address", type=Address(), metavar="HOST:PORT", help="How the other machine reaches the hub.  [default: it tells]"
@@ -246,7 +212,7 @@ def show_command(name: str | None, as_json: bool, url: str, connect_timeout: flo
     """
     with _asking(url, connect_timeout) as fab:
         found: Row = fab.info("me") if name is None else _principal(fab, name)
-    show_fields("fabric.keys.show.v1", found, _FIELDS, as_json)
+    show_fields("fabric.keys.show.v1", found, FIELDS, as_json)
 
 
 @keys.command("revoke")
