@@ -52,7 +52,7 @@ class Bench:
         self._journal = Journal.open(folder)
         (folder / "access.toml").write_text(ROLES)
         book = AccessBook(folder)
-        self._router = restored_router(self._journal, self._journal.load(), Counter(), None, book)
+        self._router = restored_router(self._journal, self._journal.load(), Counter(), lambda *_: None, book)
         self.peers = {"all rights": Peer(b"local", LOCAL)}
         for role in ("role", "limits"):
             key = make_pair().public
