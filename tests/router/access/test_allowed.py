@@ -6,6 +6,7 @@ import pytest
 
 from fabric.router.access.identity import GUEST_NAME
 from fabric.router.access.principal import Principal, Principals
+from fabric.router.access.rights import Rights
 from fabric.router.access.role import EVERYTHING, NOTHING, Role
 from fabric_protocol import messages as m
 from fabric_protocol.block import encode
@@ -103,6 +104,26 @@ def test_lists_have_only_what_a_principal_may_see() -> None:
     assert place.ask(W, "schedules")["schedules"] == []
     assert place.ask(W, "topic", name="orders.new")["groups"] == ["billing-all", "billing"]
     assert names(place.ask(W, "story", seq=1)["groups"], "group") == ["billing", "billing-all"]
+
+
+def test_groups_that_consume_dead_letters_of_each_other_are_each_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To follow each path through the groups would take longer than the world has."""
+    place, looked, joins = Place(role(groups=("*",))), [0], Rights.joins
+    others = [f"$dlq.ring{number}" for number in range(30)]
+
+    def counted(rights: Rights, group: str) -> bool:
+        looked[0] += 1
+        assert looked[0] < 10_000
+        return joins(rights, group)
+
+    monkeypatch.setattr(Rights, "joins", counted)
+    for chan in range(30):
+        body = {"credit": [1, 1], "patterns": others, "group": f"ring{chan}"}
+        assert isinstance(place.say(W, m.Subscribe(20 + chan, 9, body))[0], m.Ok)
+    place.admin("group.update", group="ring29", patterns=["secret.a"])
+    assert len(notices(place, W)) == 30, "all of them could read its dead letters"
 
 
 def test_a_page_does_not_end_at_a_hidden_row() -> None:
