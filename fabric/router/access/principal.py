@@ -86,6 +86,12 @@ class Principal:
             if pattern not in self._rights.respond:
                 raise self._forbidden(f"answer requests to {pattern!r:.120}", self.role.respond, "answers no requests")
 
+    def require_service(self, name: str, patterns: Collection[str]) -> None:
+        """Raise unless the principal may answer all requests of a service. The text does not name its patterns."""
+        if not self.may_respond(patterns):
+            what = f"answer the requests of service {name!r:.140}, whose patterns are not all allowed"
+            raise self._forbidden(what, self.role.respond, "answers no requests")
+
     def may_respond(self, patterns: Collection[str]) -> bool:
         return self.is_free or all(pattern in self._rights.respond for pattern in patterns)
 

@@ -78,8 +78,8 @@ class Rights:
         self.requested = Patterns(role.request, role.deny)
 
     def joins(self, group: str) -> bool:
-        """Whether the role allows a name of a group."""
-        return matches_any(self.role.groups, group)
+        """Whether the role allows a name of a group. The hub gives names with `$`, which no role can allow."""
+        return not group.startswith("$") and matches_any(self.role.groups, group)
 
     @property
     def joins_all(self) -> bool:

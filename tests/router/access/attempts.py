@@ -144,6 +144,7 @@ def _groups() -> Iterator[Attempt]:
     yield Attempt("SUB a group whose stored pattern is denied", _subscribe(group="billing-hidden"))
     yield Attempt("SUB without the right to groups", _subscribe("orders.new", group="billing"), role(groups=()))
     yield Attempt("SUB the group of a queue", _subscribe(group="q"))
+    yield Attempt("SUB by the name that the hub gives", _subscribe("orders.new", group="$sub.1"), role(groups=("*",)))
     limited = role(limits=Limits(groups=3))
     yield Attempt("SUB one group more than the limit", _subscribe("orders.new", group="billing-4"), limited)
     create = {"op": "group.create", "group": "billing-4", "patterns": ["orders.new"]}

@@ -106,6 +106,15 @@ def test_lists_have_only_what_a_principal_may_see() -> None:
     assert names(place.ask(W, "story", seq=1)["groups"], "group") == ["billing", "billing-all"]
 
 
+def test_subscriptions_of_others_are_in_no_list_of_groups() -> None:
+    place = Place(role(groups=("*",)))
+    place.sub(L, 9, "secret.a")
+    assert "$sub.1" in names(place.ask(L, "groups")["groups"], "group")
+    assert names(place.ask(W, "groups")["groups"], "group") == sorted(
+        name for name in place.router.groups if name[0] != "$"
+    )
+
+
 def test_groups_that_consume_dead_letters_of_each_other_are_each_looked_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -124,6 +133,14 @@ def test_groups_that_consume_dead_letters_of_each_other_are_each_looked_at_once(
         assert isinstance(place.say(W, m.Subscribe(20 + chan, 9, body))[0], m.Ok)
     place.admin("group.update", group="ring29", patterns=["secret.a"])
     assert len(notices(place, W)) == 30, "all of them could read its dead letters"
+
+
+def test_the_patterns_of_a_service_are_not_told() -> None:
+    place = Place(role(groups=("vault",)))
+    (error,) = place.say(W, m.Subscribe(9, 9, {"respond": True, "group": "vault", "credit": [1, 1]}))
+    assert isinstance(error, m.Err)
+    assert error.code == Code.FORBIDDEN
+    assert "vault.*" not in error.text
 
 
 def test_a_page_does_not_end_at_a_hidden_row() -> None:
