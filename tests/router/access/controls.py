@@ -42,4 +42,5 @@ OTHERWISE: Final = {
     "queue.delete of a topic that it may not read": Code.NOT_FOUND,
     "queue.purge of a topic that it may not read": Code.NOT_FOUND,
     "group.create of one with patterns that are too wide": Code.CONFLICT,
+    "queue.create with such a group": Code.CONFLICT,
 }
