@@ -32,7 +32,7 @@ LATE_US: Final = 86_400_000_000  # an expired invitation is kept for a day, so t
 LOOK_EVERY_S: Final = 1.0
 PROBLEM_CHARS_MAX: Final = 500
 
-Stamp = tuple[int, int, int] | None  # of a file: time, size and inode; None: there is no file
+Stamp = tuple[int, int, int] | None  # of a file: time of the last change, size and inode; None: there is no file
 
 
 class KeyView(NamedTuple):
@@ -329,7 +329,7 @@ def stamp_of(path: Path) -> Stamp:
         found = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_ctime_ns, found.st_size, found.st_ino  # ctime: also when its permissions change
 
 
 def _write_starter(path: Path) -> None:
