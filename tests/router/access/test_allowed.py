@@ -9,6 +9,7 @@ from fabric.router.access.principal import Principal, Principals
 from fabric.router.access.rights import Rights
 from fabric.router.access.role import EVERYTHING, NOTHING, Role
 from fabric_protocol import messages as m
+from fabric_protocol import wire
 from fabric_protocol.block import encode
 from fabric_protocol.errors import Code, ProtocolError
 from tests.router.access.attempts import NEEDED, OPERATIONS, Attempt
@@ -141,6 +142,18 @@ def test_the_patterns_of_a_service_are_not_told() -> None:
     assert isinstance(error, m.Err)
     assert error.code == Code.FORBIDDEN
     assert "vault.*" not in error.text
+
+
+def test_principals_are_listed_in_pages() -> None:
+    place = Place()
+    place.book.granted |= {f"tenant{number:05}": OTHER for number in range(9_000)}
+    found: list[str] = []
+    fields: dict[str, Any] = {}
+    while fields.get("more", True):
+        fields = place.ask(L, "keys", **({"after": fields["next"]} if fields else {}))
+        assert len(wire.encode(m.Ok(0, 1, fields))[0]) < m.META_BYTES_MAX / 2
+        found += names(fields["principals"], "principal")
+    assert found == sorted(place.book.roles())
 
 
 def test_a_page_does_not_end_at_a_hidden_row() -> None:
