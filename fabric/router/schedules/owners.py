@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 from fabric.records import SaveSchedule
 from fabric.router.access.identity import LOCAL_NAME
 from fabric.router.access.principal import Principal, Principals
+from fabric.router.access.sources import AUDIT
 from fabric.router.fields import bounded, text
 from fabric.router.schedules.options import NAME_CHARS_MAX, shown
 from fabric.router.sessions.session import Session
@@ -54,7 +55,7 @@ def refusal(principals: Principals, schedule: SaveSchedule, block: Block) -> str
 def audit(session: Session, kind: str, why: str, turn: Turn) -> None:
     who = {"principal": session.principal.name, "address": session.connected_as.address, **session.identity}
     code = {"code": Code.NOT_FOUND.name} if kind == "refused" else {}
-    turn.advise("$sys.audit", kind=kind, verb="CANCEL", why=why, **{**who, **code})
+    turn.advise(AUDIT, kind=kind, verb="CANCEL", why=why, **{**who, **code})
 
 
 def described(schedule: SaveSchedule) -> dict[str, Any]:

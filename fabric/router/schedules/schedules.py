@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fabric.records import CountSchedules, DropSchedule, Record, SaveSchedule
 from fabric.router.access.identity import LOCAL_NAME
 from fabric.router.access.principal import Principal, Principals
+from fabric.router.access.sources import AUDIT
 from fabric.router.fields import bounded, is_number
 from fabric.router.part import Part
 from fabric.router.publish.dedupe.index import Ids
@@ -299,7 +300,7 @@ class Schedules(Part):
         named = {"schedule": schedule.id, "name": schedule.name, "owner": schedule.owner}
         turn.advise("$sys.schedule.ended", **named, cron=schedule.cron, why=why)
         who = {"principal": schedule.owner, "code": Code.FORBIDDEN.name, "schedule": schedule.id}
-        turn.advise("$sys.audit", kind="refused", verb="PUB", why=f"schedule {schedule.id} was due: {why}", **who)
+        turn.advise(AUDIT, kind="refused", verb="PUB", why=f"schedule {schedule.id} was due: {why}", **who)
         self._end(schedule, block, f"has ended without a publish: {why}", turn)
 
     def _append(self, block: Block, turn: Turn) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from fabric.router.access.identity import Identity
 from fabric.router.access.principal import Principal, Principals
 from fabric.router.access.producer_names import PRINCIPAL_CHARS_MAX, internal_name, owner_of
+from fabric.router.access.sources import AUDIT
 from fabric.router.change import Change
 from fabric.router.fields import bounded, is_number, text
 from fabric.router.publish.producers import WINDOW_BLOCKS, Producer
@@ -158,7 +159,7 @@ class SessionTable:
     def _audit_resume(self, session: Session, fields: Any, identity: Identity, turn: Turn) -> None:
         """Note that a principal has named the secret of another principal's session."""
         turn.advise(
-            "$sys.audit",
+            AUDIT,
             kind="refused",
             verb="HELLO",
             code=Code.FORBIDDEN.name,
