@@ -7,6 +7,7 @@ from fabric.records import SaveSchedule
 from fabric.router.access.identity import LOCAL_NAME
 from fabric.router.access.principal import Principal, Principals
 from fabric.router.access.sources import AUDIT
+from fabric.router.access.usage import SCHEDULES_AHEAD_S
 from fabric.router.fields import bounded, text
 from fabric.router.schedules.options import NAME_CHARS_MAX, shown
 from fabric.router.sessions.session import Session
@@ -49,6 +50,17 @@ def refusal(principals: Principals, schedule: SaveSchedule, block: Block) -> str
     if not owner.may_publish(block.topics):
         topic = next(topic for topic in block.topics if not owner.may_publish((topic,)))
         return f"principal {schedule.owner!r} may not publish to topic {topic!r} any more"
+    return ""
+
+
+def excess(principals: Principals | None, schedule: SaveSchedule, block: Block, now: float) -> str:
+    """Why a schedule that repeats misses a time: its owner is far behind its limits. Empty: it counts for them."""
+    owner = principals.find(schedule.owner) if principals is not None else None
+    if owner is not None and owner.usage.is_limited:
+        try:
+            owner.usage.spend(block.count, len(block.raw), now, SCHEDULES_AHEAD_S)
+        except ProtocolError as error:
+            return f"schedule {schedule.id} of principal {schedule.owner!r} has missed a time: {error}"
     return ""
 
 

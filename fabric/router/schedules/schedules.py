@@ -27,7 +27,7 @@ from fabric.router.publish.publishing import PENDING_BYTES_MAX, Publishing
 from fabric.router.schedules.due_queue import DueQueue, Key
 from fabric.router.schedules.options import Timing, expiry, next_due, shown
 from fabric.router.schedules.overlay import Overlay
-from fabric.router.schedules.owners import RIGHT, Wanted, audit, described, owner_field, refusal
+from fabric.router.schedules.owners import RIGHT, Wanted, audit, described, excess, owner_field, refusal
 from fabric.router.sessions.session import Session
 from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
@@ -272,6 +272,12 @@ class Schedules(Part):
         if self._principals is not None and (why := refusal(self._principals, schedule, block)):
             self._refuse(schedule, block, why, turn)
             return
+        if following is not None and (why := excess(self._principals, schedule, block, self._clock.now)):
+            self._fired += 1
+            self._counters["schedules_missed"] += 1
+            turn.advise("$sys.refused", code=Code.BUSY.name, why=why)
+            self._move(schedule, following, turn)
+            return
         expires_us = expiry(schedule.due_us, schedule.ttl_ms, block.expires_us)
         self._append(block if expires_us == block.expires_us else Block(expiring(block.raw, expires_us)), turn)
         self._fired += 1
@@ -290,8 +296,12 @@ class Schedules(Part):
         elif following is None:
             self._end(schedule, block, "has fired", turn)
         else:
-            self._drop(schedule, turn)
-            self._save(schedule._replace(due_us=following), turn)
+            self._move(schedule, following, turn)
+
+    def _move(self, schedule: SaveSchedule, due_us: int, turn: Turn) -> None:
+        """A schedule that repeats is due again."""
+        self._drop(schedule, turn)
+        self._save(schedule._replace(due_us=due_us), turn)
 
     def _refuse(self, schedule: SaveSchedule, block: Block, why: str, turn: Turn) -> None:
         """End a schedule that is due, because its owner may not publish it any more."""
