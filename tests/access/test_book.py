@@ -196,6 +196,17 @@ def test_a_rotated_key_replaces_the_old_one(book: AccessBook) -> None:
     refused(Code.NOT_FOUND, error)
 
 
+def test_a_key_is_rotated_once_in_a_second(book: AccessBook) -> None:
+    old, new = make_pair().public, make_pair().public
+    book.create("billing", "client", old, NOW_US)
+    book.rotate(Identity("billing", old, ""), new, NOW_US)
+    with pytest.raises(ProtocolError) as error:
+        book.rotate(Identity("billing", new, ""), old, NOW_US + 400_000)
+    refused(Code.BUSY, error)
+    assert error.value.fields["retry_ms"] == 601
+    book.rotate(Identity("billing", new, ""), old, NOW_US + 1_000_000)
+
+
 def test_revoke_removes_keys_and_invitations(book: AccessBook) -> None:
     key = make_pair().public
     book.create("billing", "client", key, NOW_US)
@@ -280,17 +291,6 @@ def test_a_vanished_file_keeps_the_old_rights(tmp_path: Path, book: AccessBook) 
     assert not book.problem
 
 
-def test_a_role_that_is_gone_leaves_a_principal_without_rights(tmp_path: Path, book: AccessBook) -> None:
-    book.create("billing", "client", make_pair().public, NOW_US)
-    (tmp_path / "access.toml").write_text("[role.other]\n")
-    look(book)
-    assert "no [role.client], which billing has" in book.problem
-    assert book.roles()["billing"].publish == ()
-
-
-def test_a_name_in_both_files_is_that_of_the_access_file(tmp_path: Path, book: AccessBook) -> None:
-    old, new = make_pair().public, make_pair().public
-    book.create("billing", "client", old, NOW_US)
 def test_a_file_with_wrong_permissions_counts_when_they_are_right(tmp_path: Path, book: AccessBook) -> None:
     path, key = tmp_path / "access.toml", make_pair().public
     path.write_text(STARTER + f'[principal.x]\nrole = "reader"\nkey = "{key}"\n')
@@ -345,6 +345,17 @@ def in_time(call: Callable[[], object]) -> None:
     assert failures == []
 
 
+def test_a_role_that_is_gone_leaves_a_principal_without_rights(tmp_path: Path, book: AccessBook) -> None:
+    book.create("billing", "client", make_pair().public, NOW_US)
+    (tmp_path / "access.toml").write_text("[role.other]\n")
+    look(book)
+    assert "no [role.client], which billing has" in book.problem
+    assert book.roles()["billing"].publish == ()
+
+
+def test_a_name_in_both_files_is_that_of_the_access_file(tmp_path: Path, book: AccessBook) -> None:
+    old, new = make_pair().public, make_pair().public
+    book.create("billing", "client", old, NOW_US)
     (tmp_path / "access.toml").write_text(STARTER + f'[principal.billing]\nrole = "reader"\nkey = "{new}"\n')
     look(book)
     assert "[principal.billing] is enrolled as well" in book.problem
