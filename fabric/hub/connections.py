@@ -20,7 +20,7 @@ from typing import Final
 import zmq
 
 from fabric.hub.zap import Refusal
-from fabric.router.access.identity import LOCAL, Identity
+from fabric.router.access.identity import GUEST_NAME, LOCAL, REFUSED_NAME, Identity
 from fabric_protocol.messages import PeerId
 
 _DONTWAIT: Final = int(zmq.DONTWAIT)
@@ -120,10 +120,14 @@ class Connections:
         """All descriptors, in the order in which they are cut when there are too many.
 
         Connections without a whole message come first, the oldest of them first, because a client says HELLO at once.
-        The others follow, the newest first.
+        Those of keys that are not known follow, then the others, the newest first.
         """
         others = [descriptor for descriptor in reversed(self._opened_at) if descriptor not in self._silent]
-        return [*self._silent, *others]
+        return [*self._silent, *sorted(others, key=self._is_known)]
+
+    def _is_known(self, descriptor: int) -> bool:
+        peer = self._peers.get(descriptor)
+        return peer is None or self.identity_of(peer).name not in (GUEST_NAME, REFUSED_NAME)
 
     def silent_since(self, until: float) -> list[int]:
         """Descriptors of connections that were opened before a time and have sent no whole message."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -25,6 +25,7 @@ from fabric.cli.support.connect import (
 from fabric.cli.support.destination import START
 from fabric.cli.support.key_tables import FIELDS, INVITATIONS, PRINCIPALS
 from fabric.cli.support.noun import Noun
+from fabric.cli.support.principals import listed, principal
 from fabric.cli.support.reach import Address, reach
 from fabric.cli.support.tables import (
     Failed,
@@ -183,7 +184,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
     FILE says which file has the keys: the people's access.toml, or the hub's own enrolled.toml.
     """
     with _asking(url, connect_timeout) as fab:
-        answer = fab.info("keys")
+        answer = listed(fab)
     if as_json:
         lists = {name: [readable(row) for row in answer[name]] for name in ("principals", "invitations")}
         click.echo(document("fabric.keys.list.v1", {**answer, **lists}))
@@ -211,7 +212,7 @@ def show_command(name: str | None, as_json: bool, url: str, connect_timeout: flo
       fabric keys show billing --json | jq -r '.keys[]'
     """
     with _asking(url, connect_timeout) as fab:
-        found: Row = fab.info("me") if name is None else _principal(fab, name)
+        found: Row = fab.info("me") if name is None else principal(fab, name)
     show_fields("fabric.keys.show.v1", found, FIELDS, as_json)
 
 
@@ -325,18 +326,6 @@ def _keys(to: "Destination") -> "Credentials":
     if to.path is None:
         return Credentials(to.url, *to.keys)
     return Credentials.load(to.path).replace(url=to.url)
-
-
-def _principal(fab: "Client", name: str) -> dict[str, Any]:
-    answer = fab.info("keys")
-    for row in answer["principals"]:
-        if row["principal"] == name:
-            return {**row, "hub_key": answer["hub_key"]}
-    if any(row["name"] == name for row in answer["invitations"]):
-        raise Failed(
-            f"{name} is invited, and has not joined yet", "'fabric keys list' shows when it ends", EXIT_NOT_FOUND
-        )
-    raise Failed(f"there is no principal {name!r}", "'fabric keys list' shows the names", EXIT_NOT_FOUND)
 
 
 @contextmanager
