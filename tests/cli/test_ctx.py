@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fabric.cli.support.hub_process import HubProcess
-from fabric_client import contexts
+from fabric_client import ConnectionLost, contexts
 from fabric_client.credentials import Credentials
 from fabric_client.keys import new_pair
 from tests.cli.conftest import Fabric
@@ -56,6 +56,10 @@ def test_a_context_that_cannot_be_read_is_listed_with_its_error(fabric: Fabric) 
     assert rows["good"]["error"] is None
     assert "TOML" in rows["bad"]["error"]
     assert "ERROR" in fabric("ctx", "list", "-o", "table").stdout
+    refused = fabric("ctx", "rm", "bad")
+    assert (refused.exit_code, "--yes" in refused.stderr) == (6, True), "it may have a key"
+    assert fabric("ctx", "rm", "bad", "--yes").exit_code == 0
+    assert contexts.names() == ["good"]
 
 
 @pytest.mark.parametrize(
@@ -186,3 +190,17 @@ def test_commands_and_completion_use_the_current_context(fabric: Fabric, hub: Hu
     assert completions("fabric group show --context hidden bil") == []
     assert completions("fabric info --context h") == ["here", "hidden"]
     assert completions("fabric ctx use hi") == ["hidden"]
+
+
+def test_each_of_several_addresses_has_its_time(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a first host that is off would take all of it."""
+    waited: list[float] = []
+
+    def connect(url: str, *, timeout: float, **_: object) -> None:
+        waited.append(timeout)
+        raise ConnectionLost("no hub")
+
+    monkeypatch.setattr("fabric_client.connect", connect)
+    assert fabric("info", "--url", "tcp://a:1,tcp://b:1").exit_code == 3
+    assert fabric("info", "--url", "tcp://a:1").exit_code == 3
+    assert waited == [6.0, 3.0]

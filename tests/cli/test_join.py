@@ -139,6 +139,23 @@ def test_a_join_that_was_interrupted_is_run_again(on: On, monkeypatch: pytest.Mo
     assert on("app", "pub", "a", "b").exit_code == 0
 
 
+def test_a_join_that_was_interrupted_at_its_end_is_run_again(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = link_of(on("hub", "keys", "invite", "billing", "--role", "client"))
+    unlink = Path.unlink
+
+    def interrupted(path: Path, missing_ok: bool = False) -> None:
+        if path.parent.name == "joining" and not path.name.startswith("."):
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", interrupted)
+        assert on("app", "join", link, "--context", "shop").exit_code == 130
+    again = on("app", "join", link, "--context", "shop")
+    assert (again.exit_code, json.loads(again.stdout)["current"]) == (0, True), again.stderr
+    assert contexts.names() == ["shop"]
+
+
 def test_a_key_is_rotated_and_the_context_goes_on(on: On) -> None:
     joined(on)
     before = contexts.load("shop")

@@ -1,6 +1,8 @@
 """Keys, links, files of credentials and contexts. No sockets here."""
 
 import logging
+import os
+import pwd
 import stat
 from pathlib import Path
 
@@ -73,6 +75,8 @@ def test_a_link_is_read_as_it_was_printed() -> None:
     assert parse_link(f"fabric+curve://hub-1#k={link_form(HUB.public)}").url == "tcp://hub-1:7171"
     assert parse_link(f"fabric+curve://h:1/#c=x&k={link_form(HUB.public)}&later=7").code == "x"
     assert "code-1" not in repr(link)
+    text = f"fabric join '{link.text()}'"
+    assert parse_link(f"{text[:40]}\n  {text[40:]}\r\n") == link, "a mail has broken the line"
 
 
 def test_a_link_may_have_its_key_in_z85() -> None:
@@ -90,8 +94,10 @@ def test_a_link_may_have_its_key_in_z85() -> None:
         ("fabric+curve://h:1/#k=abc&c=sesame", "no key of the hub"),
         (f"fabric+curve:///#k={link_form(HUB.public)}&c=sesame", "not HOST:PORT"),
         (f"fabric+curve://a b:1/#k={link_form(HUB.public)}&c=sesame", "not HOST:PORT"),
+        (f"fabric+curve://h:99999/#k={link_form(HUB.public)}&c=sesame", "no port of 1..65535"),
         (f"fabric+curve://h:port/#k={link_form(HUB.public)}&c=sesame", "not HOST:PORT"),
         (f"fabric+curve://h:1/#k={'~' * 40}&c=sesame", "Z85"),
+        (f"fabric+curve://h:1/#k={link_form(HUB.public)},fabric+curve://h:2/#c=sesame", "several links"),
         (7, "not int"),
     ],
 )
@@ -170,6 +176,21 @@ def test_a_wrong_file_is_refused_in_words(tmp_path: Path, text: str, says: str, 
     assert ME.secret[:-1] not in str(caught.value) + caught.value.hint
 
 
+def test_a_replaced_file_keeps_its_owner_and_its_links(tmp_path: Path) -> None:
+    """Root rotates the key of a service, which must be able to read it."""
+    path, link = tmp_path / "x.cred", tmp_path / "link.cred"
+    credentials().save(path)
+    link.symlink_to(path)
+    path.chmod(0o644)
+    owner = (4321, 4321) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    os.chown(path, *owner)
+    new = credentials("tcp://new:1")
+    new.save(link)
+    assert (Credentials.load(path), link.is_symlink()) == (new, True)
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (*owner, 0o640)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FabricError, match=r"there is no file .*missing.cred"):
         Credentials.load(tmp_path / "missing.cred")
@@ -233,3 +254,39 @@ def test_the_folder_of_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert contexts.home() == tmp_path / ".config/fabric"
+
+
+def test_a_user_without_a_home_has_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user has no entry."""
+
+    def no_entry(_: int) -> object:
+        raise KeyError
+
+    for name in ("FABRIC_HOME", "XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", no_entry)
+    assert contexts.current() == ""
+    with pytest.raises(FabricError, match="no home folder") as caught:
+        contexts.add("one", credentials())
+    assert "FABRIC_HOME" in caught.value.hint
+
+
+def test_a_folder_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    home.mkdir()
+    monkeypatch.setenv("FABRIC_HOME", str(home / ("x" * 300)))
+    with pytest.raises(FabricError, match=r"cannot read .*: File name too long"):
+        contexts.load("one")
+    with pytest.raises(FabricError, match="cannot write"):
+        contexts.add("one", credentials())
+
+
+def test_a_context_is_the_current_one_if_there_is_none() -> None:
+    contexts.add("one", credentials())
+    contexts.add("two", credentials())
+    contexts.remove("one")
+    contexts.add("three", credentials())
+    assert contexts.current() == "three"
+    contexts.path_of("two").write_text("url = ")
+    with pytest.raises(FabricError, match="TOML"):
+        contexts.use("two")
+    assert contexts.current() == "three", "it was not changed"

@@ -235,6 +235,17 @@ def test_a_rotated_key_is_read_again_by_a_running_client(keyed: CurveServed, tmp
         assert fab.publish("t", b"2", timeout=PATIENCE_S).seq == 2
 
 
+@both
+def test_a_rotation_that_was_interrupted_stops_no_program(keyed: CurveServed, connect: Connect, tmp_path: Path) -> None:
+    """The file has both keys, and the hub knows the new one already."""
+    path, new = tmp_path / "x.cred", new_pair()
+    keyed.credentials(known=False).replace(pending=new.secret).save(path)
+    with pytest.raises(AuthFailed, match="not known to the hub"):
+        connect(credentials=path, timeout=PATIENCE_S)
+    keyed.credentials(new)
+    connect(credentials=path, timeout=PATIENCE_S)
+
+
 def test_a_lost_connection_with_keys_is_resumed(keyed: CurveServed) -> None:
     with fabric_client.connect(credentials=keyed.credentials(), timeout=PATIENCE_S) as fab:
         for number in range(3):

@@ -94,6 +94,7 @@ def test_a_file_without_a_secret_key_takes_it_from_the_environment(tmp_path: Pat
         (None, {"FABRIC_CONTEXT": "nowhere"}, "no context 'nowhere'"),
         (None, {"FABRIC_CREDENTIALS": "/nowhere.cred"}, "no file /nowhere.cred"),
         ("tcp://a:1,,tcp://b:1", {}, "empty address"),
+        (f"tcp://a:1,{LINK}", {}, "one of several addresses is a link"),
         (",".join(["tcp://a:1"] * 17), {}, "too many"),
     ],
 )

@@ -110,6 +110,15 @@ def test_a_crash_before_the_code_was_used_goes_on_too(keyed: CurveServed, tmp_pa
     assert (found.public, found.principal) == (pair.public, "billing")
 
 
+def test_a_key_is_kept_when_another_program_answers(keyed: CurveServed, served: Served, tmp_path: Path) -> None:
+    """The hub may know the key from a run that was interrupted."""
+    link, draft = keyed.invite(), tmp_path / "x.toml"
+    first = join(link, draft=draft, timeout=PATIENCE_S)
+    with pytest.raises(AuthFailed, match="has no encryption"):
+        join(parse_link(link)._replace(url=served.url), draft=draft, timeout=PATIENCE_S)
+    assert join(link, draft=draft, timeout=PATIENCE_S) == first
+
+
 # Rotation.
 
 

@@ -135,6 +135,28 @@ def test_a_client_that_one_hub_refuses_goes_to_the_other() -> None:
         b.close()
 
 
+def test_a_refusal_is_told_although_another_address_is_dead() -> None:
+    keyed = CurveServed(new_pair())
+    nowhere = f"tcp://127.0.0.1:{free_port()}"
+    try:
+        found = keyed.credentials()
+        with fabric_client.connect(f"{nowhere},{keyed.url}", credentials=found, timeout=PATIENCE_S) as fab:
+            keyed.revoke()
+            keyed.restart()
+
+            def both_are_told() -> bool:
+                with pytest.raises(ConnectionLost) as caught:
+                    fab.publish("t", b"x", timeout=0.02)
+                told = str(caught.value)
+                return f"not known to the hub at {keyed.url}; no hub at {nowhere}" in told
+
+            eventually(both_are_told)
+            keyed.enrol(found)
+            fab.publish("t", b"x", timeout=PATIENCE_S)
+    finally:
+        keyed.close()
+
+
 # The session, without sockets.
 
 

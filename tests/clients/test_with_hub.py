@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 import os
+import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 import fabric_client
-from fabric.hub import Hub
+from fabric.hub import Hub, HubOptions
 from fabric_client import AsyncClient, Client
 from tests.clients.real_hub import HubProcess, connect, eventually
 from tests.patience import PATIENCE_S
@@ -294,3 +296,22 @@ def test_child_process_connects_for_itself(hub_process: HubProcess) -> None:
         assert os.waitstatus_to_exitcode(status) == 0
         fab.publish("n", b"2")
         assert drain(fab, "g", 3) == [0, 1, 2]
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_an_address_of_ipv6_is_reached(tmp_path: Path) -> None:
+    async def main(url: str) -> None:
+        async with fabric_client.aconnect(url, timeout=PATIENCE_S) as fab:
+            assert (await fab.publish("t", b"x")).seq == 2
+
+    with Hub(tmp_path / "data", HubOptions(binds=["tcp://[::1]:*"])) as hub:
+        with fabric_client.connect(hub.binds[0], timeout=PATIENCE_S) as fab:
+            assert fab.publish("t", b"x").seq == 1
+        asyncio.run(main(hub.binds[0]))

@@ -26,7 +26,10 @@ def home() -> Path:
         return Path(found)
     if found := os.environ.get("XDG_CONFIG_HOME"):
         return Path(found) / "fabric"
-    return Path("~/.config/fabric").expanduser()
+    try:
+        return Path("~/.config/fabric").expanduser()
+    except RuntimeError:  # a container may run with a user that has no entry and no HOME
+        raise FabricError("this user has no home folder for contexts", "set FABRIC_HOME to a folder") from None
 
 
 def path_of(name: str) -> Path:
@@ -59,31 +62,33 @@ def names() -> list[str]:
 def load(name: str) -> Credentials:
     """The credentials of a context."""
     path = path_of(name)
-    if not path.exists():
-        raise _unknown(name)
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise _unknown(name) from None
+    except OSError as error:
+        raise FabricError(f"cannot read {path}: {error.strerror}", "check the folder and its mode") from None
     return Credentials.load(path)
 
 
 def add(name: str, credentials: Credentials, *, replace: bool = False) -> Path:
-    """Save a context; the first one becomes the current one. Raises Conflict if the name is taken."""
+    """Save a context, which becomes the current one if there is none. Raises Conflict if the name is taken."""
     path = path_of(name)
-    if path.exists() and not replace:
+    if os.path.exists(path) and not replace:
         raise Conflict(
             f"the context {name!r} exists", f"choose another name, or 'fabric ctx rm {name}'", code=Code.CONFLICT
         )
     for url in split_urls(credentials.url):
         check_address(url)
-    is_first = not names()
     credentials.save(path, replace=replace)
-    if is_first:  # a current one, if any, was removed by hand
+    if current() not in names():  # there is none, or it was removed by hand
         use(name)
     return path
 
 
 def use(name: str) -> None:
-    """Make a context the current one."""
-    if not path_of(name).exists():
-        raise _unknown(name)
+    """Make a context the current one. Raises if it cannot be read."""
+    load(name)
     write(home() / "current", f"{name}\n")
 
 
@@ -91,7 +96,7 @@ def current() -> str:
     """The name of the current context; empty if there is none."""
     try:
         name = (home() / "current").read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
+    except (OSError, FabricError, UnicodeDecodeError):
         return ""
     return name if NAME.fullmatch(name) else ""
 

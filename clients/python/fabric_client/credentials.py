@@ -126,7 +126,9 @@ class Credentials:
 
 
 def write(path: Path, text: str, *, replace: bool = True) -> None:
-    """Write a file that only its owner can read, as a whole: after a crash the old file is there, or the new one."""
+    """Write a file that only its owner can read, as a whole: after a crash the old file is there, or the new one. In
+    place of a file, it keeps the owner, and the group that may read it."""
+    path = Path(os.path.realpath(path))  # a link stays one
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -134,6 +136,10 @@ def write(path: Path, text: str, *, replace: bool = True) -> None:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
+                with contextlib.suppress(OSError):  # there is none, or only root may do this
+                    before = path.stat()
+                    os.fchown(descriptor, before.st_uid, before.st_gid)
+                    os.fchmod(descriptor, before.st_mode & 0o640)
                 os.fsync(file.fileno())
             if replace:
                 Path(temporary).replace(path)

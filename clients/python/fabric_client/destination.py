@@ -40,11 +40,16 @@ class Destination(NamedTuple):
         return Credentials(self.url, *self.keys) if self.keys is not None else Credentials(self.url)
 
     def reloaded(self) -> "Destination":
-        """With the keys that its file has now, which a rotation may have changed."""
+        """With the keys that its file has now, which a rotation may have changed. If a rotation was interrupted, the
+        file has two keys, of which the hub knows one: it gives the other one."""
         if self.path is None:
             return self
         found = Credentials.load(self.path)
-        return self._replace(keys=found.keys) if found.secret and found.hub_key else self
+        if not (found.secret and found.hub_key):
+            return self
+        if found.pending and found.keys == self.keys:
+            found = found.replace(secret=found.pending)
+        return self._replace(keys=found.keys)
 
 
 def destination(
@@ -105,7 +110,7 @@ def _files(environ: Mapping[str, str]) -> list[Path]:
     """Files that may have the key of this client."""
     found = [Path(environ["FABRIC_CREDENTIALS"])] if environ.get("FABRIC_CREDENTIALS") else []
     names = (environ.get("FABRIC_CONTEXT", ""), contexts.current())
-    return found + [path for name in names if name and (path := contexts.path_of(name)).exists()]
+    return found + [path for name in names if name and os.path.exists(path := contexts.path_of(name))]
 
 
 def _with_credentials(

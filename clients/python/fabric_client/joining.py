@@ -23,6 +23,10 @@ log = logging.getLogger("fabric_client")
 
 GUEST: Final = "?"  # the name of a client whose key is not enrolled yet
 _NEW_LINK: Final = "ask for a new link: 'fabric keys invite NAME' on the hub prints one"
+_NEW_ADDRESS: Final = (
+    "check that this machine reaches it; 'fabric keys invite NAME --role ROLE --address HOST:PORT' on the hub prints a "
+    "link with another address"
+)
 _NO_CODE: Final = "it is the address of a hub; 'fabric keys invite NAME' on the hub prints a link to join"
 
 
@@ -46,8 +50,9 @@ def join(link: str | Link, *, draft: Path | None = None, timeout: Seconds = ANSW
         if is_second and (done := _done(credentials, timeout)) is not None:
             return done
         return _joined(credentials, link, timeout)
-    except (AuthFailed, Forbidden, NotFound):  # the hub does not know this key
-        draft.unlink(missing_ok=True)
+    except (AuthFailed, Forbidden, NotFound) as error:
+        if error.fields.get("handshake", "key_refused") == "key_refused":  # by this hub, and not by another program
+            draft.unlink(missing_ok=True)
         raise
 
 
@@ -72,6 +77,8 @@ def _joined(credentials: Credentials, link: Link, timeout: Seconds) -> Credentia
         try:
             return _enrolled(credentials, timeout)
         except FabricError:
+            if str(error).startswith("no hub at"):
+                raise ConnectionLost(str(error), _NEW_ADDRESS) from None
             raise error from None
     return _enrolled(credentials, timeout)
 

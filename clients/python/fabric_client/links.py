@@ -18,6 +18,7 @@ URLS_MAX: Final = 16  # addresses of one client: a hub and its standbys
 _ADDRESS_HINT: Final = "it looks like tcp://HOST:PORT or ipc://PATH"
 _LINK_CHARS_MAX: Final = 4096
 _HINT: Final = f"a link looks like '{SCHEME}HOST:PORT/#k=KEY'; 'fabric keys invite NAME' on the hub prints one to join"
+_SEVERAL: Final = f"one link names several addresses of a hub: {SCHEME}HOST:PORT,HOST:PORT/#k=KEY"
 # A key of Z85 may contain '&', so the lengths of keys decide where it ends.
 _KEY: Final = re.compile(r"(?:^|&)k=([A-Za-z0-9_-]{43}|.{40})(?=&|$)")
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s\[\]:/@]+)(?::(\d{1,5}))?")
@@ -51,9 +52,12 @@ def parse_link(text: str) -> Link:
     """Read a link. Quotes, spaces and a command `fabric join` around it are left out."""
     if not isinstance(text, str):
         raise FabricError(f"a link is a text, not {type(text).__name__}", _HINT)
-    text = text.strip().removeprefix("fabric join").strip().strip("'\"")
+    text = "".join(line.strip() for line in text.splitlines())  # a terminal or a mail may have broken the line
+    text = text.removeprefix("fabric join").strip().strip("'\"")
     if not text.startswith(SCHEME) or len(text) > _LINK_CHARS_MAX:
         raise FabricError(f"this is not a link: it does not begin with {SCHEME}", _HINT)
+    if text.count(SCHEME) > 1:
+        raise FabricError("these are several links", _SEVERAL)
     hosts, found, fragment = text[len(SCHEME) :].partition("#")
     if not found:
         raise FabricError("the link has no '#k=KEY': the part after '#' is missing", f"quote it in a shell; {_HINT}")
@@ -71,6 +75,8 @@ def split_urls(urls: str) -> tuple[str, ...]:
     found = tuple(url.strip() for url in urls.split(","))
     if len(found) > 1 and not all(found):
         raise FabricError(f"{urls!r} has an empty address", "several addresses are joined by commas: tcp://A,tcp://B")
+    if len(found) > 1 and any(map(is_link, found)):
+        raise FabricError("one of several addresses is a link", _SEVERAL)
     if len(found) > URLS_MAX:
         raise FabricError(f"{len(found)} addresses are too many", f"give {URLS_MAX} at most")
     return found
@@ -92,5 +98,6 @@ def _url(hosts: str) -> str:
         match = _HOST.fullmatch(host.strip())
         if match is None:
             raise FabricError(f"{host!r} in the link is not HOST:PORT", _HINT)
-        found.append(f"tcp://{match[1]}:{match[2] or DEFAULT_PORT}")
+        found.append(url := f"tcp://{match[1]}:{match[2] or DEFAULT_PORT}")
+        check_address(url)
     return ",".join(found)

@@ -60,7 +60,7 @@ def ctx() -> None:
 )
 @output_options
 def add_command(name: str, url: str | None, credentials: Path | None, as_json: bool) -> None:
-    """Save a context NAME with an address, a credentials file, or both. The first one is the current one.
+    """Save a context NAME with an address, a credentials file, or both. It is the current one if there was none.
 
     \b
     Examples:
@@ -151,10 +151,15 @@ def rm_command(name: str, yes: bool, as_json: bool) -> None:
       fabric ctx rm shop-eu
       fabric ctx rm shop-eu --yes
     """
-    from fabric_client import contexts
+    from fabric_client import FabricError, NotFound, contexts
 
-    has_key = bool(contexts.load(name).secret)
-    if has_key:
+    try:
+        may_have_key = bool(contexts.load(name).secret)
+    except NotFound:
+        raise
+    except FabricError:  # the file is damaged
+        may_have_key = True
+    if may_have_key:
         confirm(f"remove the context {name} and its secret key, which cannot be restored", yes)
     contexts.remove(name)
     say("fabric.ctx.rm.v1", {"context": name}, f'context "{name}": removed', as_json)

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -56,10 +57,10 @@ def join(link: str, context_name: str | None, replace: bool, timeout: float, as_
         usage("this link has no code; put it in single quotes, because the shell ends an address at '&'")
     if timeout <= 0:
         usage("--timeout must be more than 0")
-    name = _free(context_name, parsed, replace)
     draft = contexts.draft_of(parsed.code)
+    name = _free(context_name, parsed, replace, draft)
     found = joining.join(parsed, draft=draft, timeout=timeout).replace(hub=name)
-    path = contexts.add(name, found, replace=replace)
+    path = contexts.add(name, found, replace=replace or _is_of(draft, name))
     draft.unlink(missing_ok=True)
     is_current = contexts.current() == name
     told = [
@@ -77,7 +78,7 @@ def _line() -> str:
     return sys.stdin.readline(LINK_CHARS_MAX)
 
 
-def _free(wanted: str | None, link: "Link", replace: bool) -> str:
+def _free(wanted: str | None, link: "Link", replace: bool, draft: Path) -> str:
     """The name for a new context. It is found before the code is used, which works once."""
     from fabric_client import contexts
 
@@ -85,10 +86,21 @@ def _free(wanted: str | None, link: "Link", replace: bool) -> str:
     place = _NOT_ALLOWED.sub("-", host).strip("-._")[:32] or "hub"
     names = [wanted] if wanted else [place, f"{place}-{link.name}"[:64]]
     for name in names:
-        if replace or name not in contexts.names():
+        if replace or name not in contexts.names() or _is_of(draft, name):
             return name
     raise Failed(
         f"the context {names[0]!r} exists",
         "choose another name with --context, or replace it and its key with --replace",
         EXIT_CONFLICT,
     )
+
+
+def _is_of(draft: Path, name: str) -> bool:
+    """Whether a context is of an earlier run with this link, which was interrupted after it had saved the context."""
+    from fabric_client import contexts
+    from fabric_client.credentials import Credentials
+
+    try:
+        return draft.exists() and Credentials.load(draft).public == contexts.load(name).public
+    except FabricError:  # it is another context
+        return False

@@ -351,6 +351,8 @@ def _asking(url: str, connect_s: float) -> "Iterator[Client]":
 
 
 def _must_be_new(path: Path) -> None:
+    if str(path) == "-":
+        usage("-o takes a file, not '-'; 'fabric keys export --format env' prints variables")
     if path.exists():
         raise Failed(f"{path} exists", "choose another file with -o; a key that is overwritten is lost", EXIT_CONFLICT)
 

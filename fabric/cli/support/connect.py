@@ -142,6 +142,7 @@ def _client(url: str, connect_s: float) -> "Client":
     context = click.get_current_context(silent=True)
     timeout_s = context.meta.get(_TIMEOUT) if context is not None else None
     to = present(url)
+    connect_s *= len(to.urls)  # a host that is off takes all of the time for one address
     with told_origin(to):
         if timeout_s is None:
             return fabric_client.connect(url, credentials=credentials_of(to), name="fabric-cli", timeout=connect_s)

@@ -60,6 +60,7 @@ class Session:
         self.out: list[m.ToHub] = []
         self.error: FabricError | None = None  # why it FAILED
         self.lost_reason: str | FabricError = ""  # why it was last LOST
+        self.refusal: FabricError | None = None  # the last one since the last WELCOME, of any address
         self.subscriptions = Channels()
         self.unsettled = Unsettled()  # verdicts that the hub may never have received
         self.publisher = (Source if self.handshake.jumps else Publisher)(self.send, self._next_rid)
@@ -104,6 +105,8 @@ class Session:
             log.error("no connection to the hub: %s (%s)", why, why.hint)
         self.state = State.LOST
         self.lost_reason = why
+        if isinstance(why, FabricError):
+            self.refusal = why
         self.out = []
         self.publisher.disconnected()
         for sub in self.subscriptions.values():
@@ -315,6 +318,7 @@ class Session:
         self.state = State.LIVE
         self._reconnect.reset()
         self._logged.clear()
+        self.refusal = None
         self._heartbeat.interval_s = fields.get("hb_ms", self._heartbeat.interval_s * 1000) / 1000
         known = set(fields.get("subs", ())) if fields.get("resumed") else set()
         self.publisher.welcomed(*self.handshake.terms(same_journal), known)

@@ -86,6 +86,7 @@ class Dealer:
         socket.setsockopt(zmq.SNDHWM, 0)  # the windows of the hub bound what is in flight, not the socket
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
+        socket.setsockopt(zmq.IPV6, "[" in url)  # with it libzmq leaves out the IPv4 address of a name that has both
         pauses = RECONNECT_MS if keys is None else KEYED_RECONNECT_MS
         socket.setsockopt(zmq.RECONNECT_IVL, pauses[0])
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, pauses[1])

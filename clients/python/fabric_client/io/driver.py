@@ -51,6 +51,7 @@ class Driver:
         self._place = 0  # of the address in use
         self._refused = Refused()
         self._refusals: set[str] = set()  # addresses that have refused this client before it was connected
+        self._rekeyed = False  # it has tried another key before it was connected
         self._context = context or zmq.Context.instance()
         self._dropped: deque[Subscription] = deque()  # subscriptions that the program has left
         self._halted: deque[Subscription] = deque()  # subscriptions whose loops end
@@ -74,12 +75,13 @@ class Driver:
 
     def no_hub(self, waited: float) -> ConnectionLost:
         """The error for a caller that waited for a connection."""
-        reason = self.session.lost_reason
-        if isinstance(reason, AuthFailed):
-            if reason.fields.get("handshake") == "handshake":  # the greeting may tell more by now
-                reason = self._refused.again(self.to) or reason
-            return ConnectionLost(f"no connection for {waited:g} s: {reason}", reason.hint)
-        why = f" ({reason})" if reason else ""
+        last, refusal = self.session.lost_reason, self.session.refusal
+        if refusal is not None:
+            if isinstance(refusal, AuthFailed) and refusal.fields.get("handshake") == "handshake":
+                refusal = self._refused.again(self.to) or refusal  # the greeting may tell more by now
+            other = "" if isinstance(last, FabricError) else f"; {last}"
+            return ConnectionLost(f"no connection for {waited:g} s: {refusal}{other}", refusal.hint)
+        why = f" ({last})" if last else ""
         hint = "start one with 'fabric hub', check the address, or check why the hub there does not answer"
         if self.to.origin:
             hint += f"; the address is from {self.to.origin}"
@@ -205,7 +207,7 @@ class Driver:
         self._close_socket()
         self._place += 1
         if isinstance(self.session.lost_reason, AuthFailed):
-            self._reload()
+            self.to = self._reloaded()
         try:
             self._dealer = self._new_dealer()
         except FabricError as error:  # out of sockets, for example
@@ -245,17 +247,26 @@ class Driver:
             self.session.lost(now, error)
             return
         self._refusals.add(url)
-        if self.session.handshake.hub or self._refusals >= {*self.to.urls}:
+        if self.session.handshake.hub or (self._refusals >= {*self.to.urls} and not self._has_another_key(ending)):
             self.session.refused(now, error)
         else:
-            self.session.lost(now, error)  # another address may accept this client
+            self.session.lost(now, error)  # another address may accept this client, or this one another key
 
-    def _reload(self) -> None:
-        """Take the keys that the file of the credentials has now: they may have been rotated."""
+    def _has_another_key(self, ending: Ending) -> bool:
+        """Whether the next socket has a key that was not refused; True once."""
+        if ending is not Ending.KEY_REFUSED or self._rekeyed:
+            return False
+        self._rekeyed = True
+        self._refusals.clear()
+        return self._reloaded().keys != self.to.keys
+
+    def _reloaded(self) -> Destination:
+        """With the keys that the file of the credentials has now: they may have been rotated."""
         try:
-            self.to = self.to.reloaded()
+            return self.to.reloaded()
         except FabricError as error:
             log.warning("the credentials cannot be read again: %s", error)
+            return self.to
 
     def _end(self) -> None:
         """Close the socket; waiting callers get Closed."""

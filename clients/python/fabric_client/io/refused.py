@@ -57,7 +57,8 @@ def _words(ending: Ending, url: str, to: Destination) -> tuple[str, str]:
         case Ending.UNTRUSTED:
             return f"the hub at {url} is not the one that {trust}: it has another key", _WRONG_PLACE
         case Ending.MISMATCH if to.keys is None:
-            return f"the hub at {url} wants a key: it accepts encrypted connections only", _GET_KEY
+            hint = f"{_GET_KEY}; the address is from {to.origin}" if to.origin else _GET_KEY
+            return f"the hub at {url} wants a key: it accepts encrypted connections only", hint
         case Ending.MISMATCH:
             return f"the hub at {url} has no encryption, and {says} that it must", _WRONG_PLACE
         case Ending.PROTOCOL:
