@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fabric.router.access.identity import GUEST_NAME, LOCAL_NAME
-from fabric.router.access.rights import Rights, shown
+from fabric.router.access.rights import KNOWN_MAX, Rights, shown
 from fabric.router.access.role import EVERYTHING, NOTHING, Role
 from fabric.router.access.usage import Usage, require_room_for_group
 from fabric.router.patterns.view import View
@@ -26,6 +26,7 @@ class Principal:
     __slots__ = (
         "_groups",
         "_publishable",
+        "_readable",
         "_requestable",
         "_rights",
         "is_barred",
@@ -54,13 +55,14 @@ class Principal:
         self.is_free = role is EVERYTHING
         self._rights = Rights(role)
         self._publishable, self._requestable = self._rights.publish.known, self._rights.request.known
+        self._readable: set[str] = set()  # patterns that `require_subscribe` has allowed
         self.usage.limit(role.limits)
 
     def revoke(self) -> None:
         self.set_role(NOTHING)
         self.is_revoked = self.is_barred = True
 
-    # Publishing and requests: checked with each command, so known topics cost one look.
+    # Each command is checked, so known topics and patterns cost one look.
 
     def require_publish(self, topics: Collection[str]) -> None:
         """Raise unless a publish to all of these topics is allowed."""
@@ -99,12 +101,16 @@ class Principal:
 
     def require_subscribe(self, patterns: Collection[str], what: str = "read {!r:.120}") -> None:
         """Raise unless all messages of these canonical patterns may be read."""
-        if self.is_free:
+        if self.is_free or self._readable.issuperset(patterns):
             return
         found: set[str] = set()
         for pattern in patterns:
             if not self._subscribes(pattern, found):
                 raise self._forbidden(what.format(pattern), self.role.subscribe, "reads no topic")
+        if len(self._readable) >= KNOWN_MAX:
+            self._readable.clear()
+        # What dead letters have depends on groups, which change.
+        self._readable.update(pattern for pattern in patterns if not pattern.startswith(_OF_GROUPS))
 
     def may_subscribe(self, patterns: Collection[str]) -> bool:
         found: set[str] = set()

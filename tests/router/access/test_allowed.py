@@ -116,6 +116,17 @@ def test_subscriptions_of_others_are_in_no_list_of_groups() -> None:
     )
 
 
+def test_dead_letters_that_were_allowed_are_refused_after_their_group_has_wider_patterns() -> None:
+    place = Place(role())
+    asked = m.Get(9, {"pattern": "$dlq.billing"})
+    for _ in range(2):
+        assert not isinstance(place.say(W, asked)[-1], m.Err)
+    place.admin("group.update", group="billing", patterns=["orders.*", "secret.a"])
+    (error,) = place.say(W, asked)
+    assert isinstance(error, m.Err)
+    assert error.code == Code.FORBIDDEN
+
+
 def test_groups_that_consume_dead_letters_of_each_other_are_each_looked_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -360,6 +371,7 @@ def test_roles_are_changed_in_place() -> None:
 
 def test_remembered_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fabric.router.access.rights.KNOWN_MAX", 10)
+    monkeypatch.setattr("fabric.router.access.principal.KNOWN_MAX", 10)
     principal = Principal("a", Role("r", publish=("a.*",), subscribe=("a.*",)))
     for n in range(25):
         principal.require_publish([f"a.{n}"])
@@ -367,6 +379,7 @@ def test_remembered_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ProtocolError):
             principal.require_publish([f"b.{n}"])
     assert len(principal._publishable) <= 10
+    assert len(principal._readable) <= 10
 
 
 def test_a_text_has_a_bounded_number_of_patterns() -> None:
