@@ -29,14 +29,8 @@ IGNORED: Final = {
     *("clock", "counters", "_counters", "last_seen", "change", "spent", "read_bytes", "_views", "reader", "confirmed"),
     *("_known_topics", "_cache", "_made", "_acked_by", "_change", "_mark", "pulse", "changed", "_unsampled"),
     *("_walk", "_is_asked", "_target", "_is_stale", "pace"),  # of tallies: INFO counts blocks
-    *(
-        "known",
-        "_known",
-        "_publishable",
-        "_readable",
-        "_requestable",
-        "looked",
-    ),  # of rights: answers that are remembered
+    # Of rights: answers that are remembered.
+    *("known", "_known", "_publishable", "_readable", "_requestable", "looked"),
 }
 
 
