@@ -59,9 +59,12 @@ def join(link: str, context_name: str | None, replace: bool, timeout: float, as_
         usage("--timeout must be more than 0")
     draft = contexts.draft_of(parsed.code)
     name = _free(context_name, parsed, replace, draft)
-    found = joining.join(parsed, draft=draft, timeout=timeout).replace(hub=name)
-    path = contexts.add(name, found, replace=replace or _is_of(draft, name))
-    draft.unlink(missing_ok=True)
+    try:
+        found = joining.join(parsed, draft=draft, timeout=timeout).replace(hub=name)
+        path = contexts.add(name, found, replace=replace or _is_of(draft, name))
+    except KeyboardInterrupt:
+        _note("interrupted; run the same line again")
+        raise
     is_current = contexts.current() == name
     told = [
         f"joined the hub at {found.url.replace('tcp://', '')} as {found.principal}",
@@ -71,7 +74,12 @@ def join(link: str, context_name: str | None, replace: bool, timeout: float, as_
     answer = {"context": name, "current": is_current, "url": found.url, "principal": found.principal}
     say("fabric.join.v1", {**answer, "key": found.public, "file": str(path)}, "\n".join(told), as_json)
     if overriding := [variable for variable in VARIABLES.values() if os.environ.get(variable)]:
-        click.echo(click.style("note: ", fg="cyan") + f"{overriding[0]} is set, and goes before contexts", err=True)
+        _note(f"{overriding[0]} is set, and goes before contexts")
+    draft.unlink(missing_ok=True)  # after all else, so that the same line can be run again until then
+
+
+def _note(text: str) -> None:
+    click.echo(click.style("note: ", fg="cyan") + text, err=True)
 
 
 def _line() -> str:
