@@ -159,6 +159,16 @@ def test_a_join_that_was_interrupted_at_its_end_is_run_again(on: On, monkeypatch
     assert contexts.names() == ["shop"]
 
 
+def test_a_revoked_principal_that_joins_again_has_its_context_again(on: On) -> None:
+    joined(on)
+    assert on("hub", "keys", "revoke", "billing", "--yes").exit_code == 0
+    joined(on)
+    assert contexts.names() == ["shop"]
+    assert on("app", "pub", "a", "b").exit_code == 0
+    another = link_of(on("hub", "keys", "invite", "another", "--role", "client"))
+    assert on("app", "join", another, "--context", "shop").exit_code == 6, "the key of another principal stays"
+
+
 def test_a_key_is_rotated_and_the_context_goes_on(on: On) -> None:
     joined(on)
     before = contexts.load("shop")
