@@ -69,7 +69,7 @@ DOOR: Final = Room(
 ORDERS: Final = {
     "fabric_protocol": ("errors bounds origin messages columns block block_parts block_contents names meta wire runs"),
     "fabric_client": "errors keys links credentials contexts destination spans core io options admin sync joining aio",
-    "fabric.access": "keys access_file enrolled_file tries book",
+    "fabric.access": "files keys access_file enrolled_file tries book",
     "fabric.journal": (
         "directory rows environment limits page_release pins tables blocks reader end retention writer tools journal"
     ),

@@ -10,7 +10,6 @@ A file is accepted as a whole or refused as a whole. An error names the file, th
 allowed, and for an unknown word the word that was probably meant.
 """
 
-import os
 import re
 import stat
 import tomllib
@@ -18,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from fabric.access.files import read_file
 from fabric.access.keys import parse_key
 from fabric.router.access.identity import LOCAL_NAME
 from fabric.router.access.role import ADMIN_RIGHTS, Limits, Role
@@ -116,17 +116,13 @@ def read_access(path: Path) -> AccessFile:
 def read_bounded(path: Path, bytes_max: int) -> bytes:
     """The bytes of a file that not every user may change."""
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            text = file.read(bytes_max + 1)
+        text, mode = read_file(path, bytes_max)
     except OSError as error:
         raise FabricError(
             f"cannot read {path}: {error.strerror}", "the user of the hub must be able to read it"
         ) from error
     if mode & stat.S_IWOTH:
-        raise FabricError(
-            f"{path} gives rights, and every user may change it (mode {stat.S_IMODE(mode):o})", f"chmod o-w {path}"
-        )
+        raise FabricError(f"{path} gives rights, and every user may change it (mode {mode:o})", f"chmod o-w {path}")
     if len(text) > bytes_max:
         raise FabricError(f"{path} is larger than {bytes_max:,} bytes", "use fewer roles, with wildcards")
     return text

@@ -31,8 +31,10 @@ TTL_S_MAX: Final = 30 * 86_400
 LATE_US: Final = 86_400_000_000  # an expired invitation is kept for a day, so that its error says that it has expired
 LOOK_EVERY_S: Final = 1.0
 PROBLEM_CHARS_MAX: Final = 500
+# Between two rotations of one principal. Each writes the file to disk while the hub waits, and needs no right.
+ROTATE_EVERY_US: Final = 1_000_000
 
-Stamp = tuple[int, int, int] | None  # of a file: time, size and inode; None: there is no file
+Stamp = tuple[int, int, int] | None  # of a file: time of the last change, size and inode; None: there is no file
 
 
 class KeyView(NamedTuple):
@@ -81,6 +83,7 @@ class AccessBook:
         self._enrolled_file = _Watched(enrolled_file.enrolled_path(data))
         self._enrolled = enrolled_file.read_enrolled(self._enrolled_file.path)
         self._tries = Tries()
+        self._rotated_us: dict[str, int] = {}  # by principal
         self._look_at = 0.0
         self.revision = 0  # rises with each change
         self._index(time.time_ns() // 1000)
@@ -190,10 +193,14 @@ class AccessBook:
         enrolment = self._enrolled.principals.get(name)
         if enrolment is None or enrolment.key != identity.key:
             raise ProtocolError(Code.NOT_FOUND, f"this connection has no enrolled key: it is {name or 'not known'}")
+        if 0 <= (since_us := wall_us - self._rotated_us.get(name, 0)) < ROTATE_EVERY_US:
+            retry_ms = (ROTATE_EVERY_US - since_us) // 1000 + 1
+            raise ProtocolError(Code.BUSY, "this key was changed a moment ago: try again later", retry_ms=retry_ms)
         key = _parsed(key)
         self._require_free_key(key)
         principals = {**self._enrolled.principals, name: enrolment._replace(key=key, since_us=wall_us)}
         self._write(self._enrolled._replace(principals=principals), wall_us)
+        self._rotated_us[name] = wall_us
         return {"principal": name, "key": key, "before": identity.key}
 
     def revoke(self, name: str, wall_us: int) -> dict[str, Any]:
@@ -206,6 +213,7 @@ class AccessBook:
             raise ProtocolError(Code.NOT_FOUND, f"there is no principal {name!r:.80} and no invitation for it")
         principals = {one: row for one, row in self._enrolled.principals.items() if one != name}
         self._write(EnrolledFile(principals, left), wall_us)
+        self._rotated_us.pop(name, None)
         return {"name": name, "keys": keys, "invitations": invitations}
 
     # Files that change.
@@ -329,7 +337,7 @@ def stamp_of(path: Path) -> Stamp:
         found = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_ctime_ns, found.st_size, found.st_ino  # ctime: also when its permissions change
 
 
 def _write_starter(path: Path) -> None:

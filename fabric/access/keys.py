@@ -8,7 +8,6 @@ import base64
 import binascii
 import contextlib
 import os
-import stat
 import struct
 import tomllib
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Final, NamedTuple
 import zmq
 from zmq.utils import z85
 
+from fabric.access.files import read_file
 from fabric_protocol.errors import FabricError
 
 KEY_BYTES: Final = 32
@@ -112,14 +112,12 @@ def open_hub_key(data: Path) -> tuple[KeyPair, bool]:
 def read_pair(path: Path) -> KeyPair:
     """The key pair in a file that this user alone can read."""
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            text = file.read(FILE_BYTES_MAX + 1)
+        text, mode = read_file(path, FILE_BYTES_MAX)
     except OSError as error:
         raise FabricError(f"cannot read the key file {path}: {error.strerror}", "is it of another user?") from error
     if mode & OTHERS:
         raise FabricError(
-            f"{path} holds a secret, and other users may read it (mode {stat.S_IMODE(mode):o})",
+            f"{path} holds a secret, and other users may read it (mode {mode:o})",
             f"chmod 600 {path}, and make a new key if another user may have read it",
         )
     try:

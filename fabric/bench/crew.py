@@ -4,6 +4,7 @@ A worker is a function in `workers`. It connects first and reports that it is re
 parent lets them begin. Every wait has a limit, and a worker ends itself when its parent has ended.
 """
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -126,6 +127,7 @@ def _end(process: BaseProcess) -> None:
 def _work(task: Task, pipe: "Connection[Any, Any]") -> None:
     """Run in the worker."""
     _die_with_parent()
+    logging.getLogger("fabric_client").setLevel(logging.ERROR)  # a killed hub is lost to thousands of clients
     line = Line(pipe)
     try:
         result = task.work(line, **task.arguments)

@@ -13,13 +13,11 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from fabric.hub.log import LOGGER, event
-from fabric.router.access.identity import GUEST_NAME
+from fabric.router.access import sources
 from fabric_protocol.errors import Code
 
 LINES_MAX: Final = 20  # of one kind in one period
 PERIOD_S: Final = 60.0
-SOURCES_MAX: Final = 256  # of the audit in one period: 5,120 lines at most, about one MB
-OTHERS: Final = "(others)"  # the source of what further sources do
 TEXT_CHARS_MAX: Final = 300  # of one field; names and reasons come from clients
 
 
@@ -35,7 +33,6 @@ GROUP_CREATED: Final = Line(logging.INFO, "group created")  # logged for consume
 SLOW_COMMIT: Final = Line(logging.WARNING, "slow commit")
 AUDIT: Final = Line(logging.INFO, "audit")
 AUDIT_REFUSED: Final = Line(logging.WARNING, "audit")
-AUDIT_TOPIC: Final = "$sys.audit"
 JOURNAL_TRIMMED: Final = Line(logging.INFO, "journal trimmed")
 # Other topics are not logged: `$sys.admin` has the changes to groups, with the session that made them.
 LINES: Final = {
@@ -73,13 +70,13 @@ class AdvisoryLog:
     def __init__(self) -> None:
         self._now = 0.0
         self._periods: dict[tuple[Line, str], _Period] = {}  # by line and source
-        self._sources: set[str] = set()  # of the audit, with a period that has not ended
+        self._sources = sources.Sources()  # of the audit, with a period that has not ended
 
     def hear(self, topic: str, fields: Mapping[str, Any]) -> None:
         """Log an advisory, if its topic is in LINES."""
-        if topic == AUDIT_TOPIC:
+        if topic == sources.AUDIT:
             is_change = fields.get("kind") in ("admin", "enrolled")
-            self.write(AUDIT if is_change else AUDIT_REFUSED, fields, self._source(fields))
+            self.write(AUDIT if is_change else AUDIT_REFUSED, fields, self._sources.of(fields))
             return
         line = LINES.get(topic)
         if line is REFUSED and Code[fields["code"]] // 100 == CONSUMING_CODES:
@@ -114,20 +111,12 @@ class AdvisoryLog:
 
     def _end(self, line: Line, source: str, period: _Period) -> None:
         del self._periods[line, source]
-        self._sources = {source for line, source in self._periods if line in (AUDIT, AUDIT_REFUSED)}
+        if not any((one, source) in self._periods for one in (AUDIT, AUDIT_REFUSED)):
+            self._sources.forget(source)
         if period.more:
             count = {"count": period.messages} if period.messages else {}
             of_source = {"source": _bounded(source)} if source else {}
             event(line.level, line.name, and_more=period.more, **of_source, **count)
-
-    def _source(self, fields: Mapping[str, Any]) -> str:
-        """The source of an advisory of the audit: its principal; or its address, when the key is not known."""
-        name = fields.get("principal", "")
-        source = str(fields.get("address", "") if name in ("", GUEST_NAME) else name) or OTHERS
-        if source in self._sources or len(self._sources) < SOURCES_MAX:
-            self._sources.add(source)
-            return source
-        return OTHERS
 
 
 def _bounded(value: Any) -> Any:

@@ -5,7 +5,8 @@ the descriptor by which it came; together they name the peer. The operating syst
 descriptor to the next connection. So events are read before a new peer is added: they are about earlier connections.
 
 The event of a failed handshake names the hub's own address and no descriptor. The end of its connection is the next
-event of the same ZeroMQ thread, and that one has the descriptor, for which the address of the client is known.
+event of the same ZeroMQ thread, and that one has the descriptor, for which the address of the client is known, unless
+the connection had ended before its first event was read.
 """
 
 import ctypes
@@ -19,7 +20,7 @@ from typing import Final
 import zmq
 
 from fabric.hub.zap import Refusal
-from fabric.router.access.identity import LOCAL, Identity
+from fabric.router.access.identity import GUEST_NAME, LOCAL, REFUSED_NAME, Identity
 from fabric_protocol.messages import PeerId
 
 _DONTWAIT: Final = int(zmq.DONTWAIT)
@@ -29,6 +30,7 @@ _DISCONNECTED: Final = int(zmq.EVENT_DISCONNECTED)
 _HANDSHAKE_FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 _EVENT: Final = struct.Struct("=HI")  # event, and descriptor or reason
 _shutdown: Final = ctypes.CDLL(None).shutdown
+_NOT_TOLD: Final = "the client ended the handshake: it has no key, trusts another key, or is no client of Fabric"
 _WHY: Final = {
     int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH): "a client without a key at an encrypted address, or the reverse",
     int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC): "the client trusts another key than that of this hub",
@@ -109,7 +111,7 @@ class Connections:
                     elif self._failed:
                         self.refusals.append(Refusal(address, "", self._failed.popleft()))
                 elif self.identify is not None:
-                    self._failed.append(_WHY.get(descriptor, "the handshake failed"))
+                    self._failed.append(_WHY.get(descriptor, _NOT_TOLD))
         except zmq.Again:
             return
 
@@ -118,10 +120,14 @@ class Connections:
         """All descriptors, in the order in which they are cut when there are too many.
 
         Connections without a whole message come first, the oldest of them first, because a client says HELLO at once.
-        The others follow, the newest first.
+        Those of keys that are not known follow, then the others, the newest first.
         """
         others = [descriptor for descriptor in reversed(self._opened_at) if descriptor not in self._silent]
-        return [*self._silent, *others]
+        return [*self._silent, *sorted(others, key=self._is_known)]
+
+    def _is_known(self, descriptor: int) -> bool:
+        peer = self._peers.get(descriptor)
+        return peer is None or self.identity_of(peer).name not in (GUEST_NAME, REFUSED_NAME)
 
     def silent_since(self, until: float) -> list[int]:
         """Descriptors of connections that were opened before a time and have sent no whole message."""

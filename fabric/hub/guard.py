@@ -5,6 +5,7 @@ and not the frames of an unfinished message. A connection is silent until it has
 
     connections beyond the limit of descriptors, the silent connections first;
     connections that are silent for SILENT_MAX_S;
+    connections without a session for SILENT_MAX_S, whatever they send;
     all silent connections, when memory exceeds its budget;
     all connections without a message for QUIET_S, if memory still exceeds its budget after that.
 
@@ -22,10 +23,12 @@ from fabric.hub.arrivals import Arrivals
 from fabric.hub.connections import Connections
 from fabric.hub.log import event
 from fabric.router.router import Router
+from fabric_protocol.messages import PeerId
 
 SPARE_MAX: Final = 256  # descriptors kept free for the journal, the log, and bursts of connections
 CONNECTIONS_MIN: Final = 8
-SILENT_MAX_S: Final = 30.0  # time for the first message of a connection
+SILENT_MAX_S: Final = 30.0  # time for the first message of a connection, and for its session
+STRANGERS_EVERY_S: Final = 5.0  # connections without a session are looked for; ten thousand take some milliseconds
 LOOK_EVERY_S: Final = 0.25  # a peer on this machine can fill half a gigabyte in this time
 QUIET_S: Final = 0.5  # time for a message of each connection while memory exceeds its budget
 GROWTH: Final = 1.25  # growth of memory after quiet connections were cut, until they are cut again
@@ -48,7 +51,8 @@ class Guard:
         except OSError:  # the system has no such file: memory is not measured
             self._statm = -1
         self.silent_max_s = SILENT_MAX_S
-        self._look_at = 0.0
+        self._look_at = self._strangers_at = 0.0
+        self._strangers: dict[PeerId, float] = {}  # peers without a session, and since when
         self._over_at: float | None = None  # when memory began to exceed its budget, or quiet connections were cut last
         self._cut_above = memory_bytes  # quiet connections are cut when memory is above this
         self._log_at: dict[str, float] = {}  # when a line may be logged again
@@ -73,6 +77,9 @@ class Guard:
         if cut := connections.cut(connections.silent_since(now - self.silent_max_s)):
             self._counters["connections_silent"] += cut
             self._log(now, "silent connections closed", closed=cut, open=connections.kept)
+        if now >= self._strangers_at:
+            self._strangers_at = now + STRANGERS_EVERY_S
+            self._cut_strangers(now, router)
         memory = self.memory_bytes()
         if memory <= self._memory_bytes:
             self._over_at, self._cut_above = None, self._memory_bytes
@@ -93,6 +100,16 @@ class Guard:
         )
         if quiet:
             self._log(now, "quiet connections closed", closed=quiet, memory=memory, open=connections.kept)
+
+    def _cut_strangers(self, now: float, router: Router) -> None:
+        """Cut connections that have had no session for too long: a key that is not known, or more connections than its
+        principal may have sessions."""
+        found = {peer: fd for fd, peer in self._connections.peers() if router.last_heard(peer) is None}
+        self._strangers = {peer: self._strangers.get(peer, now) for peer in found}
+        until = now - self.silent_max_s
+        if cut := self._connections.cut(found[peer] for peer, since in self._strangers.items() if since <= until):
+            self._counters["connections_without_session"] += cut
+            self._log(now, "connections without a session closed", closed=cut, open=self._connections.kept)
 
     def _cut_quiet(self, now: float, memory: int, router: Router) -> int:
         """Cut connections without a message since memory exceeds its budget; returns how many."""

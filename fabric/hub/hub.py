@@ -169,6 +169,7 @@ class Hub:
         """As `stop`, without waiting. For signal handlers."""
         self._stop_requests += 1
         self._journal_thread.wake()
+        self.notifier.stopping(self._options.drain_s)
 
     def start(self) -> "Hub":
         self._thread = threading.Thread(target=self._run_in_thread, name="fabric-hub", daemon=True)

@@ -2,11 +2,13 @@
 
 The hub's loop calls `tick`, and no thread does. So a watchdog of the manager finds a loop that hangs, and one that
 fails in each turn. A disk that hangs does not stop the loop: it makes the hub UNHEALTHY, and a restart would not help.
+A hub that was told to stop asks for more time until its drain is over, and not while it waits for such a disk.
 """
 
 import logging
 import os
 import socket
+import time
 from collections.abc import MutableMapping
 from typing import Final
 
@@ -27,6 +29,7 @@ class Notifier:
         self._has_watchdog = watchdog_s > 0
         self._every_s = min(STATUS_S, watchdog_s / 2) if watchdog_s > 0 else STATUS_S
         self._is_ready = self._is_stopping = self._is_failing = False
+        self._extend_until = 0.0
         self._socket: socket.socket | None = None
         self._address = f"\0{address[1:]}" if address.startswith("@") else address  # @: Linux's abstract names
         if address:
@@ -46,17 +49,20 @@ class Notifier:
         every_s = min(self._every_s, STOPPING_S) if self._is_stopping else self._every_s
         self.due_at = now + (every_s if sent else min(every_s, RETRY_S))
 
-    def stopping(self) -> None:
-        """The hub was told to stop. For signal handlers: it does not log."""
-        if self._socket is not None:
+    def stopping(self, drain_s: float) -> None:
+        """The hub was told to stop, and drains for this time at most. For signal handlers: it does not log."""
+        if self._socket is not None and not self._is_stopping:
             self._is_stopping = True
+            self._extend_until = time.monotonic() + drain_s
             self._send("STATUS=draining")
             self.due_at = 0.0
 
     def _send(self, status: str) -> bool:
         """Send the state of the hub; False if the manager did not take it. Never waits."""
         if self._is_stopping:
-            lines = ["STOPPING=1", f"EXTEND_TIMEOUT_USEC={EXTEND_S * 1e6:.0f}"]
+            lines = ["STOPPING=1"]
+            if time.monotonic() < self._extend_until:
+                lines.append(f"EXTEND_TIMEOUT_USEC={EXTEND_S * 1e6:.0f}")
         else:
             lines = [] if self._is_ready else ["READY=1"]
         if self._has_watchdog:

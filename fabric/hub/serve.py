@@ -24,10 +24,10 @@ def serve(hub: Hub) -> int:
 
     def stop(number: int, frame: FrameType | None) -> None:
         hub.request_stop()
-        hub.notifier.stopping()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: the terminal may be closed
+            signal.signal(number, stop)
     try:
         hub.run()
     except FabricError as error:

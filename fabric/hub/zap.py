@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import zmq
@@ -54,9 +54,8 @@ class Refusal(NamedTuple):
 class ZapHandler:
     """Start it before any bind, then give it a view with `show`."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", ended: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
         self._context = context
-        self._ended = ended  # called by the thread when it ends
         self._socket = context.socket(zmq.REP)
         self._socket.setsockopt(zmq.LINGER, 0)
         try:
@@ -111,8 +110,6 @@ class ZapHandler:
                 send(self.reply(question))
         except BaseException as error:
             self.failure = error
-        finally:
-            self._ended()
 
     def reply(self, question: Sequence[bytes]) -> list[bytes]:
         """The frames that answer a question of any form."""

@@ -11,6 +11,7 @@ from fabric.errors import JournalError
 
 DATA_FILE: Final = "data.mdb"
 LOCK_FILE: Final = "hub.lock"
+READERS_FILE: Final = "lock.mdb"  # LMDB makes it, also when a journal is only read
 DIR_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 
@@ -39,6 +40,13 @@ def make_directory(path: Path) -> None:
         sync_directory(path.parent)
 
 
+def share(path: Path) -> None:
+    """Give a file that root has made to the owner of its directory. Otherwise the hub's user could not open it."""
+    owner = path.parent.stat()
+    if os.geteuid() == 0 and owner.st_uid != 0 and path.stat().st_uid == 0:
+        os.chown(path, owner.st_uid, owner.st_gid)
+
+
 def sync_directory(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -59,6 +67,7 @@ class LockFile:
         self._data_fd = -1
         self._fd = self._locked(LOCK_FILE, os.O_RDWR | os.O_CREAT)
         try:
+            share(directory / LOCK_FILE)
             if has_data(directory):
                 self.claim_data()
         except BaseException:
@@ -163,7 +172,9 @@ def scratch(path: Path) -> Iterator[Path]:
 def swap(partial: Path, target: Path) -> None:
     """Replace the data file by a finished copy: sync the copy, rename it, sync the directory."""
     with (partial / DATA_FILE).open("rb") as data:
+        os.fchmod(data.fileno(), FILE_MODE)  # a copy that LMDB has made is open to all users
         os.fsync(data.fileno())
     os.replace(partial / DATA_FILE, target / DATA_FILE)
-    (target / "lock.mdb").unlink(missing_ok=True)  # it lists readers of the old file
+    share(target / DATA_FILE)
+    (target / READERS_FILE).unlink(missing_ok=True)  # it lists readers of the old file
     sync_directory(target)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 import lmdb
 
 from fabric.errors import JournalDamaged, JournalError
-from fabric.journal.directory import FILE_MODE, scratch, swap
+from fabric.journal.directory import FILE_MODE, READERS_FILE, scratch, share, swap
 from fabric.journal.rows import (
     FORMAT,
     FORMAT_KEY,
@@ -63,7 +63,7 @@ _LATER: Final = (b"origins",)  # journals of format 2 that an older program wrot
 def open_environment(path: Path, *, map_bytes: int = MAP_BYTES, readonly: bool = False) -> lmdb.Environment:
     """Open the environment. The caller holds the lock file, or opens the environment read-only."""
     with lmdb_errors(f"cannot open the journal in {path}"):
-        return lmdb.open(
+        environment = lmdb.open(
             str(path),
             map_size=map_bytes,
             sync=True,  # every commit is on disk when it returns
@@ -80,6 +80,8 @@ def open_environment(path: Path, *, map_bytes: int = MAP_BYTES, readonly: bool =
             max_dbs=len(Tables._fields),
             lib_version=0,  # the file format of LMDB 0.9; that of 1.0 is another
         )
+    share(path / READERS_FILE)
+    return environment
 
 
 def create_environment(path: Path, meta: Meta) -> None:

@@ -7,12 +7,12 @@ wrong option, are not here: `$sys.refused` has them.
 from typing import Any, Final
 
 from fabric.router.access.identity import GUEST_NAME, Identity
+from fabric.router.access.sources import AUDIT
 from fabric.router.sessions.session import Session
 from fabric.router.turn import Turn
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code, ProtocolError
 
-TOPIC: Final = "$sys.audit"
 _VERBS: Final = {
     "Publish": "PUB", "Subscribe": "SUB", "Unsubscribe": "UNSUB", "Settle": "ACK", "Transact": "TXN", "Request": "REQ",
 }  # fmt: skip
@@ -35,18 +35,18 @@ def refused(
         fields["op"] = str(message.fields.get("op"))[:60]
     elif isinstance(message, m.Info):
         fields["what"] = str(message.fields.get("what", "hub"))[:60]
-    turn.advise(TOPIC, kind="refused", **source, **fields, code=error.code.name, why=str(error))
+    turn.advise(AUDIT, kind="refused", **source, **fields, code=error.code.name, why=str(error))
 
 
 def changed(op: str, told: dict[str, Any], session: Session, turn: Turn) -> None:
     """An operation of ADMIN has changed something."""
     kind = "enrolled" if session.principal.is_guest else "admin"
-    turn.advise(TOPIC, kind=kind, op=op, **source_of(session), **told)
+    turn.advise(AUDIT, kind=kind, op=op, **source_of(session), **told)
 
 
 def ended(session: Session, kind: str, why: str, turn: Turn, **fields: Any) -> None:
     """The hub has ended a session or a subscription, because its principal has lost a right."""
-    turn.advise(TOPIC, kind=kind, **source_of(session), **fields, why=why)
+    turn.advise(AUDIT, kind=kind, **source_of(session), **fields, why=why)
 
 
 def source_of(session: Session) -> dict[str, Any]:

@@ -173,6 +173,8 @@ def _subscribe(router: "Router", message: m.Subscribe, session: Session, turn: T
     settings = group_settings(fields, existing.settings if existing else None, durable=name is not None)
     if existing is None:
         session.principal.require_subscribe(settings.patterns)
+    if name is None and not session.principal.is_free:
+        session.principal.usage.require_subscription()
     credit = fields.get("credit", [0, 0])
     if not (isinstance(credit, list) and len(credit) == 2 and all(map(is_number, credit))):
         raise ProtocolError(Code.BAD_OPTION, f"credit is [messages, bytes], not {credit!r:.60}")

@@ -59,10 +59,14 @@ def group_changed(router: "Router", group: Group, turn: Turn) -> None:
                 if reader not in found:
                     found[reader] = None
                     left.append(reader)
-    for one in found:
-        for sub in list(one.members):
-            if not _may_have(sub.session.principal, sub):
-                _end_subscription(router, sub, turn)
+    # All of these read the new patterns, and what else they read has not changed.
+    may: dict[Principal, bool] = {}
+    for sub in [sub for one in found for sub in one.members]:
+        principal = sub.session.principal
+        if principal not in may:
+            may[principal] = principal.may_subscribe(group.settings.patterns)
+        if not may[principal]:
+            _end_subscription(router, sub, turn)
 
 
 def _revise(router: "Router", session: Session, turn: Turn) -> None:

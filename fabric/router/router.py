@@ -37,6 +37,7 @@ from fabric.router import audit, commands, enforcement
 from fabric.router.access.book import Book
 from fabric.router.access.identity import LOCAL, Identity
 from fabric.router.access.principal import Principals
+from fabric.router.access.sources import AUDIT
 from fabric.router.admin.groups import expire as end_group
 from fabric.router.admin.hub_settings import HubSettings
 from fabric.router.advisories import Advisories
@@ -106,7 +107,7 @@ class Router:
         self.counters = counters
         self.settings = HubSettings(restored.settings)
         self.events = Events(clock, reader, restored.settings)
-        self.turn = turn = Turn(shared.trie, self.events, counters, log)
+        self.turn = turn = Turn(shared.trie, self.events, counters, log, clock)
         self.apply_settings()
         self.dead_letters = DeadLetters(restored.settings, shared.first_seq)
         self.group_rows = GroupRows(shared)
@@ -313,7 +314,7 @@ class Router:
 
     def audit(self, kind: str, **fields: Any) -> None:
         """Something happened before a connection had a session, such as a refused key."""
-        self.turn.advise(audit.TOPIC, kind=kind, **fields)
+        self.turn.advise(AUDIT, kind=kind, **fields)
 
     # What the hub calls apart from its loop.
 

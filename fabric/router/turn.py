@@ -27,6 +27,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fabric.records import Record
+from fabric.router.access.sources import AUDIT, Told
+from fabric.router.clock import Clock
 from fabric.router.event_recorder import Events
 from fabric.router.part import Part
 from fabric.router.patterns.trie import Trie
@@ -49,6 +51,7 @@ class Turn(Part):
         "_is_advising",
         "_log",
         "_records",
+        "_told",
         "_trie",
         "advised",
         "notices",
@@ -56,7 +59,9 @@ class Turn(Part):
         "sends",
     )
 
-    def __init__(self, trie: Trie[Any], recorder: Events, counters: Counter[str], log: LogAdvisory | None) -> None:
+    def __init__(
+        self, trie: Trie[Any], recorder: Events, counters: Counter[str], log: LogAdvisory | None, clock: Clock
+    ) -> None:
         # Other parts may look how many sends, notices and advisories there are; only the turn changes them.
         self.sends: Frames = []
         self.notices: list[tuple[Session, ToClient]] = []
@@ -66,6 +71,7 @@ class Turn(Part):
         self._trie = trie  # patterns of all groups
         self._counters = counters
         self._log = log  # gets all advisories, sent or not
+        self._told = Told(clock)
         self._is_advising = True  # a setting of the hub
         self.recorder = recorder
 
@@ -95,10 +101,11 @@ class Turn(Part):
             self._log(topic, fields)
         if not self._is_advising or not self._trie.match(topic):
             return
-        if len(self.advised) >= ADVISED_MAX:
+        told: Mapping[str, Any] | None = self._told.admit(fields) if topic == AUDIT else fields
+        if told is None or len(self.advised) >= ADVISED_MAX:
             self._counters["advisories_dropped"] += 1
             return
-        self.advised.append((topic, json.dumps(fields, ensure_ascii=False, default=str).encode()))
+        self.advised.append((topic, json.dumps(told, ensure_ascii=False, default=str).encode()))
 
     def switch_advisories(self, on: bool) -> None:
         self._is_advising = on

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from fabric.access.keys import link_form, make_pair, raw_key
 from fabric.access.tries import ADDRESSES_MAX, TRIES_MAX, Tries, source_of
 from fabric.router.access.identity import GUEST_NAME, REFUSED_NAME, Identity
 from fabric_protocol.errors import Code, FabricError, ProtocolError
+from tests.patience import PATIENCE_S
 
 NOW_US = 2_000_000_000_000_000  # later than any clock, so that the start of a book sees no invitation as expired
 MINUTE_US = 60_000_000
@@ -194,6 +196,17 @@ def test_a_rotated_key_replaces_the_old_one(book: AccessBook) -> None:
     refused(Code.NOT_FOUND, error)
 
 
+def test_a_key_is_rotated_once_in_a_second(book: AccessBook) -> None:
+    old, new = make_pair().public, make_pair().public
+    book.create("billing", "client", old, NOW_US)
+    book.rotate(Identity("billing", old, ""), new, NOW_US)
+    with pytest.raises(ProtocolError) as error:
+        book.rotate(Identity("billing", new, ""), old, NOW_US + 400_000)
+    refused(Code.BUSY, error)
+    assert error.value.fields["retry_ms"] == 601
+    book.rotate(Identity("billing", new, ""), old, NOW_US + 1_000_000)
+
+
 def test_revoke_removes_keys_and_invitations(book: AccessBook) -> None:
     key = make_pair().public
     book.create("billing", "client", key, NOW_US)
@@ -276,6 +289,60 @@ def test_a_vanished_file_keeps_the_old_rights(tmp_path: Path, book: AccessBook) 
     os.rename(tmp_path / "away", path)
     look(book)
     assert not book.problem
+
+
+def test_a_file_with_wrong_permissions_counts_when_they_are_right(tmp_path: Path, book: AccessBook) -> None:
+    path, key = tmp_path / "access.toml", make_pair().public
+    path.write_text(STARTER + f'[principal.x]\nrole = "reader"\nkey = "{key}"\n')
+    path.chmod(0o666)
+    assert look(book)
+    assert f"chmod o-w {path}" in book.problem
+    path.chmod(0o644)
+    assert look(book)
+    assert not book.problem
+    assert book.identity_of(key).name == "x"
+
+
+def test_what_is_no_file_keeps_the_old_rights(tmp_path: Path, book: AccessBook) -> None:
+    path, roles = tmp_path / "access.toml", dict(book.roles())
+    for make in (os.mkfifo, os.mkdir, lambda one: os.symlink(one, one)):
+        path.unlink() if path.is_file() or path.is_fifo() else path.rmdir()
+        make(path)
+        in_time(lambda: look(book))
+        assert "the rights that were read before stay" in book.problem
+        assert book.roles() == roles
+    path.unlink()
+    path.write_text(STARTER)
+    look(book)
+    assert not book.problem
+
+
+def test_a_key_file_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    os.mkfifo(tmp_path / "keys/hub.key", 0o600)
+
+    def read() -> None:
+        with pytest.raises(FabricError, match="not a regular file"):
+            AccessBook(tmp_path)
+
+    in_time(read)
+
+
+def in_time(call: Callable[[], object]) -> None:
+    """Call it in a thread, which may wait for the writer of a pipe for ever."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert failures == []
 
 
 def test_a_role_that_is_gone_leaves_a_principal_without_rights(tmp_path: Path, book: AccessBook) -> None:

@@ -13,7 +13,9 @@ import pytest
 import fabric_client
 from fabric_client import AuthFailed, ConnectionLost, Credentials, FabricError
 from fabric_client.core import reconnect
-from fabric_client.io import greeting
+from fabric_client.io import dealer, greeting
+from fabric_client.io.dealer import Ending
+from fabric_client.io.refused import Refused
 from fabric_client.keys import new_pair
 from fabric_protocol import messages as m
 from tests.clients.curve_hub import CurveServed
@@ -93,6 +95,18 @@ def test_a_plain_client_is_told_that_the_hub_wants_a_key(keyed: CurveServed, con
     error = refusal(connect, AuthFailed, keyed.url, timeout=PATIENCE_S)
     assert f"the hub at {keyed.url} wants a key" in str(error)
     assert "fabric join" in error.hint
+
+
+@both
+def test_what_the_greeting_tells_meanwhile_is_in_the_error(
+    keyed: CurveServed, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub may end the handshake first, and its greeting may arrive while the client looks at this failure."""
+    guesses = iter([Ending.HANDSHAKE])
+    monkeypatch.setattr(dealer, "_PROTOCOL_ENDINGS", dict.fromkeys(dealer._PROTOCOL_ENDINGS, Ending.HANDSHAKE))
+    monkeypatch.setattr(Refused, "_guess", lambda *_: next(guesses, Ending.MISMATCH))
+    error = refusal(connect, AuthFailed, keyed.url, timeout=PATIENCE_S)
+    assert f"the hub at {keyed.url} wants a key" in str(error)
 
 
 @both

@@ -3,19 +3,26 @@
 import os
 import signal
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import zmq
 
 import fabric_client
 from fabric.hub import notify
 from fabric.hub.hub import Hub, HubOptions
 from fabric.hub.notify import Notifier, of_environment
+from fabric.journal.journal import Journal
+from fabric.records import Record
 from fabric.router.router import Router
 from fabric.router.timers import NEVER
+from fabric_protocol import messages as m
+from fabric_protocol.block import encode
 from tests.deploy.manager import Manager
+from tests.hub.kit import talker
 from tests.patience import PATIENCE_S
 
 
@@ -83,6 +90,53 @@ def test_a_drain_asks_for_more_time_again_and_again(manager: Manager, folder: Pa
         assert service.wait(PATIENCE_S) == 0
 
 
+def test_a_hub_that_cannot_end_for_its_disk_asks_for_no_time_after_its_drain(
+    manager: Manager, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+    commit = Journal.commit
+
+    def hang(journal: Journal, records: Sequence[Record]) -> None:
+        hangs.set()
+        goes_on.wait(PATIENCE_S)
+        commit(journal, records)
+
+    monkeypatch.setattr(Journal, "commit", hang)
+    hub = Hub(folder / "journal", HubOptions(binds=[f"ipc://{folder}/hub"], drain_s=0.1))
+    hub.notifier = Notifier(manager.address)
+    with hub, zmq.Context() as context, talker(context, hub.binds[0]) as client:
+        client.send(m.Publish(1, 0, 0, encode("a", [b"1"])))
+        assert hangs.wait(PATIENCE_S)
+        hub.request_stop()
+        message = manager.receive_with("STOPPING")
+        assert "EXTEND_TIMEOUT_USEC" in message
+        end = time.monotonic() + PATIENCE_S
+        while "EXTEND_TIMEOUT_USEC" in message:
+            assert time.monotonic() < end
+            message = manager.receive()
+            assert message["STOPPING"] == "1"
+        assert hub.counters["commits"] == 0, "the hub waits for its disk"
+        goes_on.set()
+
+
+def test_a_closed_terminal_drains_the_hub_unless_it_ignores_that(manager: Manager, folder: Path) -> None:
+    service = manager.start_hub(folder / "journal")
+    manager.receive_with("READY")
+    service.send_signal(signal.SIGHUP)
+    assert manager.receive()["STOPPING"] == "1"
+    assert service.wait(PATIENCE_S) == 0
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        service = manager.start_hub(folder / "journal")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    manager.receive_with("READY")
+    service.send_signal(signal.SIGHUP)
+    with fabric_client.connect(f"ipc://{folder}/journal.sock", timeout=PATIENCE_S) as fab:
+        fab.publish("a", b"1")
+    assert service.poll() is None
+
+
 def test_a_loop_that_fails_in_each_turn_gives_no_sign(
     manager: Manager, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +162,7 @@ def test_without_a_manager_nothing_is_due() -> None:
     environment = {"PATH": "/bin"}
     notifier = of_environment(environment)
     assert notifier.due_at == NEVER
-    notifier.stopping()
+    notifier.stopping(5.0)
     assert notifier.due_at == NEVER
     assert environment == {"PATH": "/bin"}
 

@@ -14,7 +14,8 @@ import pytest
 
 import fabric_client
 from fabric.hub import advisory_log, log
-from fabric.hub.advisory_log import LINES_MAX, OTHERS, PERIOD_S, SOURCES_MAX, AdvisoryLog
+from fabric.hub.advisory_log import LINES_MAX, PERIOD_S, AdvisoryLog
+from fabric.router.access.sources import OTHER_ADDRESSES, SOURCES_MAX
 from tests.cli.conftest import wait_until
 from tests.patience import PATIENCE_S
 from tests.test_house import ROOT
@@ -172,8 +173,10 @@ def test_very_many_sources_of_the_audit_are_one(written: Written) -> None:
     for n in range(SOURCES_MAX * 3):
         hub_log.hear("$sys.audit", {"kind": "refused", "principal": "", "address": f"10.0.{n // 256}.{n % 256}"})
     assert len(written) == SOURCES_MAX + LINES_MAX
+    hub_log.hear("$sys.audit", {"kind": "refused", "principal": "late", "address": "10.9.9.9"})
+    assert written.pop()[1]["principal"] == "late", "strangers with many addresses do not take the places of principals"
     hub_log.tick(100.0 + PERIOD_S)
-    assert written[-1] == ("audit", {"and_more": 2 * SOURCES_MAX - LINES_MAX, "source": OTHERS})
+    assert written[-1] == ("audit", {"and_more": 2 * SOURCES_MAX - LINES_MAX, "source": OTHER_ADDRESSES})
     hub_log.hear("$sys.audit", {"kind": "refused", "principal": "", "address": "10.9.9.9"})
     assert written[-1][1]["address"] == "10.9.9.9", "the next period has room again"
 

@@ -20,6 +20,7 @@ from fabric.hub.router_socket import seed_routing_ids
 from fabric_protocol import block as b
 from fabric_protocol import messages as m
 from fabric_protocol import wire
+from fabric_protocol.errors import Code
 from tests.hub.hostile import ROOT, Canary, HubProcess, Peer
 from tests.hub.kit import eventually, sockets
 from tests.hub.test_hostile import GREETING, HANDSHAKE, READY
@@ -208,6 +209,21 @@ def test_connections_that_stay_silent_are_closed(tmp_path: Path) -> None:
             hub._guard.silent_max_s = 0.0
             eventually(lambda: hub.counters["connections_silent"] >= 1, "the silent one was closed")
             speaking.still_served()
+
+
+def test_connections_without_a_session_are_closed(tmp_path: Path) -> None:
+    with (
+        Hub(tmp_path / "journal", HubOptions(binds=["tcp://127.0.0.1:*"])) as hub,
+        zmq.Context() as context,
+        Peer(context, hub.binds[0]) as stranger,
+        Peer(context, hub.binds[0]) as speaking,
+    ):
+        speaking.hello(hb_ms=60_000, ttl_ms=600_000)
+        stranger.send(m.Ping(1))
+        assert stranger.until(m.Err).code == Code.NO_SESSION
+        hub._guard.silent_max_s = 0.0
+        eventually(lambda: hub.counters["connections_without_session"] == 1, "the stranger was closed")
+        speaking.still_served()
 
 
 STALLED: Final = """

@@ -36,6 +36,29 @@ def content(path: Path) -> list[Row]:
     return rows
 
 
+def files_of(path: Path) -> set[tuple[int, int]]:
+    """The owners and modes of the files of a journal."""
+    found = [file.stat() for file in path.iterdir()]
+    assert len(found) >= 3
+    return {(file.st_uid, file.st_mode & 0o777) for file in found}
+
+
+def test_files_that_root_makes_in_a_data_folder_are_the_owners(tmp_path: Path) -> None:
+    """An administrator restores and compacts, and the hub's user has to open the journal afterwards."""
+    owner = 12_345 if os.geteuid() == 0 else os.geteuid()
+    make(tmp_path / "j", Pen())
+    backup(tmp_path / "j", tmp_path / "copy")
+    hub = tmp_path / "hub"
+    hub.mkdir(mode=0o700)
+    os.chown(hub, owner, -1)
+    restore(tmp_path / "copy", hub)
+    verify(hub)  # makes the file of LMDB's readers again
+    assert files_of(hub) == {(owner, 0o600)}
+    compact(hub)
+    verify(hub)
+    assert files_of(hub) == {(owner, 0o600)}
+
+
 @pytest.mark.usefixtures("small_chunks")
 def test_a_backup_holds_all_and_a_restored_one_goes_on_in_a_new_epoch(tmp_path: Path) -> None:
     pen, steps = Pen(), []

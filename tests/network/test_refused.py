@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from fabric.hub.advisory_log import LINES_MAX, SOURCES_MAX
+from fabric.hub.advisory_log import LINES_MAX
 from fabric.hub.log import LOGGER
+from fabric.router.access.sources import SOURCES_MAX
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code
 from tests.hub.curve_kit import Keyed

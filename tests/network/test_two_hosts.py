@@ -79,9 +79,10 @@ def _other_hub_key(hub: FarHub) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize(
     ("act", "code", "says", "why", "stored"),
     [
-        (_without_key, 5, "wants a key", "a client without a key", 0),
-        (_other_hub_key, 3, "is not the one that", "trusts another key", 0),
-        (_revoked, 5, "the key of this client is not known to the hub", "the key is not known", 1),
+        # Each side may be the first to find the mistake. If it is the client, the hub may not even see its address.
+        (_without_key, 5, "wants a key", ("a client without a key", "it has no key"), 0),
+        (_other_hub_key, 3, "is not the one that", ("trusts another key than that of this hub",), 0),
+        (_revoked, 5, "the key of this client is not known to the hub", ("the key is not known",), 1),
     ],
 )
 def test_a_client_of_another_host_without_the_right_keys_is_told(
@@ -89,14 +90,15 @@ def test_a_client_of_another_host_without_the_right_keys_is_told(
     act: "Callable[[FarHub], subprocess.CompletedProcess[str]]",
     code: int,
     says: str,
-    why: str,
+    why: tuple[str, ...],
     stored: int,
 ) -> None:
     with far_hub(tmp_path) as hub:
         refused(act(hub), code, says, "hint: ")
 
         def is_told(row: dict[str, Any]) -> bool:
-            return row.get("kind") == "refused_key" and row["address"] == FAR and why in row["why"]
+            is_refusal = row.get("kind") == "refused_key" and any(one in row["why"] for one in why)
+            return is_refusal and row["address"] in ((FAR, "") if act is _without_key else (FAR,))
 
         hub.heard(is_told)
         with hub.owner() as owner:

@@ -1,9 +1,11 @@
 """Advisories: the hub publishes them to the subscriptions that match."""
 
 import json
+from collections import Counter
 from typing import Any
 
 from fabric.router import advisories as advisories
+from fabric.router.access.sources import OTHER_ADDRESSES, PERIOD_S, SOURCES_MAX, TOLD_MAX
 from fabric.router.turn import ADVISED_MAX
 from fabric_protocol import messages as m
 from fabric_protocol.block import Block
@@ -55,6 +57,31 @@ def test_the_life_of_a_group_is_told() -> None:
     kinds = [topic.removeprefix("$sys.group.") for topic, _ in news(w)]
     assert kinds == ["created", "updated", "paused", "resumed", "seeked", "deleted"]
     assert all(fields["group"] == "g" for _, fields in news(w))
+
+
+def test_the_audit_is_bounded_for_each_source() -> None:
+    w = World()
+    w.hello(L, ttl_ms=600_000, hb_ms=60_000)
+    w.sub(L, 1, "$sys.audit", credit=10_000)
+
+    def refuse(principal: str, address: str, count: int) -> None:
+        for _ in range(count):
+            w.router.audit("refused", principal=principal, address=address, code="FORBIDDEN")
+        w.pass_time(0)
+
+    refuse("noisy", "10.0.0.1", TOLD_MAX + 50)
+    refuse("quiet", "10.0.0.1", 1)
+    for number in range(SOURCES_MAX + 50):
+        refuse("", f"10.1.{number // 256}.{number % 256}", TOLD_MAX // 25)
+    refuse("late", "10.0.0.1", 1)
+    told = Counter(fields.get("source", fields.get("principal")) for _, fields in news(w))
+    assert told["noisy"] == TOLD_MAX, "the last one says that there are more"
+    assert {fields["source"] for _, fields in news(w) if fields["kind"] == "more"} == {"noisy", OTHER_ADDRESSES}
+    assert told["quiet"] == told["late"] == 1, "strangers with many addresses do not take the places of principals"
+    w.said[L].clear()
+    w.pass_time(PERIOD_S)
+    refuse("noisy", "10.0.0.1", 1)
+    assert len(w.said[L]) == 1
 
 
 def test_a_group_that_a_consumer_makes_is_told_too() -> None:

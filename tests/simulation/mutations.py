@@ -263,7 +263,7 @@ def merged_with_the_first(rows: Any) -> Any:
 
 def unheard_turn() -> Turn:
     """For a bug in a place that has no turn at hand: what it says is lost."""
-    return Turn(Trie(), Events(Clock(), MemoryReader()), Counter(), None)
+    return Turn(Trie(), Events(clock := Clock(), MemoryReader()), Counter(), None, clock)
 
 
 def move_and_tell(meaning: Callable[..., Any]) -> Callable[..., Any]:

@@ -112,9 +112,9 @@ def hub(data: Path, log_format: str, log_level: str | None, **given: Any) -> int
     Without keys the hub listens on loopback and Unix sockets only. With an address of a network it makes its keys and a
     file access.toml at the first start; then every TCP connection is encrypted and needs a key that the hub knows.
 
-    SIGTERM and Ctrl-C drain the hub: it refuses publishes, waits for outstanding acks, then ends with exit code 0. A
-    second signal ends it without waiting. If the journal cannot be written, the hub ends with exit code 70; everything
-    that was confirmed is on disk.
+    SIGTERM, SIGHUP and Ctrl-C drain the hub: it refuses publishes, waits for outstanding acks, then ends with exit code
+    0. A second signal ends it without waiting. If the journal cannot be written, the hub ends with exit code 70;
+    everything that was confirmed is on disk.
 
     All options can be in a file, fabric.toml: 'fabric config init' prints one, 'fabric config show' tells what counts.
     """

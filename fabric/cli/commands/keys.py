@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -23,13 +23,13 @@ from fabric.cli.support.connect import (
     told_origin,
 )
 from fabric.cli.support.destination import START
+from fabric.cli.support.key_tables import FIELDS, INVITATIONS, PRINCIPALS
 from fabric.cli.support.noun import Noun
+from fabric.cli.support.principals import listed, principal
 from fabric.cli.support.reach import Address, reach
 from fabric.cli.support.tables import (
-    Column,
     Failed,
     Row,
-    ago,
     confirm,
     document,
     output_options,
@@ -49,39 +49,6 @@ if TYPE_CHECKING:
     from fabric_client.destination import Destination
 
 
-def _rights(fields: Row) -> str:
-    """Rights or limits, one after the other; what is not given is not allowed, or not limited."""
-    parts = []
-    for name, value in fields.items():
-        if value:
-            shown = " ".join(map(str, value)) if isinstance(value, list | tuple) else f"{value:,}"
-            parts.append(f"{name}: {shown}")
-    return "; ".join(parts) or "none"
-
-
-PRINCIPALS: Final = (
-    Column("PRINCIPAL", "principal", folds=True),
-    Column("ROLE", "role", rank=0),
-    Column("KEYS", "keys", lambda keys: f"{len(keys):,}", rank=1),
-    Column("FILE", "file", rank=2),
-    Column("SINCE", "since_us", ago, rank=3),
-)
-INVITATIONS: Final = (
-    Column("INVITED", "name", folds=True),
-    Column("ROLE", "role", rank=0),
-    Column("ENDS", "expires_us", ago, rank=1),
-)
-_FIELDS: Final = (
-    Column("principal", "principal"),
-    Column("role", "role"),
-    Column("keys", "keys"),
-    Column("key", "key"),
-    Column("file", "file"),
-    Column("since", "since_us", ago),
-    Column("rights", "rights", _rights),
-    Column("limits", "limits", _rights),
-    Column("hub's key", "hub_key"),
-)
 _ROLE: Final = click.option("--role", required=True, metavar="ROLE", help="A role of the hub's access.toml.")
 _ADDRESS: Final = click.option(
     "--address", type=Address(), metavar="HOST:PORT", help="How the other machine reaches the hub.  [default: it tells]"
@@ -217,7 +184,7 @@ def list_command(as_json: bool, url: str, connect_timeout: float) -> None:
     FILE says which file has the keys: the people's access.toml, or the hub's own enrolled.toml.
     """
     with _asking(url, connect_timeout) as fab:
-        answer = fab.info("keys")
+        answer = listed(fab)
     if as_json:
         lists = {name: [readable(row) for row in answer[name]] for name in ("principals", "invitations")}
         click.echo(document("fabric.keys.list.v1", {**answer, **lists}))
@@ -245,8 +212,8 @@ def show_command(name: str | None, as_json: bool, url: str, connect_timeout: flo
       fabric keys show billing --json | jq -r '.keys[]'
     """
     with _asking(url, connect_timeout) as fab:
-        found: Row = fab.info("me") if name is None else _principal(fab, name)
-    show_fields("fabric.keys.show.v1", found, _FIELDS, as_json)
+        found: Row = fab.info("me") if name is None else principal(fab, name)
+    show_fields("fabric.keys.show.v1", found, FIELDS, as_json)
 
 
 @keys.command("revoke")
@@ -359,18 +326,6 @@ def _keys(to: "Destination") -> "Credentials":
     if to.path is None:
         return Credentials(to.url, *to.keys)
     return Credentials.load(to.path).replace(url=to.url)
-
-
-def _principal(fab: "Client", name: str) -> dict[str, Any]:
-    answer = fab.info("keys")
-    for row in answer["principals"]:
-        if row["principal"] == name:
-            return {**row, "hub_key": answer["hub_key"]}
-    if any(row["name"] == name for row in answer["invitations"]):
-        raise Failed(
-            f"{name} is invited, and has not joined yet", "'fabric keys list' shows when it ends", EXIT_NOT_FOUND
-        )
-    raise Failed(f"there is no principal {name!r}", "'fabric keys list' shows the names", EXIT_NOT_FOUND)
 
 
 @contextmanager

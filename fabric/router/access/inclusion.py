@@ -1,21 +1,28 @@
 """Which topics a pattern includes, compared with another pattern. Patterns are canonical.
 
     includes(allowed, asked)   each topic that `asked` matches is matched by `allowed`
-    meets(one, other)          some topic matches both
+    Meeting(patterns)(asked)   some topic matches `asked` and one of the patterns
 
 Both go through all topics at once, word by word, and keep sets of places in the patterns. A topic has at most WORDS_MAX
 words, so the work is bounded. The length of a topic in bytes is not looked at: a topic that is too long counts as one.
+
+Few patterns lead to many sets. `includes` says no to those: a subscription that could be allowed is refused then, and
+no text of a client costs the hub more than some milliseconds.
 
 `includes` tries one word for all words that `allowed` does not name. If a topic with this word at the wildcards of
 `asked` matches `allowed`, the word stands at wildcards there, too; so each other word can stand in its place.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
+from fabric.router.patterns.automaton import Automaton
 from fabric_protocol.names import WORDS_MAX
 
 REMEMBERED_MAX: Final = 16_384  # answers; about 4 MB
+SETS_MAX: Final = 32  # at all places together; patterns with a `#` or two have fewer than ten
+_UNNAMED: Final = "\n"  # a word that no pattern can name
 _OTHER: Final = ""  # stands for each word that no pattern names; no word is empty
 
 _Sets = list[set[int]]  # for each place in `asked`, the sets of places in `allowed` that a topic can lead to
@@ -36,6 +43,8 @@ def includes(allowed: str, asked: str) -> bool:
         sets = _step(sets, wanted, pattern, is_first=count == 0)
         if not any(sets):
             break
+        if sum(map(len, sets)) > SETS_MAX:
+            return False
     return True
 
 
@@ -88,44 +97,45 @@ def _step(sets: _Sets, wanted: list[str], pattern: _Places, *, is_first: bool) -
     return following
 
 
-@lru_cache(REMEMBERED_MAX)
-def meets(one: str, other: str) -> bool:
-    """Whether some topic matches both patterns."""
-    ours, theirs = one.split("."), other.split(".")
-    pairs = {(0, 0)}
-    for count in range(WORDS_MAX + 1):
-        pairs = _skipped(pairs, ours, theirs)
-        if count and (len(ours), len(theirs)) in pairs:
-            return True
-        pairs = {
-            (a if ours[a] == "#" else a + 1, b if theirs[b] == "#" else b + 1)
-            for a, b in pairs
-            if a < len(ours) and b < len(theirs) and _agree(ours, a, theirs, b, is_first=count == 0)
-        }
-    return False
+class Meeting:
+    """Some patterns. Called with another one: whether some topic matches it and one of them. All of them are followed
+    at once, so their number hardly matters."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._patterns = Automaton()
+        for pattern in patterns:
+            self._patterns.add(pattern)
+        self._first, self._named = self._patterns.named(is_first=True), self._patterns.named(is_first=False)
+
+    def __call__(self, asked: str) -> bool:
+        patterns, wanted = self._patterns, asked.split(".")
+        reached = [0] * (len(wanted) + 1)
+        reached[0] = patterns.begin(wanted[0])
+        for count in range(WORDS_MAX):
+            _pass_over(reached, wanted)
+            following = [0] * len(reached)
+            for at, word in enumerate(wanted):
+                if word in ("*", "#"):
+                    named = self._named if count else self._first
+                    following[at if word == "#" else at + 1] |= patterns.follow_any(reached[at], named)
+                elif count or not at or word[0] != "$":  # a wildcard at the beginning matches no topic of the hub
+                    following[at + 1] |= patterns.follow(reached[at], word)
+            reached = following
+            if not any(reached):
+                break
+            _pass_over(reached, wanted)
+            if patterns.end(reached[-1]):
+                return True
+        return False
 
 
-def _agree(ours: list[str], a: int, theirs: list[str], b: int, *, is_first: bool) -> bool:
-    """Whether some word can stand at both places."""
-    here, there = ours[a], theirs[b]
-    if is_first:
-        if here.startswith("$") and (a or theirs[0] in ("*", "#")):
-            return False
-        if there.startswith("$") and (b or ours[0] in ("*", "#")):
-            return False
-    return here == there or here in ("*", "#") or there in ("*", "#")
+def _pass_over(reached: list[int], wanted: list[str]) -> None:
+    """A `#` of the pattern can stand for no word."""
+    for at, word in enumerate(wanted):
+        if word == "#":
+            reached[at + 1] |= reached[at]
 
 
-def _skipped(pairs: set[tuple[int, int]], ours: list[str], theirs: list[str]) -> set[tuple[int, int]]:
-    """The pairs of places when a `#` stands for no word."""
-    found, left = set(pairs), list(pairs)
-    while left:
-        a, b = left.pop()
-        for pair in (
-            *([(a + 1, b)] if a < len(ours) and ours[a] == "#" else []),
-            *([(a, b + 1)] if b < len(theirs) and theirs[b] == "#" else []),
-        ):
-            if pair not in found:
-                found.add(pair)
-                left.append(pair)
-    return found
+def shortest(pattern: str) -> str:
+    """A topic that a pattern matches: a pattern that includes this one matches it, too."""
+    return ".".join(_UNNAMED if word == "*" else word for word in pattern.split(".") if word != "#") or _UNNAMED

@@ -86,6 +86,12 @@ class Principal:
             if pattern not in self._rights.respond:
                 raise self._forbidden(f"answer requests to {pattern!r:.120}", self.role.respond, "answers no requests")
 
+    def require_service(self, name: str, patterns: Collection[str]) -> None:
+        """Raise unless the principal may answer all requests of a service. The text does not name its patterns."""
+        if not self.may_respond(patterns):
+            what = f"answer the requests of service {name!r:.140}, whose patterns are not all allowed"
+            raise self._forbidden(what, self.role.respond, "answers no requests")
+
     def may_respond(self, patterns: Collection[str]) -> bool:
         return self.is_free or all(pattern in self._rights.respond for pattern in patterns)
 
@@ -95,30 +101,39 @@ class Principal:
         """Raise unless all messages of these canonical patterns may be read."""
         if self.is_free:
             return
+        found: set[str] = set()
         for pattern in patterns:
-            if not self._subscribes(pattern, frozenset()):
+            if not self._subscribes(pattern, found):
                 raise self._forbidden(what.format(pattern), self.role.subscribe, "reads no topic")
 
     def may_subscribe(self, patterns: Collection[str]) -> bool:
-        return self.is_free or all(self._subscribes(pattern, frozenset()) for pattern in patterns)
+        found: set[str] = set()
+        return self.is_free or all(self._subscribes(pattern, found) for pattern in patterns)
 
-    def _subscribes(self, pattern: str, above: frozenset[str]) -> bool:
-        if not pattern.startswith(_OF_GROUPS):
-            return pattern in self._rights.subscribe
-        rest = pattern.split(".", 1)[1]
-        if "*" not in rest and "#" not in rest:
-            is_allowed = self._rights.joins(rest) and not self._rights.subscribe.denies(pattern)
-        else:
-            is_allowed = self._rights.joins_all and pattern in self._rights.subscribe
-        # A group may itself consume dead letters, also of each other: no pattern is followed twice.
-        return is_allowed and (
-            pattern in above
-            or all(
-                self._subscribes(one, above | {pattern})
-                for group in self._written_by(rest)
-                for one in group.settings.patterns
-            )
-        )
+    def _subscribes(self, pattern: str, found: set[str]) -> bool:
+        """Whether all messages of a pattern may be read; so is what was found before. A group may itself consume dead
+        letters, also of each other: each pattern is looked at once."""
+        left = [pattern] if pattern not in found else []
+        found.add(pattern)
+        while left:
+            one = left.pop()
+            if not one.startswith(_OF_GROUPS):
+                if one not in self._rights.subscribe:
+                    return False
+                continue
+            rest = one.split(".", 1)[1]
+            if not self._reads_dead_letters(one, rest):
+                return False
+            for group in self._written_by(rest):
+                left += [other for other in group.settings.patterns if other not in found]
+                found.update(group.settings.patterns)
+        return True
+
+    def _reads_dead_letters(self, pattern: str, group: str) -> bool:
+        """Whether the role allows a pattern for the dead letters of some groups, whatever the groups consume."""
+        if "*" in group or "#" in group:
+            return self._rights.joins_all and pattern in self._rights.subscribe
+        return self._rights.joins(group) and not self._rights.subscribe.denies(pattern)
 
     def _written_by(self, rest: str) -> "Iterator[Group]":
         """The groups whose names match the rest of a pattern for dead letters."""
@@ -133,7 +148,7 @@ class Principal:
         if self.is_free or "info" in self.role.admin:
             return True
         if topic.startswith(_OF_GROUPS):
-            return self._subscribes(topic, frozenset())
+            return self._subscribes(topic, set())
         return topic in self._rights.topics
 
     def require_topic(self, topic: str, what: str) -> None:

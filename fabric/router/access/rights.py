@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from fabric.router.access.globs import matches_any
-from fabric.router.access.inclusion import includes, meets
+from fabric.router.access.inclusion import Meeting, includes, shortest
 from fabric.router.access.role import Role
+from fabric.router.patterns.automaton import Automaton, places_of
 from fabric.router.patterns.view import View
 
 KNOWN_MAX: Final = 16_384  # topics, and patterns, that are remembered for each kind of right; about 2 MB
@@ -41,24 +42,25 @@ class Topics:
 class Patterns:
     """Patterns that are included in one allowed pattern and meet no denied one."""
 
-    __slots__ = ("_allowed", "_denied", "_known")
+    __slots__ = ("_allowed", "_known", "denies")
 
     def __init__(self, allowed: Iterable[str], denied: Iterable[str]) -> None:
-        self._allowed = tuple(allowed)
-        self._denied = tuple(denied)
+        self._allowed = Automaton()
+        for pattern in allowed:
+            self._allowed.add(pattern)
+        self.denies = Meeting(denied)
         self._known: dict[str, bool] = {}
 
     def __contains__(self, pattern: str) -> bool:
         answer = self._known.get(pattern)
         if answer is None:
-            answer = any(includes(one, pattern) for one in self._allowed) and not self.denies(pattern)
+            matching = places_of(self._allowed.match(shortest(pattern)))  # few of many allowed patterns
+            answer = any(includes(self._allowed.patterns[last], pattern) for last in matching)
+            answer = answer and not self.denies(pattern)
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
             self._known[pattern] = answer
         return answer
-
-    def denies(self, pattern: str) -> bool:
-        return any(meets(one, pattern) for one in self._denied)
 
 
 class Rights:
@@ -76,8 +78,8 @@ class Rights:
         self.requested = Patterns(role.request, role.deny)
 
     def joins(self, group: str) -> bool:
-        """Whether the role allows a name of a group."""
-        return matches_any(self.role.groups, group)
+        """Whether the role allows a name of a group. The hub gives names with `$`, which no role can allow."""
+        return not group.startswith("$") and matches_any(self.role.groups, group)
 
     @property
     def joins_all(self) -> bool:

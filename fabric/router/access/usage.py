@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 
 BURST_S: Final = 1.0  # the limits are for one second, so a principal that was silent may use a second's worth at once
 _AHEAD_S: Final = BURST_S - 1e-6  # a microsecond less, because sums of times are not exact
+# A schedule that repeats misses a time when its owner is so far behind its rate: schedules must not multiply the rate,
+# and a principal that uses its rate must not miss its nightly schedule.
+SCHEDULES_AHEAD_S: Final = 60.0
 SESSION_RETRY_MS: Final = 1_000  # a session may end at any time
 INFLIGHT_RETRY_MS: Final = 50  # some commits
+# Subscriptions without a group: a quarter of the groups of a hub, because one principal must not take the room of all.
+SUBSCRIPTIONS_MAX: Final = 2_500
 
 
 class Usage:
@@ -31,6 +36,7 @@ class Usage:
         "is_limited",
         "limits",
         "sessions",
+        "subscriptions",
     )
 
     def __init__(self) -> None:
@@ -39,6 +45,7 @@ class Usage:
         self._messages_until = self._bytes_until = 0.0  # paid until then
         self.is_limited = False  # whether `publish` and `spend` have anything to check
         self.sessions = 0
+        self.subscriptions = 0  # without a group
         self.inflight_bytes = 0  # of publishes that are accepted and not yet confirmed
 
     def limit(self, limits: Limits) -> None:
@@ -62,10 +69,10 @@ class Usage:
             )
         self.spend(count, size, now)
 
-    def spend(self, count: int, size: int, now: float) -> None:
-        """Count messages and their bytes, or raise BUSY."""
+    def spend(self, count: int, size: int, now: float, ahead_s: float = _AHEAD_S) -> None:
+        """Count messages and their bytes, or raise BUSY when more is paid for than a time ahead."""
         messages_until, bytes_until = self._messages_until, self._bytes_until
-        ahead = now + _AHEAD_S
+        ahead = now + ahead_s
         if messages_until >= ahead or bytes_until >= ahead:
             raise self._busy(ahead)
         self._messages_until = (messages_until if messages_until > now else now) + count * self._message_s
@@ -89,6 +96,15 @@ class Usage:
                 Code.BUSY,
                 f"this principal may have {most} sessions, and has {self.sessions}: close one, or connect again when "
                 "one has ended",
+                retry_ms=SESSION_RETRY_MS,
+            )
+
+    def require_subscription(self) -> None:
+        """Raise when the principal has as many subscriptions without a group as it may have."""
+        if self.subscriptions >= SUBSCRIPTIONS_MAX:
+            raise ProtocolError(
+                Code.BUSY,
+                f"a principal may have {SUBSCRIPTIONS_MAX} subscriptions without a group: end one, or use a group",
                 retry_ms=SESSION_RETRY_MS,
             )
 

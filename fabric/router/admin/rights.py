@@ -40,17 +40,30 @@ def _group(router: "Router", op: str, fields: Fields, session: Session) -> None:
 
 def _create_group(router: "Router", op: str, fields: Fields, session: Session) -> None:
     _group(router, op, fields, session)
-    existing = router.groups.get(name) if isinstance(name := fields.get("group"), str) else None
-    if existing is not None:
-        session.principal.require_stored(existing)  # the answer has them
-    else:
+    name = fields.get("group")
+    if isinstance(name, str) and name not in router.groups:
         session.principal.require_new_group()
+    _require_stored(router, name, session)
     _new_patterns(fields, session)
 
 
 def _update_group(router: "Router", op: str, fields: Fields, session: Session) -> None:
     _group(router, op, fields, session)
-    _new_patterns(fields, session)
+    if fields.get("patterns"):
+        _require_stored(router, fields.get("group"), session)
+        _new_patterns(fields, session)
+
+
+def _delete_group(router: "Router", op: str, fields: Fields, session: Session) -> None:
+    _group(router, op, fields, session)
+    _require_stored(router, fields.get("group"), session)
+
+
+def _require_stored(router: "Router", name: Any, session: Session) -> None:
+    """The right to the patterns that an existing group has. The dead letters of a group belong to its name: with other
+    patterns, or as those of a new group, a principal could read them that may not read these."""
+    if isinstance(name, str) and (group := router.groups.get(name)) is not None:
+        session.principal.require_stored(group)
 
 
 def _new_patterns(fields: Fields, session: Session) -> None:
@@ -68,6 +81,7 @@ def _queue(router: "Router", op: str, fields: Fields, session: Session) -> None:
     session.principal.require_subscribe([name], f"run {op} for the queue {{!r:.120}}")
     if op == "queue.create" and name not in router.groups:
         session.principal.require_new_group()
+    _require_stored(router, name, session)
 
 
 def _letters(router: "Router", op: str, fields: Fields, session: Session) -> None:
@@ -95,7 +109,7 @@ def _guest(router: "Router", op: str, fields: Fields, session: Session) -> None:
 RIGHTS: Final[dict[str, tuple[tuple[str, ...], Check | None]]] = {
     "group.create": (("groups",), _create_group),
     "group.update": (("groups",), _update_group),
-    "group.delete": (("groups",), _group),
+    "group.delete": (("groups",), _delete_group),
     "group.seek": (("groups",), _group),
     "group.settle": (("groups",), _group),
     "group.pause": (("groups",), _group),

@@ -28,6 +28,7 @@ class Members:
         """Add a subscription to its group."""
         group = sub.group
         group.members.append(sub)
+        sub.session.principal.usage.subscriptions += not group.durable
         group.dirty = group.durable  # the group delivers from now on
         self._dispatcher.idle_groups.note(group)
         self._dispatcher.group_rows.note(group)
@@ -39,6 +40,7 @@ class Members:
         """Remove a subscription from its group; `lost`: deliveries that its consumer has begun have failed."""
         sub.fetch = None
         group, dispatcher = sub.group, self._dispatcher
+        sub.session.principal.usage.subscriptions -= not group.durable
         verdicts.leave(group, sub, dispatcher.shared.clock.now, turn, lost=lost)
         if group.durable:
             group.dirty |= not group.members  # the group delivers nothing from now on

@@ -77,6 +77,16 @@ class Automaton:
         places |= (places & any_words) << 1  # a `#` can stand for no word; canonical patterns have no `#` after a `#`
         return (places & (self._words.get(word, 0) | self._any_word)) << 1 | (places & any_words)
 
+    def named(self, *, is_first: bool) -> int:
+        """The places of words that are no wildcards; of first words, without those that begin with `$`."""
+        return sum(places for word, places in self._words.items() if not (is_first and word[0] == "$"))
+
+    def follow_any(self, places: int, named: int) -> int:
+        """The places that some word leads to, of the words at these named places or of words that no pattern names."""
+        any_words = self._any_words
+        places |= (places & any_words) << 1
+        return (places & (named | self._any_word)) << 1 | (places & any_words)
+
     def end(self, places: int) -> int:
         """The places at which a pattern ends."""
         places |= (places & self._any_words) << 1

@@ -183,8 +183,11 @@ def _schedules(router: "Router", session: Session, fields: Fields) -> Row:
 
 
 def _keys(router: "Router", session: Session, fields: Fields) -> Row:
+    """All invitations, and a page of the principals."""
     session.principal.require_admin("keys", "read INFO keys")
-    return book_of(router).listed()
+    listed, after = book_of(router).listed(), _after(fields, str, "")
+    rows = {row["principal"]: row for row in listed["principals"] if row["principal"] > after}
+    return {**listed, **page("principals", fields, sorted(rows), rows.__getitem__)}
 
 
 def _me(router: "Router", session: Session, fields: Fields) -> Row:

@@ -123,8 +123,10 @@ class Services:
                 f"principal {principal.name!r} may not use the name {name!r:.140} for a service: `groups` of role "
                 f"{principal.role.name!r} allows {', '.join(principal.role.groups) or 'no name'}",
             )
-        service = self._by_name.get(name) if isinstance(name, str) else None
-        principal.require_respond(service.patterns if service is not None else patterns_of(fields))
+        if isinstance(name, str) and (service := self._by_name.get(name)) is not None:
+            principal.require_service(name, service.patterns)
+        else:
+            principal.require_respond(patterns_of(fields))
 
     def join(self, session: Session, chan: int, fields: Mapping[str, Any]) -> tuple[Responder, bool]:
         """Add the responder that SUB asks for; returns it, and whether its service is new."""

@@ -6,6 +6,8 @@ from typing import Any, Final, NamedTuple
 from fabric.records import SaveSchedule
 from fabric.router.access.identity import LOCAL_NAME
 from fabric.router.access.principal import Principal, Principals
+from fabric.router.access.sources import AUDIT
+from fabric.router.access.usage import SCHEDULES_AHEAD_S
 from fabric.router.fields import bounded, text
 from fabric.router.schedules.options import NAME_CHARS_MAX, shown
 from fabric.router.sessions.session import Session
@@ -51,10 +53,21 @@ def refusal(principals: Principals, schedule: SaveSchedule, block: Block) -> str
     return ""
 
 
+def excess(principals: Principals | None, schedule: SaveSchedule, block: Block, now: float) -> str:
+    """Why a schedule that repeats misses a time: its owner is far behind its limits. Empty: it counts for them."""
+    owner = principals.find(schedule.owner) if principals is not None else None
+    if owner is not None and owner.usage.is_limited:
+        try:
+            owner.usage.spend(block.count, len(block.raw), now, SCHEDULES_AHEAD_S)
+        except ProtocolError as error:
+            return f"schedule {schedule.id} of principal {schedule.owner!r} has missed a time: {error}"
+    return ""
+
+
 def audit(session: Session, kind: str, why: str, turn: Turn) -> None:
     who = {"principal": session.principal.name, "address": session.connected_as.address, **session.identity}
     code = {"code": Code.NOT_FOUND.name} if kind == "refused" else {}
-    turn.advise("$sys.audit", kind=kind, verb="CANCEL", why=why, **{**who, **code})
+    turn.advise(AUDIT, kind=kind, verb="CANCEL", why=why, **{**who, **code})
 
 
 def described(schedule: SaveSchedule) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fabric.records import CountSchedules, DropSchedule, Record, SaveSchedule
 from fabric.router.access.identity import LOCAL_NAME
 from fabric.router.access.principal import Principal, Principals
+from fabric.router.access.sources import AUDIT
 from fabric.router.fields import bounded, is_number
 from fabric.router.part import Part
 from fabric.router.publish.dedupe.index import Ids
@@ -26,7 +27,7 @@ from fabric.router.publish.publishing import PENDING_BYTES_MAX, Publishing
 from fabric.router.schedules.due_queue import DueQueue, Key
 from fabric.router.schedules.options import Timing, expiry, next_due, shown
 from fabric.router.schedules.overlay import Overlay
-from fabric.router.schedules.owners import RIGHT, Wanted, audit, described, owner_field, refusal
+from fabric.router.schedules.owners import RIGHT, Wanted, audit, described, excess, owner_field, refusal
 from fabric.router.sessions.session import Session
 from fabric.router.shared import Shared
 from fabric.router.timers import NEVER
@@ -271,6 +272,12 @@ class Schedules(Part):
         if self._principals is not None and (why := refusal(self._principals, schedule, block)):
             self._refuse(schedule, block, why, turn)
             return
+        if following is not None and (why := excess(self._principals, schedule, block, self._clock.now)):
+            self._fired += 1
+            self._counters["schedules_missed"] += 1
+            turn.advise("$sys.refused", code=Code.BUSY.name, why=why)
+            self._move(schedule, following, turn)
+            return
         expires_us = expiry(schedule.due_us, schedule.ttl_ms, block.expires_us)
         self._append(block if expires_us == block.expires_us else Block(expiring(block.raw, expires_us)), turn)
         self._fired += 1
@@ -289,8 +296,12 @@ class Schedules(Part):
         elif following is None:
             self._end(schedule, block, "has fired", turn)
         else:
-            self._drop(schedule, turn)
-            self._save(schedule._replace(due_us=following), turn)
+            self._move(schedule, following, turn)
+
+    def _move(self, schedule: SaveSchedule, due_us: int, turn: Turn) -> None:
+        """A schedule that repeats is due again."""
+        self._drop(schedule, turn)
+        self._save(schedule._replace(due_us=due_us), turn)
 
     def _refuse(self, schedule: SaveSchedule, block: Block, why: str, turn: Turn) -> None:
         """End a schedule that is due, because its owner may not publish it any more."""
@@ -299,7 +310,7 @@ class Schedules(Part):
         named = {"schedule": schedule.id, "name": schedule.name, "owner": schedule.owner}
         turn.advise("$sys.schedule.ended", **named, cron=schedule.cron, why=why)
         who = {"principal": schedule.owner, "code": Code.FORBIDDEN.name, "schedule": schedule.id}
-        turn.advise("$sys.audit", kind="refused", verb="PUB", why=f"schedule {schedule.id} was due: {why}", **who)
+        turn.advise(AUDIT, kind="refused", verb="PUB", why=f"schedule {schedule.id} was due: {why}", **who)
         self._end(schedule, block, f"has ended without a publish: {why}", turn)
 
     def _append(self, block: Block, turn: Turn) -> None:

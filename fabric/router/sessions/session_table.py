@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from fabric.router.access.identity import Identity
 from fabric.router.access.principal import Principal, Principals
 from fabric.router.access.producer_names import PRINCIPAL_CHARS_MAX, internal_name, owner_of
+from fabric.router.access.sources import AUDIT
 from fabric.router.change import Change
 from fabric.router.fields import bounded, is_number, text
 from fabric.router.publish.producers import WINDOW_BLOCKS, Producer
@@ -36,6 +37,7 @@ PRODUCER_CHARS_MAX: Final = PRINCIPAL_CHARS_MAX + 1 + SOURCE_CHARS_MAX
 SOURCES_PER_PRINCIPAL_MAX: Final = SOURCES_MAX // 4  # one principal must not take the room of all others
 # Sessions of keys that are not known yet, and how long they live without a command: joining takes a second.
 GUESTS_MAX: Final = 100
+GUESTS_OF_ADDRESS_MAX: Final = 10  # one machine must not keep others from joining
 GUEST_TTL_S: Final = 10.0
 
 Seen = list[tuple[int, int]]  # (channel, last ordinal seen)
@@ -73,6 +75,7 @@ class SessionTable:
         self._about = about  # hub version, journal uuid and epoch: the same in every WELCOME
         self.sessions: dict[bytes, Session] = {}
         self._by_peer: dict[m.PeerId, Session] = {}
+        self._guests: dict[Session, None] = {}  # sessions of keys that are not known
         self._numbers = count(1)
         # Numbered sources by the text before the first slash of their names, which is a principal's if it has one.
         self._sources = Counter(_prefix(name) for name, producer in publishing.producers.items() if producer.jumps)
@@ -125,10 +128,8 @@ class SessionTable:
                 Code.BUSY, f"a hub has at most {SESSIONS_MAX} sessions: connect again later", retry_ms=1000
             )
         principal.usage.require_session()
-        if principal.is_guest and principal.usage.sessions >= GUESTS_MAX:
-            raise ProtocolError(
-                Code.BUSY, f"a hub has at most {GUESTS_MAX} sessions of unknown keys: try again later", retry_ms=1000
-            )
+        if principal.is_guest:
+            self._require_place_for_guest(identity.address)
         client = text(fields, "client", "", NAME_CHARS_MAX)
         hb_ms = bounded(fields, "hb_ms", *HEARTBEAT_MS)
         ttl_s = bounded(fields, "ttl_ms", *TTL_MS) / 1000
@@ -138,9 +139,21 @@ class SessionTable:
         session = Session(self._token(), peer, client, hb_ms / 1000, ttl_s, now)
         session.principal, session.connected_as = principal, identity
         principal.usage.sessions += 1
+        if principal.is_guest:
+            self._guests[session] = None
         session.number = next(self._numbers)
         self.sessions[session.id] = self._by_peer[peer] = session
         return session
+
+    def _require_place_for_guest(self, address: str) -> None:
+        of_address = sum(guest.connected_as.address == address for guest in self._guests)
+        if len(self._guests) >= GUESTS_MAX or of_address >= GUESTS_OF_ADDRESS_MAX:
+            raise ProtocolError(
+                Code.BUSY,
+                f"a hub has at most {GUESTS_MAX} sessions of unknown keys, and {GUESTS_OF_ADDRESS_MAX} of one address: "
+                "try again later",
+                retry_ms=1000,
+            )
 
     def _resumable(self, resume: Any) -> tuple[Session | None, Seen]:
         """The session that HELLO resumes, if the hub has it, and the deliveries that its client has seen."""
@@ -158,7 +171,7 @@ class SessionTable:
     def _audit_resume(self, session: Session, fields: Any, identity: Identity, turn: Turn) -> None:
         """Note that a principal has named the secret of another principal's session."""
         turn.advise(
-            "$sys.audit",
+            AUDIT,
             kind="refused",
             verb="HELLO",
             code=Code.FORBIDDEN.name,
@@ -280,6 +293,7 @@ class SessionTable:
     def dismiss(self, session: Session) -> None:
         del self.sessions[session.id]
         session.principal.usage.sessions -= 1
+        self._guests.pop(session, None)
         if self._by_peer.get(session.peer) is session:
             del self._by_peer[session.peer]
 

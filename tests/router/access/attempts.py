@@ -144,6 +144,7 @@ def _groups() -> Iterator[Attempt]:
     yield Attempt("SUB a group whose stored pattern is denied", _subscribe(group="billing-hidden"))
     yield Attempt("SUB without the right to groups", _subscribe("orders.new", group="billing"), role(groups=()))
     yield Attempt("SUB the group of a queue", _subscribe(group="q"))
+    yield Attempt("SUB by the name that the hub gives", _subscribe("orders.new", group="$sub.1"), role(groups=("*",)))
     limited = role(limits=Limits(groups=3))
     yield Attempt("SUB one group more than the limit", _subscribe("orders.new", group="billing-4"), limited)
     create = {"op": "group.create", "group": "billing-4", "patterns": ["orders.new"]}
@@ -231,6 +232,11 @@ def _operations_elsewhere() -> Iterator[Attempt]:
     for alias in ("payroll.DLQ", "$dlq.payroll"):
         yield Attempt(f"dlq.redrive {alias}", _admin("dlq.redrive", group=alias, all=True), every)
     yield Attempt("dlq.list of topics that it may not read", _admin("dlq.list", group="billing-all"), every)
+    unread = _admin("group.update", group="billing-all", patterns=["orders.new"])
+    yield Attempt("group.update of patterns that it may not read", unread, every)
+    yield Attempt("group.delete of one with such patterns", _admin("group.delete", group="billing-all"), every)
+    queue = role(*ALL, subscribe=("orders.*", "billing-all"))
+    yield Attempt("queue.create with such a group", _admin("queue.create", queue="billing-all"), queue)
     for patterns in (["#"], ["orders.>"], ["orders.new", "secret.a"], ["hidden.*"], ["$dlq.payroll"], ["$sys.#"]):
         name = " ".join(patterns)
         created = _admin("group.create", group="billing-new", patterns=patterns)

@@ -26,6 +26,7 @@ OTHERWISE: Final = {
     **dict.fromkeys(RESERVED, Code.FORBIDDEN),
     "SUB a foreign group with other patterns": Code.GROUP_MISMATCH,
     "SUB such a group with patterns": Code.GROUP_MISMATCH,
+    "SUB by the name that the hub gives": Code.FORBIDDEN,
     "SUB without the right to groups": Code.GROUP_MISMATCH,
     "SUB respond as a service of a foreign name": Code.GROUP_MISMATCH,
     "REQ prices": Code.NO_RESPONDERS,
@@ -41,4 +42,5 @@ OTHERWISE: Final = {
     "queue.delete of a topic that it may not read": Code.NOT_FOUND,
     "queue.purge of a topic that it may not read": Code.NOT_FOUND,
     "group.create of one with patterns that are too wide": Code.CONFLICT,
+    "queue.create with such a group": Code.CONFLICT,
 }

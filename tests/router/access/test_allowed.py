@@ -6,8 +6,10 @@ import pytest
 
 from fabric.router.access.identity import GUEST_NAME
 from fabric.router.access.principal import Principal, Principals
+from fabric.router.access.rights import Rights
 from fabric.router.access.role import EVERYTHING, NOTHING, Role
 from fabric_protocol import messages as m
+from fabric_protocol import wire
 from fabric_protocol.block import encode
 from fabric_protocol.errors import Code, ProtocolError
 from tests.router.access.attempts import NEEDED, OPERATIONS, Attempt
@@ -103,6 +105,55 @@ def test_lists_have_only_what_a_principal_may_see() -> None:
     assert place.ask(W, "schedules")["schedules"] == []
     assert place.ask(W, "topic", name="orders.new")["groups"] == ["billing-all", "billing"]
     assert names(place.ask(W, "story", seq=1)["groups"], "group") == ["billing", "billing-all"]
+
+
+def test_subscriptions_of_others_are_in_no_list_of_groups() -> None:
+    place = Place(role(groups=("*",)))
+    place.sub(L, 9, "secret.a")
+    assert "$sub.1" in names(place.ask(L, "groups")["groups"], "group")
+    assert names(place.ask(W, "groups")["groups"], "group") == sorted(
+        name for name in place.router.groups if name[0] != "$"
+    )
+
+
+def test_groups_that_consume_dead_letters_of_each_other_are_each_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To follow each path through the groups would take longer than the world has."""
+    place, looked, joins = Place(role(groups=("*",))), [0], Rights.joins
+    others = [f"$dlq.ring{number}" for number in range(30)]
+
+    def counted(rights: Rights, group: str) -> bool:
+        looked[0] += 1
+        assert looked[0] < 10_000
+        return joins(rights, group)
+
+    monkeypatch.setattr(Rights, "joins", counted)
+    for chan in range(30):
+        body = {"credit": [1, 1], "patterns": others, "group": f"ring{chan}"}
+        assert isinstance(place.say(W, m.Subscribe(20 + chan, 9, body))[0], m.Ok)
+    place.admin("group.update", group="ring29", patterns=["secret.a"])
+    assert len(notices(place, W)) == 30, "all of them could read its dead letters"
+
+
+def test_the_patterns_of_a_service_are_not_told() -> None:
+    place = Place(role(groups=("vault",)))
+    (error,) = place.say(W, m.Subscribe(9, 9, {"respond": True, "group": "vault", "credit": [1, 1]}))
+    assert isinstance(error, m.Err)
+    assert error.code == Code.FORBIDDEN
+    assert "vault.*" not in error.text
+
+
+def test_principals_are_listed_in_pages() -> None:
+    place = Place()
+    place.book.granted |= {f"tenant{number:05}": OTHER for number in range(9_000)}
+    found: list[str] = []
+    fields: dict[str, Any] = {}
+    while fields.get("more", True):
+        fields = place.ask(L, "keys", **({"after": fields["next"]} if fields else {}))
+        assert len(wire.encode(m.Ok(0, 1, fields))[0]) < m.META_BYTES_MAX / 2
+        found += names(fields["principals"], "principal")
+    assert found == sorted(place.book.roles())
 
 
 def test_a_page_does_not_end_at_a_hidden_row() -> None:

@@ -1,14 +1,14 @@
 """Inclusion of patterns, compared with all topics over a small alphabet; and its cost for bad patterns."""
 
 import random
-import time
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import pytest
 
 from fabric.router.access import inclusion
-from fabric.router.access.inclusion import includes, meets
+from fabric.router.access.inclusion import SETS_MAX, Meeting, includes, shortest
 from fabric_protocol.names import WORDS_MAX, canonical
 from tests.router.plain_patterns import matches
 from tests.seeds import seeded
@@ -21,11 +21,13 @@ TOPICS = [".".join(words) for n in range(1, DEPTH + 1) for words in product(["a"
 def short_topics(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Topics have at most DEPTH words, so that TOPICS has all of them, with `c` for all words that no pattern names."""
     monkeypatch.setattr(inclusion, "WORDS_MAX", DEPTH)
-    for function in (includes, meets):
-        function.cache_clear()
+    includes.cache_clear()
     yield
-    for function in (includes, meets):
-        function.cache_clear()
+    includes.cache_clear()
+
+
+def meets(one: str, other: str) -> bool:
+    return Meeting([one])(other)
 
 
 def topics_of(pattern: str) -> int:
@@ -93,12 +95,44 @@ def bad_patterns(chance: random.Random) -> Iterator[str]:
         yield ".".join(chance.choices(["a", "b", "*", "#", "#"], k=WORDS_MAX))
 
 
-def test_no_pattern_takes_long() -> None:
+def test_no_pattern_needs_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
     patterns = [canonical(pattern) for pattern in bad_patterns(seeded("bad patterns"))]
-    worst = 0.0
+    steps, sizes = [0], [0]
+    follow, step = inclusion._Places.follow, inclusion._step
+
+    def counted(places: Any, *given: Any) -> int:
+        steps[-1] += 1
+        return follow(places, *given)
+
+    def sized(*given: Any, **named: Any) -> Any:
+        sets = step(*given, **named)
+        sizes.append(sum(map(len, sets)))
+        return sets
+
+    monkeypatch.setattr(inclusion._Places, "follow", counted)
+    monkeypatch.setattr(inclusion, "_step", sized)
     for one in patterns:
         for other in patterns:
-            before = time.thread_time()
-            includes(one, other), meets(one, other)
-            worst = max(worst, time.thread_time() - before)
-    assert worst < 0.1, worst
+            includes.cache_clear()
+            steps.append(0)
+            includes(one, other)
+    assert max(sizes) > SETS_MAX, "the bound was needed"
+    assert max(steps) <= 2 * SETS_MAX * WORDS_MAX
+
+
+def test_many_patterns_are_met_at_once_as_one_by_one() -> None:
+    chance = seeded("many patterns")
+    patterns = [
+        canonical(".".join(chance.choices(["a", "b", "*", "#", "$s"], k=chance.randint(1, 6)))) for _ in range(60)
+    ]
+    for _ in range(200):
+        some, asked = chance.sample(patterns, 5), chance.choice(patterns)
+        assert Meeting(some)(asked) == any(meets(one, asked) for one in some), (some, asked)
+
+
+def test_an_allowed_pattern_matches_the_shortest_topic_of_what_it_includes() -> None:
+    chance = seeded("shortest topics")
+    patterns = [canonical(".".join(chance.choices(["a", "*", "#"], k=chance.randint(1, 5)))) for _ in range(80)]
+    for one in patterns:
+        for other in patterns:
+            assert not includes(one, other) or matches(one, shortest(other)), (one, other)

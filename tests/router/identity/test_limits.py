@@ -2,13 +2,14 @@
 
 import pytest
 
+from fabric.router.access import usage as usage_module
 from fabric.router.access.principal import Principal
 from fabric.router.access.role import Limits, Role
 from fabric.router.access.usage import BURST_S, Usage, require_room_for_group
 from fabric_protocol import messages as m
 from fabric_protocol.block import encode
 from fabric_protocol.errors import Code, ProtocolError
-from tests.router.identity.people import ANN, ANN2, BOB, CLIENT, People
+from tests.router.identity.people import ADMIN, ANN, ANN2, BOB, CLIENT, People
 from tests.seeds import seeded
 
 
@@ -195,6 +196,65 @@ def test_delayed_publishes_and_transactions_are_limited_too(world: People) -> No
     world.pass_time(4.1)
     answer = world.say(ANN, m.Transact(4, 6, ((1, ((m.Verdict.ACK, 1, 1, None),)),), encode("u", [b"x"])))[-1]
     assert isinstance(answer, m.Ok)
+
+
+def test_a_schedule_that_repeats_does_not_multiply_the_rate(world: People) -> None:
+    world.change(ann=CLIENT._replace(limits=Limits(rate=10)))
+    options = {"every_ms": 1_000, "name": "often"}
+    block = encode("t", [b"x"] * 300)
+    world.say(ANN, m.Publish(7, 0, m.Level.JOURNALED, block, options))
+    for _ in range(200):
+        world.pass_time(1)
+        world.pass_time(0)
+    # A minute may be owed, and 200 seconds have passed; the last time is stored as a whole.
+    assert 200 * 10 <= len(world.stored()) <= (60 + 200) * 10 + 300
+    assert world.router.counters["schedules_missed"] > 190
+    told = [fields for topic, fields in world.advised if topic == "$sys.refused"]
+    assert told[-1]["code"] == "BUSY"
+    assert "schedule 1 of principal 'ann' has missed a time" in told[-1]["why"]
+    assert isinstance(publish(world, ANN, 1)[0], m.Err), "what schedules publish counts for all"
+
+
+def test_a_principal_that_uses_its_rate_misses_no_time_of_its_schedule(world: People) -> None:
+    world.change(ann=CLIENT._replace(limits=Limits(rate=10)))
+    world.say(ANN, m.Publish(7, 0, m.Level.JOURNALED, encode("t", [b"s"]), {"every_ms": 10_000, "name": "often"}))
+    pseq = 1
+    for _ in range(600):
+        for _ in range(3):
+            pseq += isinstance(publish(world, ANN, pseq)[-1], m.PubOk)
+        world.pass_time(0.1)
+    assert world.stored().count("s") >= 5
+    assert world.router.counters["schedules_missed"] == 0
+
+
+def test_schedules_without_limits_are_not_counted(world: People) -> None:
+    world.say(ANN, m.Publish(7, 0, m.Level.JOURNALED, encode("t", [b"x"] * 300), {"every_ms": 1_000, "name": "often"}))
+    for _ in range(5):
+        world.pass_time(1)
+        world.pass_time(0)
+    assert len(world.stored()) == 1_500
+
+
+def test_one_principal_does_not_take_the_place_of_all_subscriptions(
+    world: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_module, "SUBSCRIPTIONS_MAX", 3)
+    for chan in (1, 2):
+        world.sub(ANN, chan, "t")
+    world.sub(ANN2, 1, "t")
+    world.sub(ANN, 3, "t", group="g")
+    (refusal,) = world.sub(ANN, 4, "t")
+    assert isinstance(refusal, m.Err)
+    assert refusal.code == Code.BUSY
+    for chan in (1, 2, 3, 4):
+        assert isinstance(world.sub(ADMIN, chan, "t")[0], m.Ok), "local has all rights"
+    assert isinstance(world.sub(BOB, 1, "t")[0], m.Ok)
+    world.say(ANN, m.Unsubscribe(1, 9))
+    assert isinstance(world.sub(ANN, 4, "t")[0], m.Ok)
+    world.say(ANN, m.Goodbye(9))
+    world.say(ANN2, m.Goodbye(9))
+    world.opened(ANN)
+    assert world.router.session_table.session_of(ANN).principal.usage.subscriptions == 0
 
 
 @pytest.mark.parametrize("kind", ["publish", "delayed", "transaction"])

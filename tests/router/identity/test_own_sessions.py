@@ -2,7 +2,7 @@
 
 import pytest
 
-from fabric.router.access.identity import LOCAL
+from fabric.router.access.identity import GUEST_NAME, LOCAL, Identity
 from fabric.router.access.role import Limits
 from fabric.router.sessions import session_table
 from fabric_protocol import messages as m
@@ -100,6 +100,22 @@ def test_guests_do_not_take_all_sessions(world: People, monkeypatch: pytest.Monk
     world.opened(ANN)
     world.pass_time(session_table.GUEST_TTL_S + 1)
     world.opened(b"guest3", enrol=True)
+
+
+def test_guests_of_one_address_do_not_keep_others_from_joining(world: People) -> None:
+    def come(number: int, address: str) -> m.ToClient:
+        peer = b"guest%d" % number
+        world.identities[peer] = Identity(GUEST_NAME, f"key {number}", address)
+        return world.hello(peer, enrol=True)
+
+    for number in range(session_table.GUESTS_OF_ADDRESS_MAX):
+        assert isinstance(come(number, "10.0.0.1"), m.Welcome)
+    refusal = come(50, "10.0.0.1")
+    assert isinstance(refusal, m.Err)
+    assert refusal.code == Code.BUSY
+    assert isinstance(come(60, "10.0.0.2"), m.Welcome)
+    world.say(b"guest3", m.Goodbye(1))
+    assert isinstance(come(50, "10.0.0.1"), m.Welcome)
 
 
 def test_a_principal_has_as_many_sessions_as_its_limit(world: People) -> None:

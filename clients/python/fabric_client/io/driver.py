@@ -241,9 +241,10 @@ class Driver:
             self._handshake_failed(now, ending)
 
     def _handshake_failed(self, now: float, ending: Ending) -> None:
-        error = self._refused.error(ending, self._dealer.url, self.to)
         url = self._dealer.url
-        if not self._refused.is_final(ending, url, self.to):
+        is_final = self._refused.is_final(ending, url, self.to)  # first: what it finds out is told by the error
+        error = self._refused.error(ending, url, self.to)
+        if not is_final:
             self.session.lost(now, error)
             return
         self._refusals.add(url)
