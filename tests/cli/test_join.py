@@ -134,7 +134,9 @@ def test_a_join_that_was_interrupted_is_run_again(on: On, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patch:
         patch.setattr(contexts, "add", interrupted)
-        assert on("app", "join", link).exit_code == 130
+        first = on("app", "join", link)
+    assert first.exit_code == 130
+    assert "note: interrupted; run the same line again" in first.stderr
     assert json.loads(on("app", "join", link).stdout)["principal"] == "billing"
     assert on("app", "pub", "a", "b").exit_code == 0
 
@@ -151,9 +153,20 @@ def test_a_join_that_was_interrupted_at_its_end_is_run_again(on: On, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", interrupted)
         assert on("app", "join", link, "--context", "shop").exit_code == 130
+    assert contexts.names() == ["shop"]
     again = on("app", "join", link, "--context", "shop")
     assert (again.exit_code, json.loads(again.stdout)["current"]) == (0, True), again.stderr
     assert contexts.names() == ["shop"]
+
+
+def test_a_revoked_principal_that_joins_again_has_its_context_again(on: On) -> None:
+    joined(on)
+    assert on("hub", "keys", "revoke", "billing", "--yes").exit_code == 0
+    joined(on)
+    assert contexts.names() == ["shop"]
+    assert on("app", "pub", "a", "b").exit_code == 0
+    another = link_of(on("hub", "keys", "invite", "another", "--role", "client"))
+    assert on("app", "join", another, "--context", "shop").exit_code == 6, "the key of another principal stays"
 
 
 def test_a_key_is_rotated_and_the_context_goes_on(on: On) -> None:
@@ -255,7 +268,7 @@ def test_names_of_principals_are_completed(on: On) -> None:
             "fabric+curve://127.0.0.1:1/#k=KEY&c=x --timeout 200ms",
             3,
             "no hub at tcp://127.0.0.1:1",
-            "check the address",
+            "'fabric keys invite NAME --role ROLE --address HOST:PORT' on the hub prints a link",
         ),
     ],
 )

@@ -76,6 +76,9 @@ def test_a_link_takes_the_secret_key_from_where_the_same_hub_is_trusted(cred: Pa
     assert public(destination(LINK, environ={})) == ME.public
     with pytest.raises(FabricError, match="no key of this client"):
         destination(Link("tcp://linked:1", OTHER_HUB.public).text(), environ={})
+    contexts.add("two", Credentials("tcp://two:1", HUB.public))
+    with pytest.raises(FabricError, match=r"no key of this client \(the context two \(FABRIC_CONTEXT\)\)"):
+        destination(environ={"FABRIC_CONTEXT": "two"})
 
 
 def test_a_file_without_a_secret_key_takes_it_from_the_environment(tmp_path: Path) -> None:

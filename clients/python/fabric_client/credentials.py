@@ -69,7 +69,7 @@ class Credentials:
         if not self.hub_key:
             raise FabricError(
                 "credentials have a secret key and no hub_key: a hub that proves nothing is not trusted",
-                "add hub_key; 'fabric keys show' on the hub prints it",
+                "add hub_key; 'fabric keys show NAME' on the hub prints it",
             )
 
     def _set(self, **fields: str) -> None:

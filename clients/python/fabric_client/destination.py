@@ -128,8 +128,7 @@ def _with_credentials(
         found = found.replace(url=link.url, hub_key=link.hub_key)
     elif url:
         found = found.replace(url=url)
-    found = _own_key(found, environ)
-    return Destination(split_urls(found.url), found.keys, origin or (f"{path}" if path else ""), path)
+    return _checked(_own_key(found, environ), origin or (f"{path}" if path else ""), path)
 
 
 def _context(name: str, origin: str, environ: Mapping[str, str]) -> Destination:
@@ -140,7 +139,15 @@ def _context(name: str, origin: str, environ: Mapping[str, str]) -> Destination:
         raise NotFound(
             f"{error}, and {place}", f"'fabric ctx use NAME' chooses one; {error.hint}", code=error.code
         ) from None
-    return Destination(split_urls(found.url), found.keys, origin, contexts.path_of(name))
+    return _checked(found, origin, contexts.path_of(name))
+
+
+def _checked(found: Credentials, origin: str, path: Path | None) -> Destination:
+    """The destination of credentials. The error of a missing key says where they are from."""
+    try:
+        return Destination(split_urls(found.url), found.keys, origin, path)
+    except FabricError as error:
+        raise FabricError(f"{error} ({origin})" if origin else str(error), error.hint) from None
 
 
 def _own_key(found: Credentials, environ: Mapping[str, str]) -> Credentials:

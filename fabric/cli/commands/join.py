@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -58,10 +57,13 @@ def join(link: str, context_name: str | None, replace: bool, timeout: float, as_
     if timeout <= 0:
         usage("--timeout must be more than 0")
     draft = contexts.draft_of(parsed.code)
-    name = _free(context_name, parsed, replace, draft)
-    found = joining.join(parsed, draft=draft, timeout=timeout).replace(hub=name)
-    path = contexts.add(name, found, replace=replace or _is_of(draft, name))
-    draft.unlink(missing_ok=True)
+    name = _free(context_name, parsed, replace)
+    try:
+        found = joining.join(parsed, draft=draft, timeout=timeout).replace(hub=name)
+        path = contexts.add(name, found, replace=replace or _is_of(name, found.hub_key, found.principal))
+    except KeyboardInterrupt:
+        _note("interrupted; run the same line again")
+        raise
     is_current = contexts.current() == name
     told = [
         f"joined the hub at {found.url.replace('tcp://', '')} as {found.principal}",
@@ -71,14 +73,19 @@ def join(link: str, context_name: str | None, replace: bool, timeout: float, as_
     answer = {"context": name, "current": is_current, "url": found.url, "principal": found.principal}
     say("fabric.join.v1", {**answer, "key": found.public, "file": str(path)}, "\n".join(told), as_json)
     if overriding := [variable for variable in VARIABLES.values() if os.environ.get(variable)]:
-        click.echo(click.style("note: ", fg="cyan") + f"{overriding[0]} is set, and goes before contexts", err=True)
+        _note(f"{overriding[0]} is set, and goes before contexts")
+    draft.unlink(missing_ok=True)  # after all else, so that the same line can be run again until then
+
+
+def _note(text: str) -> None:
+    click.echo(click.style("note: ", fg="cyan") + text, err=True)
 
 
 def _line() -> str:
     return sys.stdin.readline(LINK_CHARS_MAX)
 
 
-def _free(wanted: str | None, link: "Link", replace: bool, draft: Path) -> str:
+def _free(wanted: str | None, link: "Link", replace: bool) -> str:
     """The name for a new context. It is found before the code is used, which works once."""
     from fabric_client import contexts
 
@@ -86,7 +93,7 @@ def _free(wanted: str | None, link: "Link", replace: bool, draft: Path) -> str:
     place = _NOT_ALLOWED.sub("-", host).strip("-._")[:32] or "hub"
     names = [wanted] if wanted else [place, f"{place}-{link.name}"[:64]]
     for name in names:
-        if replace or name not in contexts.names() or _is_of(draft, name):
+        if replace or name not in contexts.names() or _is_of(name, link.hub_key, link.name):
             return name
     raise Failed(
         f"the context {names[0]!r} exists",
@@ -95,12 +102,13 @@ def _free(wanted: str | None, link: "Link", replace: bool, draft: Path) -> str:
     )
 
 
-def _is_of(draft: Path, name: str) -> bool:
-    """Whether a context is of an earlier run with this link, which was interrupted after it had saved the context."""
+def _is_of(name: str, hub_key: str, principal: str) -> bool:
+    """Whether a context is of this principal of this hub. Its key is the same one, saved by a run that was interrupted,
+    or it was revoked: the hub enrols a name once."""
     from fabric_client import contexts
-    from fabric_client.credentials import Credentials
 
     try:
-        return draft.exists() and Credentials.load(draft).public == contexts.load(name).public
-    except FabricError:  # it is another context
+        saved = contexts.load(name)
+    except FabricError:  # it is another one, damaged
         return False
+    return bool(principal) and (saved.hub_key, saved.principal) == (hub_key, principal)

@@ -8,8 +8,10 @@ from fabric_client.io.dealer import Ending
 from fabric_client.io.greeting import Greetings
 
 FINAL: Final = (Ending.KEY_REFUSED, Ending.MISMATCH, Ending.UNTRUSTED)
-_GET_KEY: Final = "join it with 'fabric join LINK'; or pass credentials=, or set FABRIC_CREDENTIALS or FABRIC_CONTEXT"
-_WRONG_PLACE: Final = "check the address; if the hub was set up anew, join it again with 'fabric join LINK'"
+_GET_KEY: Final = (
+    "join it with 'fabric join LINK'; an address alone has no key: leave it out to use a context, or give credentials"
+)
+_WRONG_PLACE: Final = "check the address; if the hub was set up anew, join it again with 'fabric join LINK --replace'"
 
 
 class Refused:
