@@ -16,7 +16,7 @@ import zmq
 
 from fabric.access.book import AccessBook, KeyView
 from fabric.access.keys import have_keys
-from fabric.hub.addresses import admin_address, is_network
+from fabric.hub.addresses import admin_address, is_network, place
 from fabric.hub.connections import Connections
 from fabric.hub.curve import encrypt, require_refusal
 from fabric.hub.log import event
@@ -73,7 +73,7 @@ class HubAccess:
         address = admin_address(self._data)
         if not address:
             event(logging.WARNING, "no admin socket", why="the path of the data folder is too long for a Unix socket")
-        elif address not in others:
+        elif place(address) not in map(place, others):
             self.admin_bind = socket.bind(address)
         else:
             self.admin_bind = address
