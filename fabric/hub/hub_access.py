@@ -6,6 +6,7 @@ cut. A connection is cut a moment later, so that the last frames leave.
 """
 
 import logging
+import stat
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -45,6 +46,8 @@ def wants_keys(data: Path, options: HubOptions) -> bool:
 class HubAccess:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", data: Path, options: HubOptions) -> None:
         self.book = AccessBook(data, options.access, options.advertise)
+        if data.stat().st_mode & stat.S_IWOTH:
+            event(logging.WARNING, "data folder open", why=f"every user may replace its files: chmod 700 {data}")
         self._data = data
         self.zap = ZapHandler(context)
         self.admin_bind = ""  # the address for the owner of the data folder

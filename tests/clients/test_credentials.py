@@ -233,3 +233,6 @@ def test_the_folder_of_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert contexts.home() == tmp_path / ".config/fabric"
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a user whom the system does not know, as in containers
+    assert contexts.home() == Path("/.config/fabric")

@@ -26,7 +26,10 @@ def home() -> Path:
         return Path(found)
     if found := os.environ.get("XDG_CONFIG_HOME"):
         return Path(found) / "fabric"
-    return Path("~/.config/fabric").expanduser()
+    try:
+        return Path("~/.config/fabric").expanduser()
+    except RuntimeError:  # the system does not know this user, as in many containers; HOME is mostly / there
+        return Path("/.config/fabric")
 
 
 def path_of(name: str) -> Path:

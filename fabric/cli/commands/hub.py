@@ -52,7 +52,8 @@ LEVELS = ("debug", "info", "warning", "error")
     type=Advertised(),
     metavar="URL",
     default="",
-    help="Address that invitations name, such as tcp://hub-1.example.org:7171.  [default: the one by which 'fabric keys' reaches the hub]",
+    help="Address that invitations name, such as tcp://hub-1.example.org:7171.  "
+    "[default: the one by which 'fabric keys' reaches the hub]",
 )
 @click.option("--max-age", type=Duration(), default=0.0, help="Remove messages older than this.  [default: keep]")
 @click.option(
