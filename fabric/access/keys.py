@@ -89,24 +89,42 @@ def hub_key_path(data: Path) -> Path:
 
 
 def have_keys(data: Path) -> bool:
-    """True if the hub of a data folder has a key pair."""
-    return hub_key_path(data).exists()
+    """True if the hub of a data folder has a key pair, also one that cannot be read now."""
+    try:
+        hub_key_path(data).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # it is there: without it the hub would let in clients without a key
+        pass
+    return True
 
 
 def open_hub_key(data: Path) -> tuple[KeyPair, bool]:
     """The hub's key pair, and whether it was made now."""
     path = hub_key_path(data)
-    if path.exists():
+    if have_keys(data):
+        _require_own(path.parent)
         return read_pair(path), False
     pair = make_pair()
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
+        _require_own(path.parent)
         write_private(path, TEXT.format(**pair._asdict()))
     except OSError as error:
         raise FabricError(
-            f"cannot write the hub's key {path}: {error.strerror}", "the data folder must be writable"
+            f"cannot write the hub's key {path}: {error.strerror}",
+            f"{path.parent} must be a folder that the user of the hub may write",
         ) from error
     return pair, True
+
+
+def _require_own(folder: Path) -> None:
+    """Refuse a folder in which every user may replace the keys."""
+    mode = folder.stat().st_mode
+    if mode & stat.S_IWOTH:
+        raise FabricError(
+            f"every user may replace the keys in {folder} (mode {stat.S_IMODE(mode):o})", f"chmod 700 {folder}"
+        )
 
 
 def read_pair(path: Path) -> KeyPair:

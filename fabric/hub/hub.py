@@ -20,7 +20,7 @@ from typing import Final
 import zmq
 
 import fabric
-from fabric.hub.addresses import check_address
+from fabric.hub.addresses import check_addresses
 from fabric.hub.advisory_log import AdvisoryLog
 from fabric.hub.commits import Commits
 from fabric.hub.curve import IO_THREADS
@@ -65,8 +65,7 @@ class Hub:
         options: HubOptions = HubOptions(),  # noqa: B008 - immutable
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
     ) -> None:
-        for url in options.binds:
-            check_address(url)  # before a journal is created
+        check_addresses(options.binds)  # before a journal is created
         self._options = options
         has_keys = wants_keys(Path(path), options)
         self.context = context or zmq.Context(io_threads=max(options.io_threads, IO_THREADS if has_keys else 1))

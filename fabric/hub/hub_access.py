@@ -6,6 +6,7 @@ cut. A connection is cut a moment later, so that the last frames leave.
 """
 
 import logging
+import stat
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ import zmq
 
 from fabric.access.book import AccessBook, KeyView
 from fabric.access.keys import have_keys
-from fabric.hub.addresses import admin_address, is_network
+from fabric.hub.addresses import admin_address, is_network, place
 from fabric.hub.connections import Connections
 from fabric.hub.curve import encrypt, require_refusal
 from fabric.hub.log import event
@@ -45,6 +46,8 @@ def wants_keys(data: Path, options: HubOptions) -> bool:
 class HubAccess:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", data: Path, options: HubOptions) -> None:
         self.book = AccessBook(data, options.access, options.advertise)
+        if data.stat().st_mode & stat.S_IWOTH:
+            event(logging.WARNING, "data folder open", why=f"every user may replace its files: chmod 700 {data}")
         self._data = data
         self.zap = ZapHandler(context)
         self.admin_bind = ""  # the address for the owner of the data folder
@@ -73,7 +76,7 @@ class HubAccess:
         address = admin_address(self._data)
         if not address:
             event(logging.WARNING, "no admin socket", why="the path of the data folder is too long for a Unix socket")
-        elif address not in others:
+        elif place(address) not in map(place, others):
             self.admin_bind = socket.bind(address)
         else:
             self.admin_bind = address

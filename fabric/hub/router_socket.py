@@ -49,6 +49,16 @@ SOCKET_OPTIONS: Final = {
     zmq.HANDSHAKE_IVL: 5_000,  # bounds the handshake of a connection
     zmq.BACKLOG: 1_024,
 }
+FOREIGN: Final = "write an IP address of this machine, or 0.0.0.0 for all networks"
+BIND_HINTS: Final = {
+    errno.EADDRINUSE: "is another hub running there? choose another --bind",
+    errno.EADDRNOTAVAIL: FOREIGN,
+    errno.ENODEV: FOREIGN,
+    errno.EAFNOSUPPORT: FOREIGN,
+    errno.EACCES: "ports below 1024 are for root, and a socket needs a folder that this user may write",
+    errno.ENOENT: "make the folder of the socket",
+    errno.ENOTDIR: "make the folder of the socket",
+}
 LINGER_MS: Final = 500
 ASSIGNED_ID: Final = 0x00  # routing ids that ZeroMQ assigns start with this byte; others were chosen by the client
 OUTBOX_FRAMES_MAX: Final = 4_096
@@ -103,18 +113,16 @@ class RouterSocket:
         self.binds: list[str] = []
 
     def bind(self, url: str) -> str:
-        """Listen at a url that `check_address` has accepted; returns the address, with a number in place of port *."""
+        """Listen at a url that `check_addresses` has accepted; returns it, with a number in place of port *."""
         require_free(url)
         try:
             with private_files() if url.startswith("ipc://") else contextlib.nullcontext():
                 self._socket.setsockopt(zmq.IPV6, "[" in url)  # copied when an address is bound, as all options
                 self._socket.bind(url)
         except zmq.ZMQError as error:
-            taken = "is another hub running there? choose another --bind"
-            foreign = "write an IP address of this machine, or 0.0.0.0 for all networks"
             raise FabricError(
                 f"cannot listen at {url}: {zmq.strerror(error.errno or 0)}",
-                foreign if error.errno in (errno.ENODEV, errno.EADDRNOTAVAIL) else taken,
+                BIND_HINTS.get(error.errno or 0, "choose another --bind"),
             ) from error
         bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.binds.append(bound)

@@ -1,6 +1,7 @@
 """Keys: both ways to write one, and the file of the hub's pair."""
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -53,6 +54,40 @@ def test_a_key_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
         assert f"chmod 600 {path}" in error.value.hint
 
 
+def test_a_folder_of_keys_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    for _ in range(2):  # before there are keys, and after
+        (tmp_path / "keys").chmod(0o777)
+        with pytest.raises(FabricError, match="every user may replace the keys") as error:
+            keys.open_hub_key(tmp_path)
+        assert error.value.hint == f"chmod 700 {tmp_path}/keys"
+        (tmp_path / "keys").chmod(0o700)
+        keys.open_hub_key(tmp_path)
+
+
+def test_a_key_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub without keys lets in every client of the machine."""
+    (tmp_path / "keys").mkdir(mode=0o700)
+    keys.hub_key_path(tmp_path).symlink_to("missing")
+    assert keys.have_keys(tmp_path)
+    with pytest.raises(FabricError, match="cannot read the key file"):
+        keys.open_hub_key(tmp_path)
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "lstat", refuse)  # the modes of a folder do not hinder root
+    monkeypatch.setattr(Path, "lstat", refuse)
+    assert keys.have_keys(tmp_path)
+
+
+def test_a_file_in_place_of_the_folder_of_keys_is_told(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("")
+    with pytest.raises(FabricError, match="cannot write the hub's key") as error:
+        keys.open_hub_key(tmp_path)
+    assert error.value.hint == f"{tmp_path}/keys must be a folder that the user of the hub may write"
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -79,7 +114,7 @@ def test_a_damaged_key_file_is_refused_and_stays(tmp_path: Path, change: "object
 def test_a_file_is_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "keys").mkdir()
     os.symlink(tmp_path / "elsewhere", keys.hub_key_path(tmp_path))
-    with pytest.raises(FabricError, match="cannot write"):
+    with pytest.raises(FabricError, match="cannot read the key file"):
         keys.open_hub_key(tmp_path)
     assert not (tmp_path / "elsewhere").exists()
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tomllib
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from fabric.cli.commands.config import template
 from fabric.cli.support import config, config_file
 from fabric.cli.support.config_values import converted, key, text_of, toml
 from fabric.cli.support.hub_process import HubProcess
+from fabric.cli.support.reach import Advertised
 from fabric.cli.support.values import BYTES_MAX, Duration, Rate, Size, size_bytes
 from fabric.cli.support.variables import variable
 from fabric_client import contexts
@@ -73,7 +73,7 @@ def values_for(option: click.Option, folder: Path) -> list[Any]:
         for path in paths if kind.exists else ():
             path.mkdir() if kind.dir_okay else path.write_text("")
         return [str(path) for path in paths]
-    texts = {Duration: "{}s", Size: "{}KB", Rate: "{}/s"}.get(type(kind), "ipc://{}")
+    texts = {Duration: "{}s", Size: "{}KB", Rate: "{}/s", Advertised: "hub-{}:7171"}.get(type(kind), "ipc://{}")
     found: list[Any] = [texts.format(i) for i in (7, 8, 9, 11)]
     return [[value] for value in found] if option.multiple else found
 
@@ -262,6 +262,17 @@ def test_a_hub_without_a_file_imports_no_parser() -> None:
         ("[hub]\nallow-network-fs = 1", "fabric.toml:2: allow-network-fs: 1 is not allowed; allowed is true or false"),
         ("[hub]\nallow-network-fs = 'maybe'", "fabric.toml:2: allow-network-fs: 'maybe' is not a valid boolean"),
         ("[hub]\nmax-age = '${MISSING}'", "fabric.toml:2: the variable MISSING is not set"),
+        (
+            "[hub]\ndata = '${user.home}/x'",
+            "fabric.toml:2: ${user.home} is no variable; write ${NAME} or ${NAME:DEFAULT}",
+        ),
+        ("[hub]\ndata = '${A:${B:x}}'", "fabric.toml:2: ${A:${B:x} is no variable"),
+        ("[hub]\ndata = '${A'", "fabric.toml:2: ${A is no variable"),
+        (
+            "[hub]\nadvertise = 'hub-1:x'",
+            "fabric.toml:2: advertise: 'hub-1:x' is not an address; allowed is a host:port",
+        ),
+        ("[hub]\nadvertise = 'tcp://0.0.0.0:7171'", "fabric.toml:2: advertise: 'tcp://0.0.0.0:7171' is not an address"),
         ("[hub]\nmax-age = 1\nmax-age = 2", "fabric.toml: it is not TOML: Cannot overwrite a value"),
         ("nonsense", "fabric.toml: it is not TOML: "),
         ("[server]\nprt = 1", "fabric.toml:2: the name 'server.prt' is not known; did you mean server.port?"),
@@ -367,6 +378,13 @@ def test_an_empty_file_sets_nothing(here: Path, fabric: Fabric, text: str) -> No
     assert json.loads(fabric("config", "check", "--json").stdout)["options"] == []
 
 
+@pytest.mark.parametrize("option", ["data", "access"])
+def test_an_empty_path_is_refused(fabric: Fabric, option: str) -> None:
+    """It would be the working directory, as of --data "$DIR" without DIR."""
+    result = fabric("hub", f"--{option}", "")
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (2, f"error: --{option} is empty; allowed is a path")
+
+
 def test_an_empty_name_of_a_file_is_refused(here: Path, fabric: Fabric) -> None:
     (here / "fabric.toml").write_text("[hub]")
     result = fabric("hub", "--config", "")
@@ -381,7 +399,7 @@ def test_the_largest_numbers_are_read(here: Path, fabric: Fabric) -> None:
 
 
 def test_check_tells_an_address_at_which_no_hub_can_listen(here: Path, fabric: Fabric) -> None:
-    wrong = ["nonsense", "tcp://127.0.0.1", "tcp://example.org:1", "tcp://[::1"]
+    wrong = ["nonsense", "tcp://127.0.0.1", "tcp://example.org:1", "tcp://[::1", "ipc://x"]
     (here / "fabric.toml").write_text(f"[hub]\nbind = {['ipc://x', *wrong]}\n")
     result = fabric("config", "check")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -419,6 +437,23 @@ def test_dotenv_is_read_as_programs_write_it(here: Path) -> None:
     }
 
 
+def test_a_near_miss_in_dotenv_is_told(here: Path, fabric: Fabric) -> None:
+    lines = [
+        "FABRIC_DATTA=x",
+        "FABRIC_HUB_DATTA=x",
+        "FABRIC_HBU_DATA=x",
+        "FABRIC_URL=x",
+        "FABRIC_GET_OUTPUT=x",
+        "DATTA=x",
+    ]
+    (here / ".env").write_text("\n".join(lines))
+    assert json.loads(fabric("config", "show", "--json").stdout)["warnings"] == [
+        ".env:1 FABRIC_DATTA: no option reads it; did you mean FABRIC_DATA?",
+        ".env:3 FABRIC_HBU_DATA: no option reads it; did you mean FABRIC_HUB_DATA?",
+        ".env:2 FABRIC_HUB_DATTA: no option reads it; did you mean FABRIC_HUB_DATA?",
+    ]
+
+
 def test_a_folder_called_dotenv_is_ignored_and_a_large_one_is_told(here: Path, fabric: Fabric) -> None:
     (here / ".env").mkdir()
     assert fabric("config", "show", "-o", "table").stderr == ""
@@ -450,6 +485,12 @@ def test_variables_in_values(here: Path, fabric: Fabric, monkeypatch: pytest.Mon
     )
 
 
+def test_a_default_may_be_written_as_in_a_shell(here: Path, fabric: Fabric) -> None:
+    (here / "fabric.toml").write_text('[hub]\ndata = "${DIR:-/var/lib/x}"\nbind = "ipc://${S:-}s"\n')
+    rows = shown(fabric)
+    assert (rows["data"]["value"], rows["bind"]["value"]) == ("/var/lib/x", ["ipc://s"])
+
+
 def test_json(here: Path, fabric: Fabric) -> None:
     (here / "config.json").write_text('{"hub": {"max-age": "7d", "bind": ["ipc://a"], "drain": 2.5}}')
     rows = shown(fabric, "--config", "config.json")
@@ -466,6 +507,7 @@ def test_json(here: Path, fabric: Fabric) -> None:
         ('{"hub": {"data": "\\ud800"}}', "config.json: hub.data: data: '\\ud800' is not allowed"),
         ('{"hub": {"\\ud800": 1}}', "there is no option '\\ud800' in [hub]"),
         ('{"hub": null}', None),
+        ('{"hub": {"max-age": null}}', "config.json: hub.max-age: max-age: null is not allowed; allowed is a duration"),
         ('{"a":' * 5000, "config.json: its values are nested too deeply"),
         ("9" * 5000, "config.json: it is not JSON"),
     ],
@@ -487,9 +529,7 @@ def test_yaml_without_its_parser_says_what_to_install(
     assert "run 'pip install pyyaml'" in result.stderr
 
 
-def test_yaml_with_a_parser(here: Path, fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parser is optional, so another one stands for it: JSON is YAML, too."""
-    monkeypatch.setitem(sys.modules, "yaml", types.SimpleNamespace(safe_load=lambda text: json.loads(text or "null")))
+def test_yaml(here: Path, fabric: Fabric) -> None:
     (here / "application.yml").write_text('{"hub": {"max-age": "7d"}}')
     assert shown(fabric, "--config", "application.yml")["max-age"]["value"] == "7d"
     (here / "application.yml").write_text("")
@@ -498,21 +538,25 @@ def test_yaml_with_a_parser(here: Path, fabric: Fabric, monkeypatch: pytest.Monk
     assert "application.yml: it is not YAML" in fabric("config", "check", "application.yml").stderr
 
 
-def test_parts_that_maps_share_do_not_multiply(here: Path, fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten lines of YAML can stand for a billion names."""
-    maps: Any = {"x": 1}
-    lists: Any = [1]
-    for _ in range(40):
-        maps, lists = {str(i): maps for i in range(10)}, [lists] * 10
-    for shared in (maps, {"hub": {"bind": lists}}):
-        parser = types.SimpleNamespace(safe_load=lambda _, shared=shared: shared)
-        monkeypatch.setitem(sys.modules, "yaml", parser)
-        (here / "application.yml").write_text("x")
+def test_parts_that_maps_share_do_not_multiply(here: Path, fabric: Fabric) -> None:
+    """Forty lines of YAML can stand for a billion names."""
+    maps, lists = "m0: &m0 {x: 1}\n", "l0: &l0 [1]\n"
+    for i in range(1, 41):
+        maps += f"m{i}: &m{i} {{{', '.join(f'a{j}: *m{i - 1}' for j in range(10))}}}\n"
+        lists += f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 10)}]\n"
+    for text in (maps, f"{lists}hub: {{bind: *l40}}"):
+        (here / "application.yml").write_text(text)
         assert fabric("config", "check", "application.yml").exit_code == 2
 
 
+@pytest.mark.parametrize("text", ["hub:\n  quota: 1\n  quota: 2\n", "hub: {}\nhub: {}\n", "a: [{x: {b: 1, b: 1}}]\n"])
+def test_a_name_that_is_twice_in_yaml_is_told(here: Path, fabric: Fabric, text: str) -> None:
+    (here / "x.yaml").write_text(text)
+    said = fabric("config", "check", "x.yaml").stderr
+    assert re.match(r"error: x.yaml: it is not YAML: '(quota|hub|b)' is there twice\n", said)
+
+
 def test_real_yaml(here: Path, fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("yaml")
     text = "broker:\n  network:\n    port: ${BROKER_PORT:9092}\n  storage:\n    data-dir: ./data\n    type: mmap\n"
     (here / "application.yml").write_text(text)
     rows = shown(fabric, "--config", "application.yml")

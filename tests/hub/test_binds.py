@@ -10,6 +10,7 @@ import zmq
 
 from fabric.errors import JournalError
 from fabric.hub import Hub, HubOptions
+from fabric.hub.addresses import mistakes
 from fabric_protocol.errors import FabricError
 from tests.hub.kit import sockets, talker
 
@@ -47,6 +48,97 @@ def test_address_that_no_hub_can_have_is_refused(tmp_path: Path, url: str) -> No
     assert error.value.hint
     with Hub(tmp_path / "journal", HubOptions(binds=["tcp://localhost:*"])):
         pass  # nothing was left behind that holds the journal
+
+
+@pytest.mark.parametrize(
+    ("urls", "says"),
+    [
+        (["tcp://::1:7171"], "an IPv6 address has brackets around it"),
+        (["tcp://127.0.0.1:1,tcp://127.0.0.1:2"], "these are several addresses"),
+        (["ipc://a ipc://b"], "these are several addresses"),
+        (["ipc://"], "it has no path"),
+        (["inproc://"], "its transport is not"),
+        (["ipc://@hub"], "every user of the machine could connect"),
+        ([f"ipc:///{'x' * 107}"], "its path has 108 bytes, and that of a socket at most 107"),
+        (["ipc://a\0b"], "it has characters that no address has"),
+        (["tcp://127.0.0.1:7171\n"], "it has characters that no address has"),
+        (["ipc://\udcff"], "it has characters that no address has"),
+        (["tcp://127.0.0.1:7171", "tcp://127.0.0.1:7171"], "it is given twice"),
+        (["tcp://0.0.0.0:7171", "tcp://127.0.0.1:7171"], "tcp://0.0.0.0:7171 takes that place"),
+        (["tcp://127.0.0.1:7171", "tcp://*:7171"], "tcp://127.0.0.1:7171 takes that place"),
+        (["tcp://localhost:7171", "tcp://127.0.0.1:7171"], "tcp://localhost:7171 takes that place"),
+        (["tcp://[::]:7171", "tcp://127.0.0.1:7171"], "tcp://[::]:7171 takes that place"),
+        (["ipc://a", "ipc://./a"], "ipc://a takes that place"),
+        (["inproc://a", "inproc://a"], "it is given twice"),
+    ],
+)
+def test_addresses_that_cannot_be_are_told_before_a_journal_is_made(tmp_path: Path, urls: list[str], says: str) -> None:
+    with pytest.raises(FabricError) as error:
+        Hub(tmp_path / "journal", HubOptions(binds=urls))
+    assert "cannot listen at" in str(error.value)
+    assert says in str(error.value)
+    assert error.value.hint
+    assert str(error.value).isprintable()
+    assert not (tmp_path / "journal").exists()
+
+
+@pytest.mark.parametrize(
+    "urls",
+    [
+        ["tcp://127.0.0.1:0", "tcp://127.0.0.1:0"],
+        ["tcp://127.0.0.1:*", "tcp://0.0.0.0:*"],
+        ["tcp://127.0.0.1:1", "tcp://127.0.0.2:1"],
+        ["tcp://0.0.0.0:1", "tcp://[::1]:1"],
+        ["tcp://0.0.0.0:1", "tcp://0.0.0.0:2"],
+        ["ipc://a", "ipc://b,c"],
+    ],
+)
+def test_addresses_beside_each_other_are_no_mistake(urls: list[str]) -> None:
+    assert list(mistakes(urls)) == []
+
+
+def test_every_mistake_in_a_list_of_addresses_is_found() -> None:
+    found = [str(error) for error in mistakes(["x", "tcp://127.0.0.1:1", "ipc://", "tcp://0.0.0.0:1"])]
+    assert [text.split(":")[0] for text in found] == [
+        "cannot listen at x",
+        *["cannot listen at ipc", "cannot listen at tcp"],
+    ]
+
+
+@pytest.mark.parametrize("binds", ["tcp://127.0.0.1:7171", [], ()])
+def test_a_hub_without_a_list_of_addresses_is_refused(tmp_path: Path, binds: list[str]) -> None:
+    with pytest.raises(FabricError, match="a hub needs a list of addresses"):
+        Hub(tmp_path / "journal", HubOptions(binds=binds))
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+def test_a_file_is_not_replaced_by_a_socket(tmp_path: Path, kind: str) -> None:
+    """ZeroMQ removes whatever has the name of its socket."""
+    with sockets() as folder:
+        place = folder / "precious"
+        if kind == "folder":
+            place.mkdir()
+        else:
+            (folder / "file").write_text("of a person")
+            place.symlink_to("file") if kind == "link" else place.write_text("of a person")
+        with pytest.raises(FabricError, match="there is a file or folder of that name"):
+            Hub(tmp_path / "journal", HubOptions(binds=[f"ipc://{place}"]))
+        assert place.is_dir() if kind == "folder" else place.read_text() == "of a person"
+
+
+def test_the_socket_of_the_data_folder_may_be_an_address(tmp_path: Path) -> None:
+    with sockets() as folder:
+        data = folder / "j"
+        binds = ["tcp://0.0.0.0:*", f"ipc://{data}/../j/hub.sock"]
+        with Hub(data, HubOptions(binds=binds)) as hub:
+            assert hub.access is not None
+            assert hub.access.admin_bind == f"ipc://{data}/hub.sock"
+
+
+def test_a_missing_folder_of_a_socket_is_told(tmp_path: Path) -> None:
+    with sockets() as folder, pytest.raises(FabricError, match="No such file") as error:
+        Hub(tmp_path / "journal", HubOptions(binds=[f"ipc://{folder}/missing/hub"]))
+    assert error.value.hint == "make the folder of the socket"
 
 
 def test_taken_port_is_refused_with_a_hint(tmp_path: Path) -> None:

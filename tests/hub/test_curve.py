@@ -205,6 +205,15 @@ def test_keys_are_used_again_on_loopback(tmp_path: Path) -> None:
             owner.hello()
 
 
+def test_an_open_data_folder_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for mode, told in ((0o777, 1), (0o700, 0)):
+        caplog.clear()
+        tmp_path.chmod(mode)
+        with Hub(tmp_path, HubOptions(binds=["tcp://0.0.0.0:*"])):
+            pass
+        assert [record.message for record in caplog.records].count("data folder open") == told
+
+
 def test_a_broken_access_file_is_told_before_the_hub_listens(tmp_path: Path) -> None:
     (tmp_path / "access.toml").write_text("[role.client]\npubish = []\n")
     with pytest.raises(FabricError, match="'pubish' is not one of") as error:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fabric.cli.support import completion
 from fabric.cli.support.check_result import Figure, Result, judged, line_of
 from fabric.cli.support.connect import all_rows, checking_options, connect
 from fabric.cli.support.tables import plural
@@ -40,7 +41,15 @@ class Plugin(click.Command):
 
 
 @click.command("check", cls=Plugin)
-@click.option("--group", "names", type=Text(), multiple=True, metavar="NAME", help="Only this group; can be repeated.")
+@click.option(
+    "--group",
+    "names",
+    type=Text(),
+    multiple=True,
+    metavar="NAME",
+    shell_complete=completion.groups,
+    help="Only this group; can be repeated.",
+)
 @click.option("--warn-oldest", type=Duration(), help="WARNING: a group has an unsettled message of this age.")
 @click.option("--crit-oldest", type=Duration(), help="CRITICAL: a group has an unsettled message of this age.")
 @click.option("--warn-lag", type=click.IntRange(min=1), help="WARNING: this many messages wait for a group.")

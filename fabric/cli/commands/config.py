@@ -27,7 +27,6 @@ from fabric.cli.support.config_values import key, named_default, template_value,
 from fabric.cli.support.noun import Noun
 from fabric.cli.support.tables import Column, Failed, document, output_options, print_table
 from fabric.cli.support.variables import variable
-from fabric_protocol.errors import FabricError
 
 WIDTH: Final = 100  # of the comments in a file
 OPTION_COLUMNS: Final = (
@@ -220,15 +219,10 @@ def _alias_rows(found: tuple[Found, ...], every: bool) -> list[dict[str, Any]]:
 
 def _check_addresses(read: Configuration) -> None:
     """As the hub does before it opens its journal."""
-    from fabric.hub.addresses import check_address
+    from fabric.hub.addresses import mistakes
 
-    problems = []
-    for url in read.values.get("binds", ()):
-        try:
-            check_address(url)
-        except FabricError as error:
-            problems.append(f"{read.origins['binds']}: {error}; {error.hint}")
-    if problems:
+    errors = mistakes(read.values.get("binds", ()))
+    if problems := [f"{read.origins['binds']}: {error}; {error.hint}" for error in errors]:
         raise ConfigError(problems)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from fabric.cli import EXIT_NOTHING
+from fabric.cli.support import completion
 from fabric.cli.support.connect import asking_options, connect
 from fabric.cli.support.message_format import Shape, chosen_shape, shape_options
 from fabric.cli.support.tables import usage
@@ -20,7 +21,7 @@ ALL: Final = 1 << 62
 
 
 @click.command("get")
-@click.argument("pattern", required=False)
+@click.argument("pattern", required=False, shell_complete=completion.topics)
 @click.option("--from", "seq", type=Seq(), help="From this seq on: 120, or first.  [default: first]")
 @click.option(
     "--time", "moment", type=Moment("before"), help="From this time on: 2026-11-16T02:00Z, or 1h (an hour ago)."

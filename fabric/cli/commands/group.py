@@ -146,7 +146,7 @@ def show_command(name: str, as_json: bool, url: str, connect_timeout: float) -> 
 
 @group.command("create")
 @click.argument("name")
-@click.argument("patterns", nargs=-1, required=True)
+@click.argument("patterns", nargs=-1, required=True, shell_complete=completion.topics)
 @click.option("--start", type=Position(), help=f"{POSITIONS}.  [default: first]")
 @group_settings
 @output_options

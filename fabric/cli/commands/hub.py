@@ -10,6 +10,7 @@ import click
 
 from fabric import __version__
 from fabric.cli.support.config import Configured, config_options, configuration
+from fabric.cli.support.reach import Advertised
 from fabric.cli.support.values import Duration, Size, Text, shown_bytes, shown_seconds
 
 if TYPE_CHECKING:
@@ -48,10 +49,11 @@ LEVELS = ("debug", "info", "warning", "error")
 )
 @click.option(
     "--advertise",
-    type=Text(),
+    type=Advertised(),
     metavar="URL",
     default="",
-    help="Address that invitations name, such as tcp://hub-1.example.org:7171.  [default: that of the command]",
+    help="Address that invitations name, such as tcp://hub-1.example.org:7171.  "
+    "[default: the one by which 'fabric keys' reaches the hub]",
 )
 @click.option("--max-age", type=Duration(), default=0.0, help="Remove messages older than this.  [default: keep]")
 @click.option(

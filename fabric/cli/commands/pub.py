@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from fabric.cli import EXIT_NO_HUB, EXIT_PARTLY
+from fabric.cli.support import completion
 from fabric.cli.support.connect import connect, hub_options, sigterm_interrupts
 from fabric.cli.support.progress import RateLine
 from fabric.cli.support.settings_options import F, Option, gathered
@@ -54,7 +55,7 @@ def _publish_options(command: F) -> F:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=completion.topics)
 @click.argument("data", required=False)
 @click.option("--lines", is_flag=True, help="Publish each line of standard input as a message.")
 @click.option("-H", "--header", "headers", type=Header(), multiple=True, help="Header of each message; repeatable.")

@@ -60,7 +60,7 @@ came within --timeout; 3: the hub was lost; 8: fewer than --count came, or a com
 
 
 @click.command(help=HELP)
-@click.argument("patterns", nargs=-1)
+@click.argument("patterns", nargs=-1, shell_complete=completion.topics)
 @click.option(
     "--group",
     shell_complete=completion.groups,

@@ -1,6 +1,11 @@
-"""Names for the shell's completion, from the hub. If the hub does not answer at once, there are none, and no error."""
+"""Names for the shell's completion, from the hub. If the hub does not answer at once, there are none, and no error.
+
+Any client may choose a name. The shell reads what it has completed as if it were typed, so a name with characters that
+mean something to a shell is not offered.
+"""
 
 import logging
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +17,7 @@ if TYPE_CHECKING:
     from fabric_client.destination import Destination
 
 PATIENCE_S: Final = 0.3
+_PLAIN: Final = re.compile(r"[\w@%+./-]+")  # at : and = bash begins a new word, and at a comma fish ends it
 Choosing = Callable[[click.Context], "Destination"]
 Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
@@ -30,12 +36,12 @@ def names_of(what: str, listed: str, field: str, choose: Choosing = chosen) -> C
             credentials = credentials_of(to)
             with fabric_client.connect(to.url, credentials=credentials, name="fabric-cli", timeout=PATIENCE_S) as fab:
                 rows = fab.info(what, timeout=PATIENCE_S)[listed]
-        except fabric_client.FabricError:
+        except (fabric_client.FabricError, click.ClickException, OSError):
             return []
         finally:
             logger.setLevel(level)
         names = (row if isinstance(row, str) else str(row[field]) for row in rows)
-        return sorted(name for name in names if name.startswith(incomplete))
+        return sorted(name for name in names if name.startswith(incomplete) and _PLAIN.fullmatch(name))
 
     return complete
 

@@ -13,10 +13,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
+from fabric.cli import Fabric
+from fabric.cli import variables as of_all_commands
 from fabric.cli.support import config_aliases as known
 from fabric.cli.support.config_file import ConfigError, Entry, read, read_dotenv, shown, tidy
-from fabric.cli.support.config_values import converted, from_variable, key
-from fabric.cli.support.variables import options
+from fabric.cli.support.config_values import allowed, converted, from_variable, key
+from fabric.cli.support.variables import options, unknown
 
 F = TypeVar("F", bound=Callable[..., Any])
 SECTIONS: Final = ["hub"]  # tables of the file; each is the name of a command of class Configured
@@ -207,6 +209,11 @@ class Loader:
 
     def _resolved(self, files: tuple[Path, ...]) -> Configuration:
         found = [] if self._is_bare() else list(self._aliases_set())
+        self._problems += (
+            f"--{key(option)} is empty; allowed is {allowed(option)}"  # such as --data "$DIR" without DIR
+            for name, option in self._options.items()
+            if self._typed.get(name) == "" and isinstance(option.type, click.Path)
+        )
         given = {name: value for name in self._options if (value := self._chosen(name, found)) is not None}
         if self._problems:
             raise ConfigError(dict.fromkeys(self._problems))
@@ -260,11 +267,13 @@ class Loader:
 
     def _warn_of_unknown_variables(self) -> None:
         """Of the environment, the command line itself warns."""
-        prefix = f"FABRIC_{self._command.name}_".upper()
-        names = [name for option in self._options.values() for name in _variables(option)]
-        for name, entry in self._dotenv.items():
-            if name.startswith(prefix) and name not in names:
-                self._warnings.append(f"{entry.place}: no option reads it{nearest(name, names)}")
+        own = [name for option in self._options.values() for name in _variables(option)]
+        if not unknown(self._dotenv, own):  # then no other command needs to be imported
+            return
+        root = self._context.find_root().command
+        names = [*own, *(of_all_commands(root) if isinstance(root, Fabric) else ())]
+        for name in unknown(self._dotenv, names):
+            self._warnings.append(f"{self._dotenv[name].place}: no option reads it{nearest(name, own)}")
 
     def _variable(self, parameter: str) -> tuple[Entry | None, str]:
         """The variable that sets an option, and where it was found."""

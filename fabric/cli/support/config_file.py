@@ -9,6 +9,7 @@ import importlib
 import json
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -20,7 +21,8 @@ NAMES_MAX: Final = 1000  # there are about twenty options
 DEPTH_MAX: Final = 8  # the deepest known name has four parts
 PROBLEMS_SHOWN: Final = 20
 HINT: Final = "'fabric config init' prints a file with all options; '--config none' reads no file"
-_REFERENCE: Final = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}")
+_REFERENCE: Final = re.compile(r"(\$?)\$\{([^}]*\}?)")
+_VARIABLE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-?([^{}]*))?\}")
 _TABLE: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-]+)\s*\]\s*(?:#.*)?")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*=")
 _DOTENV: Final = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)")
@@ -48,7 +50,8 @@ class Entry(NamedTuple):
 
 
 def read(path: Path, environment: Mapping[str, str]) -> list[Entry]:
-    """The entries of a file. `${NAME:default}` in a text is the variable of that name, or the default."""
+    """The entries of a file. `${NAME:default}` in a text is the variable of that name, or the default; `:-` is as `:`,
+    because shells write it so."""
     text = _text(path)
     parsed = _parsed(path, text)
     lines = _lines(text) if _format(path) == "TOML" else {}
@@ -58,10 +61,8 @@ def read(path: Path, environment: Mapping[str, str]) -> list[Entry]:
         place = f"{path}:{line}" if line else f"{path}: {tidy(name)}"
         try:
             entries.append(Entry(name, _expanded(value, environment), place))
-        except KeyError as error:
-            problems.append(
-                f"{place}: the variable {error.args[0]} is not set; set it, or write ${{{error.args[0]}:DEFAULT}}"
-            )
+        except ValueError as error:
+            problems.append(f"{place}: {error}")
     if problems:
         raise ConfigError(problems)
     return entries
@@ -126,7 +127,20 @@ def _json(text: str) -> Any:
 
 
 def _yaml(text: str) -> Any:
-    return importlib.import_module("yaml").safe_load(text)
+    """The value of a text in YAML, whose own parser takes the last of two values with one name silently."""
+    yaml = importlib.import_module("yaml")
+    waiting, seen = [yaml.compose(text, yaml.SafeLoader)], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, yaml.CollectionNode) and id(node) not in seen:
+            seen.add(id(node))
+            pairs = node.value if isinstance(node, yaml.MappingNode) else [(None, item) for item in node.value]
+            names = [name.value for name, _ in pairs if isinstance(name, yaml.ScalarNode)]
+            for name, count in Counter(names).items():
+                if count > 1:
+                    raise ValueError(f"{name!r} is there twice")
+            waiting += [value for _, value in pairs]
+    return yaml.safe_load(text)
 
 
 def _lines(text: str) -> dict[str, int]:
@@ -159,13 +173,19 @@ def _flat(path: Path, parsed: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _expanded(value: Any, environment: Mapping[str, str]) -> Any:
-    """A value with its variables. Raises KeyError with the name of a variable that is not set."""
+    """A value with its variables. Raises ValueError for one that is not set, and for what is not a variable."""
 
     def one(match: re.Match[str]) -> str:
-        escaped, name, default = match.groups()
-        if escaped:
+        if match[1]:
             return match[0][1:]
-        return environment.get(name) or (environment[name] if default is None else default)
+        if not (found := _VARIABLE.fullmatch(match[2])):
+            allowed = "${NAME} or ${NAME:DEFAULT}, or $${ for a plain ${"
+            raise ValueError(f"{tidy(match[0])} is no variable; write {allowed}")
+        name, default = found.groups()
+        value = environment.get(name) or default
+        if value is None and name not in environment:
+            raise ValueError(f"the variable {name} is not set; set it, or write ${{{name}:DEFAULT}}")
+        return value or ""
 
     if isinstance(value, str):
         return _REFERENCE.sub(one, value)
@@ -183,8 +203,8 @@ class _Shown(reprlib.Repr):
 
 def shown(value: Any) -> str:
     """A value of a file in an error: short and printable."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     try:
         return tidy(_Shown().repr(value))
     except ValueError:  # Python does not print a number of more than 4300 digits

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fabric.cli import EXIT_USAGE
-from fabric.cli.support.tables import Failed
 from fabric.cli.support.values import Parsed
 
 PORT: Final = 7171
@@ -31,6 +30,15 @@ class Address(Parsed):
         return f"{host}:{port}"
 
 
+class Advertised(Address):
+    """An address that stays as it was written; empty: none."""
+
+    def parse(self, text: str) -> str:
+        if text:
+            super().parse(text)
+        return text
+
+
 def reach(given: str | None, url: str, about: Mapping[str, Any]) -> tuple[str, bool]:
     """HOST:PORT, and whether only this machine can reach it. `url` is the address of the hub for this command, and
     `about` what the hub tells about itself."""
@@ -42,6 +50,8 @@ def reach(given: str | None, url: str, about: Mapping[str, Any]) -> tuple[str, b
     for host, port in [*distant, *found]:
         name = socket.gethostname() if host in _EVERY else host
         return f"{name}:{port}", is_loopback(name)
+    from fabric.cli.support.tables import Failed  # late: the hub needs the addresses alone
+
     raise Failed(
         "the hub does not tell an address that another machine can use",
         "give the one by which that machine reaches the hub: --address HOST:PORT",

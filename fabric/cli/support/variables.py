@@ -6,7 +6,7 @@ also have a shorter variable, the same for all commands: `FABRIC_URL`, `FABRIC_D
 then the longer variable, then the shorter.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -72,7 +72,7 @@ def prevailing(**values: Any) -> dict[str, Any]:
     }
 
 
-def unknown(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
+def unknown(environment: Iterable[str], known: Iterable[str]) -> dict[str, str]:
     """Variables that begin with FABRIC_ and are unknown, each with the nearest known name, or empty."""
     names = {*known, *OTHERS}
     strangers = sorted(name for name in environment if name.startswith(f"{PREFIX}_") and name not in names)
