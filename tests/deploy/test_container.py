@@ -28,9 +28,9 @@ def image() -> Iterator[Image]:
         yield image
 
 
-def hub_of(image: Image) -> tuple["subprocess.Popen[str]", int]:
-    """The image's command with any free port, and that port. It is encrypted, and has no principals yet."""
-    environment = image.environment(FABRIC_HUB_BIND=image.variables["FABRIC_HUB_BIND"].replace(":7171", ":*"))
+def hub_of(image: Image, bind: str, **more: str) -> tuple["subprocess.Popen[str]", int]:
+    """The image's command, and the port that it has found. With keys it has no principals yet."""
+    environment = image.environment(FABRIC_HUB_BIND=bind, **more)
     service = subprocess.Popen(image.command, env=environment, stderr=subprocess.PIPE, text=True)
     assert service.stderr is not None
     for line in service.stderr:
@@ -40,7 +40,7 @@ def hub_of(image: Image) -> tuple["subprocess.Popen[str]", int]:
 
 
 def test_the_image_runs_is_checked_and_stops(image: Image) -> None:
-    service, port = hub_of(image)
+    service, port = hub_of(image, image.variables["FABRIC_HUB_BIND"].replace(":7171", ":*"))
     try:
         checked = image.run(*image.health)
         assert (checked.returncode, checked.stdout[:9]) == (0, "FABRIC OK"), checked.stdout + checked.stderr
@@ -55,6 +55,20 @@ def test_the_image_runs_is_checked_and_stops(image: Image) -> None:
     assert image.run(*image.health).returncode, "no hub, not healthy"
     (volume,) = image.volumes
     assert Path(image.here(volume), "data.mdb").exists(), "the journal is in the volume"
+
+
+def test_a_hub_without_keys_is_checked_in_the_same_way(image: Image) -> None:
+    """As the neighbour of a program in one pod, which needs no network."""
+    data = image.here("/var/lib/fabric/neighbour")
+    service, _ = hub_of(image, "tcp://127.0.0.1:*", FABRIC_DATA=data)
+    health = [word.replace("/fabric/hub.sock", "/fabric/neighbour/hub.sock") for word in image.health]
+    try:
+        checked = image.run(*health)
+        assert (checked.returncode, checked.stdout[:9]) == (0, "FABRIC OK"), checked.stdout + checked.stderr
+    finally:
+        service.terminate()
+        service.communicate(timeout=PATIENCE_S)
+    assert image.run(*health).returncode
 
 
 def join_by_credentials(image: Image, port: int) -> None:

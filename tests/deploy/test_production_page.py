@@ -1,11 +1,12 @@
-"""docs/production.md is followed from top to bottom. `systemctl` stops and starts the hub of the test.
+"""docs/production.md is followed from top to bottom. `systemctl` stops and starts the hub of the test, which has keys.
 
-Commands for docker, kubectl and the system are not run: files that they name exist, and the command line understands
-what they let `fabric` do.
+A new machine is an empty data folder; the hub before was killed. Commands for docker, kubectl and the system are not
+run: files that they name exist, and the command line understands what they let `fabric` do.
 """
 
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,28 +14,45 @@ from typing import Final
 import click
 import pytest
 
+import fabric_client
+from fabric.access.keys import open_hub_key
 from fabric.cli import main
 from fabric.cli.support.hub_process import HubProcess
 from tests import pages
+from tests.hub.kit import sockets
+from tests.patience import PATIENCE_S
 from tests.test_house import ROOT
 
 PAGE: Final = ROOT / "docs/production.md"
 STEPS: Final = [step for step in pages.steps(PAGE) if step.kind == "shell"]
 OF_THE_SYSTEM: Final = re.compile(
-    r"(docker|kubectl|python3|install|systemd-sysusers|systemctl|chown|/opt/fabric/bin)\b"
+    r"(docker|kubectl|python3|ln|install|systemd-sysusers|systemctl|chown|export|/opt/fabric/bin)\b"
 )
+ADDRESS: Final = "export FABRIC_URL=ipc:///var/lib/fabric/hub.sock"
+NEW_MACHINE: Final = "install -d -m 0700 -o fabric -g fabric /var/lib/fabric"
 UNIT: Final = re.compile(r"systemctl (start|stop|restart) fabric-hub")
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Iterator[HubProcess]:
-    with HubProcess(tmp_path / "fabric-data") as hub:
+def folder() -> Iterator[Path]:
+    with sockets() as folder:
+        yield folder
+
+
+@pytest.fixture
+def hub(folder: Path) -> Iterator[HubProcess]:
+    (folder / "fabric-data").mkdir()
+    open_hub_key(folder / "fabric-data")
+    with HubProcess(folder / "fabric-data") as hub:
         yield hub
 
 
-def test_the_page_can_be_followed(hub: HubProcess, tmp_path: Path) -> None:
-    place = pages.Place(tmp_path, hub.url)
-    (tmp_path / "mnt/backup").mkdir(parents=True)
+def test_the_page_can_be_followed(hub: HubProcess, folder: Path) -> None:
+    place = pages.Place(folder, f"ipc://{folder}/fabric-data/hub.sock")
+    (folder / "mnt/backup").mkdir(parents=True)
+    credentials = folder / "billing.cred"
+    create = f"fabric keys create billing --role client --address {hub.url.removeprefix('tcp://')} -o {credentials}"
+    place.run(pages.Step("shell", create))
     is_running, ran = True, 0
     for step in STEPS:
         if unit := UNIT.fullmatch(step.text):
@@ -42,12 +60,24 @@ def test_the_page_can_be_followed(hub: HubProcess, tmp_path: Path) -> None:
                 assert hub.stop() == 0
             if unit[1] != "stop" and (not is_running or unit[1] == "restart"):
                 hub.start()
+                publish(credentials)
             is_running = unit[1] != "stop"
+        elif step.text == NEW_MACHINE:
+            hub.kill()
+            is_running = False
+            shutil.rmtree(folder / "fabric-data")
+            (folder / "fabric-data").mkdir(mode=0o700)
         elif not OF_THE_SYSTEM.match(step.text):
             place.run(step)
             ran += 1
     assert is_running, "the page leaves the hub running"
     assert ran >= 20
+
+
+def publish(credentials: Path) -> None:
+    """A client that has joined the hub before trusts it, and has its rights."""
+    with fabric_client.connect(credentials=credentials, timeout=PATIENCE_S) as fab:
+        fab.publish("orders.created", b"1", timeout=PATIENCE_S)
 
 
 def understood(words: list[str]) -> None:
@@ -72,6 +102,7 @@ def test_a_command_of_the_system_names_what_exists(text: str) -> None:
 
 def test_both_kinds_of_commands_are_found() -> None:
     texts = [step.text for step in STEPS]
+    assert {ADDRESS, NEW_MACHINE} <= set(texts)
     assert sum(bool(UNIT.fullmatch(text)) for text in texts) >= 6
     assert any(re.search("exec hub fabric keys create", text) for text in texts)
     with pytest.raises(click.UsageError):
