@@ -8,6 +8,7 @@ import base64
 import binascii
 import contextlib
 import os
+import stat
 import struct
 import tomllib
 from pathlib import Path
