@@ -74,9 +74,9 @@ def test_the_audit_of_a_client_without_a_key_has_its_address(tmp_path: Path) -> 
     with keyed(tmp_path) as hub:
         hub.admin.subscribe("$sys.audit")
         port = int(hub.url.rpartition(":")[2])
-        accepted = hub.hub._socket.connections.open
+        accepted = hub.hub._socket.connections.accepted
         with socket.create_connection(("127.0.0.1", port), PATIENCE_S, ("127.0.0.2", 0)) as client:
-            eventually(lambda: hub.hub._socket.connections.open > accepted, "the hub has the connection")
+            eventually(lambda: hub.hub._socket.connections.accepted > accepted, "the hub has the connection")
             client.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
             told = hub.admin.take(1)[0][1]
         assert b"a client without a key" in told
