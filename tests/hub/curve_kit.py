@@ -12,7 +12,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from fabric.access.keys import KeyPair, make_pair
 from fabric.hub import Hub, HubOptions
-from tests.hub.kit import Talker
+from tests.hub.kit import Talker, eventually
 from tests.patience import PATIENCE_S
 
 ROLES: Final = """
@@ -45,6 +45,8 @@ class Keyed:
         self.key = self.access.book.hub_key
         self.admin = self.talker(url=self.access.admin_bind)
         self.admin.hello(hb_ms=60_000, ttl_ms=600_000)
+        # Otherwise the end of that connection could be taken for the end of another one.
+        eventually(lambda: self.hub._socket.connections.open == 1, "the connection of the hub's own test has ended")
 
     def talker(self, pair: KeyPair | None = None, url: str = "", hub_key: str = "") -> Talker:
         """A client with a key, or without one."""
