@@ -4,6 +4,7 @@ It implements the whole protocol towards a client, and a test can let it refuse,
 two ways: a test passes messages by hand, or `Served` puts it behind a real ROUTER socket.
 """
 
+import socket
 import threading
 import time
 from collections import deque
@@ -15,6 +16,7 @@ import zmq
 from fabric_protocol import block, wire
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code
+from tests.clients.real_hub import eventually
 
 JOURNAL = b"J" * 16
 TS_US = 1_700_000_000_000_000
@@ -323,8 +325,12 @@ class Served:
         self._socket.close(0)
 
     def stop(self) -> None:
+        """Stop, and wait until the address accepts no connections: ZeroMQ closes a socket in the background."""
         self._stop.set()
         self._thread.join()
+        if self.url.startswith("tcp://"):
+            host, _, port = self.url.removeprefix("tcp://").rpartition(":")
+            eventually(lambda: not _accepts(host, int(port)))
 
     def restart(self) -> None:
         """A crash: connections and sessions are gone, what was stored is not."""
@@ -335,3 +341,11 @@ class Served:
     def close(self) -> None:
         self.stop()
         self.context.destroy(0)
+
+
+def _accepts(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port)).close()
+    except OSError:
+        return False
+    return True

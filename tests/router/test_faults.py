@@ -104,11 +104,11 @@ def test_every_sample_is_accepted_and_crosses_its_boundary(sample: Sample) -> No
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
 def test_nothing_has_changed_before_the_boundary(sample: Sample) -> None:
     """An exception at each line that the handler runs before its boundary, one after the other."""
-    tried = 0
+    tried: set[str] = set()
     w = world()
+    before = digest(w.router)
     for line in count(1):
         peer, message = prepared(sample, w)
-        before = digest(w.router)
         out: list[tuple[bytes, m.ToClient]] = []
         with planted(line) as fault, suppress(Planted):
             w.router.step(message, peer, w.now)
@@ -120,15 +120,16 @@ def test_nothing_has_changed_before_the_boundary(sample: Sample) -> None:
             assert not w.router.fail(peer, 0, 9)
             out += w.router.take_frames()
             break
-        tried += 1
         del out[:]
         assert w.router.fail(peer, 0, 9)
         out += w.router.take_frames()
         assert out == [
             (peer, m.Err(0, 9, Code.INTERNAL, "the hub failed at this command; the log of the hub has the error", {}))
         ]
-        assert digest(w.router) == before, f"line {line}: changed before the boundary"
-    assert tried >= 1
+        if fault[0] not in tried:  # a loop runs its lines again; what they change would be seen at the next one
+            tried.add(fault[0])
+            assert digest(w.router) == before, f"{fault[0]}: changed before the boundary"
+    assert tried
 
 
 @contextmanager
