@@ -51,6 +51,7 @@ class HubAccess:
         self._applied = self.book.revision
         self._problem = ""
         self._cuts: deque[tuple[float, PeerId]] = deque()  # connections to cut, and when
+        self.turned_away: set[PeerId] = set()  # guests without a session, until they are cut: nothing of them is read
         self._refusals: dict[str, int] = {}  # of this period, by address
         self._period_end = 0.0
         self._connections: Connections | None = None
@@ -112,6 +113,13 @@ class HubAccess:
                 router.disown(peer, GONE)
                 self._cut_later(peer)
 
+    def turn_away(self, peer: PeerId, identity: Identity, router: Router) -> None:
+        """After a command: a guest whose HELLO was refused, or that has sent none, is not heard any more. Strangers
+        with many connections must not take the time of the hub."""
+        if identity.name == GUEST_NAME and peer not in self.turned_away and router.last_heard(peer) is None:
+            self.turned_away.add(peer)
+            self._cut_later(peer)
+
     def _cut_later(self, peer: PeerId) -> None:
         self._cuts.append((time.monotonic() + CUT_AFTER_S, peer))
 
@@ -146,6 +154,7 @@ class HubAccess:
 
     def _cut(self, peer: PeerId) -> None:
         assert self._connections is not None
+        self.turned_away.discard(peer)
         if peer in self._connections.descriptors:
             self._connections.cut([self._connections.descriptors[peer]])
 
