@@ -37,7 +37,6 @@ from fabric.hub.router_socket import RouterSocket
 from fabric.hub.vital_signs import VitalSigns
 from fabric.journal.journal import Journal
 from fabric.records import Restored
-from fabric.router.access.identity import GUEST_NAME
 from fabric.router.publish.publishing import Refusal
 from fabric.router.router import Router
 from fabric.router.turn import Frames
@@ -255,8 +254,8 @@ class Hub:
         except ProtocolError as error:
             if self._router.last_heard(peer) is None:
                 self.counters["dropped_junk"] += 1
-                if self.access is not None:
-                    self.access.turn_away(peer, self._socket.connections.identity_of(peer), self._router)
+                if self.access is not None and peer in self.access.watched:
+                    self.access.turn_away(peer, self._router)
                 return
             self._router.refuse(error, peer, *wire.request_id(frames))
             return
@@ -267,10 +266,9 @@ class Hub:
             if self.access is None:
                 self._router.step(message, peer, now)
             else:
-                identity = self._socket.connections.identity_of(peer)
-                self._router.step(message, peer, now, identity)
-                if identity.name == GUEST_NAME:
-                    self.access.turn_away(peer, identity, self._router)
+                self._router.step(message, peer, now, self._socket.connections.identity_of(peer))
+                if peer in self.access.watched:
+                    self.access.turn_away(peer, self._router)
                 if self.access.is_changed:  # by this command: a removed key has no effect from the next one on
                     self.access.apply(self._router)
         except Exception as error:
