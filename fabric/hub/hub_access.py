@@ -52,8 +52,8 @@ class HubAccess:
         self._applied = self.book.revision
         self._problem = ""
         self._cuts: deque[tuple[float, PeerId]] = deque()  # connections to cut, and when
-        # Guests, and connections of a principal that has many more of them than it may have sessions: they are not heard
-        # any more after a command without a session, and cut.
+        # Guests, and connections of a principal that has many more of them than it may have sessions: after a command
+        # without a session they are not heard any more, and cut.
         self.watched: set[PeerId] = set()
         self.turned_away: set[PeerId] = set()  # of these
         self._refusals: dict[str, int] = {}  # of this period, by address
