@@ -156,6 +156,28 @@ def test_principals_are_listed_in_pages() -> None:
     assert found == sorted(place.book.roles())
 
 
+def test_a_list_of_topics_does_not_look_at_all_that_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(role(subscribe=("a.*", "a-b.#", "c", "c.#", "orders.*")))
+    shown = ["a.1", "a.2", "a-b", "a-b.x.y", "c", "c.d"]
+    for topic in (*shown, "a", "a.1.x", "a!", "a-", "ab", "b.1", "c!d", *(f"x.{number}" for number in range(500))):
+        place.pub(L, topic, "x")
+    place.pass_time(1)
+    looked, sees = set[str](), Principal.sees_topic
+
+    def counted(principal: Principal, topic: str) -> bool:
+        looked.add(topic)
+        return sees(principal, topic)
+
+    monkeypatch.setattr(Principal, "sees_topic", counted)
+    found: list[str] = []
+    fields: dict[str, Any] = {"after": "!"}
+    while fields.get("more", True):
+        fields = place.ask(W, "topics", after=fields.get("next", "!"), n=2)
+        found += names(fields["topics"], "topic")
+    assert found == sorted([*shown, "orders.limited", "orders.new"])
+    assert len(looked) < 30
+
+
 def test_a_page_does_not_end_at_a_hidden_row() -> None:
     place = Place()
     page = place.ask(W, "groups", n=3)
