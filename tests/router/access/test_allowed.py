@@ -136,6 +136,14 @@ def test_groups_that_consume_dead_letters_of_each_other_are_each_looked_at_once(
     assert len(notices(place, W)) == 30, "all of them could read its dead letters"
 
 
+def test_a_name_of_no_group_is_a_wrong_option() -> None:
+    place = Place(role("dlq", groups=("*",)))
+    for name in ("", " ", ".", "a..b"):
+        (error,) = place.say(W, admin("dlq.list", group=name))
+        assert isinstance(error, m.Err)
+        assert error.code in (Code.BAD_OPTION, Code.NOT_FOUND), name
+
+
 def test_the_patterns_of_a_service_are_not_told() -> None:
     place = Place(role(groups=("vault",)))
     (error,) = place.say(W, m.Subscribe(9, 9, {"respond": True, "group": "vault", "credit": [1, 1]}))
