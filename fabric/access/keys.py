@@ -11,6 +11,7 @@ import os
 import stat
 import struct
 import tomllib
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,6 +24,8 @@ from fabric_protocol.errors import FabricError
 KEY_BYTES: Final = 32
 Z85_CHARS: Final = 40
 LINK_CHARS: Final = 43
+# Keys that are known: each change of the book goes through all of them, and to translate one takes 100 microseconds.
+REMEMBERED_MAX: Final = 32_768
 FOLDER: Final = "keys"  # in the data folder of the hub
 HUB_KEY: Final = "hub.key"
 FILE_BYTES_MAX: Final = 4_096  # of a key file; two keys and comments need 300
@@ -50,6 +53,7 @@ def curve_public(secret: str) -> str:
     return zmq.curve_public(secret.encode()).decode()
 
 
+@lru_cache(REMEMBERED_MAX)
 def parse_key(text: str) -> str:
     """A key in Z85, from Z85 or base64url. Raises ValueError that says what is wrong, without the key."""
     raw = b""
@@ -71,6 +75,7 @@ def parse_key(text: str) -> str:
     return z85.encode(raw).decode()
 
 
+@lru_cache(REMEMBERED_MAX)
 def raw_key(key: str) -> bytes:
     """The 32 bytes of a key in Z85."""
     return z85.decode(key.encode())

@@ -77,6 +77,10 @@ class Connections:
         """The identity of a connection; without keys all are local."""
         return self.identities.get(peer, LOCAL)
 
+    def count_of(self, name: str) -> int:
+        """The connections of a principal that have sent a message."""
+        return sum(identity.name == name for identity in self.identities.values())
+
     def refuse(self, frame: zmq.Frame) -> int:
         """Cut the connection by which a frame came; returns 0 if it was cut before."""
         return self.cut([_descriptor_of(frame)])

@@ -247,11 +247,15 @@ class Hub:
                 self._router.peer_gone(peer)
 
     def _take(self, peer: PeerId, frames: list[bytes], now: float) -> None:
+        if self.access is not None and peer in self.access.turned_away:
+            return
         try:
             message = wire.decode_command(frames)
         except ProtocolError as error:
             if self._router.last_heard(peer) is None:
                 self.counters["dropped_junk"] += 1
+                if self.access is not None and peer in self.access.watched:
+                    self.access.turn_away(peer, self._router)
                 return
             self._router.refuse(error, peer, *wire.request_id(frames))
             return
@@ -263,6 +267,8 @@ class Hub:
                 self._router.step(message, peer, now)
             else:
                 self._router.step(message, peer, now, self._socket.connections.identity_of(peer))
+                if peer in self.access.watched:
+                    self.access.turn_away(peer, self._router)
                 if self.access.is_changed:  # by this command: a removed key has no effect from the next one on
                     self.access.apply(self._router)
         except Exception as error:

@@ -35,6 +35,7 @@ PERIOD_S: Final = 60.0
 REFUSALS_MAX: Final = 5  # of one address in a period that are audited one by one
 ADDRESSES_MAX: Final = 1_000  # of a period; further refusals are one source
 OTHERS: Final = "(others)"
+SPARE_CONNECTIONS: Final = 8  # of a principal, beyond twice its sessions: lost ones end late
 GONE: Final = "the key of this connection is not valid any more"
 
 
@@ -54,6 +55,10 @@ class HubAccess:
         self._applied = self.book.revision
         self._problem = ""
         self._cuts: deque[tuple[float, PeerId]] = deque()  # connections to cut, and when
+        # Guests, and connections of a principal that has many more of them than it may have sessions: after a command
+        # without a session they are not heard any more, and cut.
+        self.watched: set[PeerId] = set()
+        self.turned_away: set[PeerId] = set()  # of these
         self._refusals: dict[str, int] = {}  # of this period, by address
         self._period_end = 0.0
         self._connections: Connections | None = None
@@ -92,7 +97,15 @@ class HubAccess:
         identity = self.book.identity_of(key, address)
         if identity.name == REFUSED_NAME:  # the key was removed between the handshake and the first frame
             self._cut_later(peer)
+        if identity.name == GUEST_NAME or self._is_crowded(identity.name):
+            self.watched.add(peer)
         return identity
+
+    def _is_crowded(self, name: str) -> bool:
+        """True if a principal has so many connections that they are not of its sessions and of sessions before."""
+        assert self._connections is not None
+        most = self.book.roles()[name].limits.sessions if name in self.book.roles() else 0
+        return bool(most) and self._connections.count_of(name) >= 2 * most + SPARE_CONNECTIONS
 
     @property
     def is_changed(self) -> bool:
@@ -114,6 +127,13 @@ class HubAccess:
             if identity.name != before.name and not has_joined:
                 router.disown(peer, GONE)
                 self._cut_later(peer)
+
+    def turn_away(self, peer: PeerId, router: Router) -> None:
+        """After a command of a watched peer: if its HELLO was refused, or it has sent none, it is not heard any more.
+        No one takes more of the hub's time by more connections."""
+        if peer not in self.turned_away and router.last_heard(peer) is None:
+            self.turned_away.add(peer)
+            self._cut_later(peer)
 
     def _cut_later(self, peer: PeerId) -> None:
         self._cuts.append((time.monotonic() + CUT_AFTER_S, peer))
@@ -149,6 +169,8 @@ class HubAccess:
 
     def _cut(self, peer: PeerId) -> None:
         assert self._connections is not None
+        self.watched.discard(peer)
+        self.turned_away.discard(peer)
         if peer in self._connections.descriptors:
             self._connections.cut([self._connections.descriptors[peer]])
 
@@ -159,6 +181,7 @@ class HubAccess:
                 if count > REFUSALS_MAX:
                     router.audit("refused_key", principal="", address=address, and_more=count - REFUSALS_MAX)
             self._refusals, self._period_end = {}, now + PERIOD_S
+            self.watched.intersection_update(self._connections.identities)
         for refusals in (self.zap.refusals, self._connections.refusals):
             while refusals:
                 self._audit_one(refusals.popleft(), router)

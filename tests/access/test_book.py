@@ -7,9 +7,11 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from zmq.utils import z85
 
 from fabric.access import enrolled_file
 from fabric.access.access_file import STARTER
@@ -194,6 +196,22 @@ def test_a_rotated_key_replaces_the_old_one(book: AccessBook) -> None:
     with pytest.raises(ProtocolError) as error:
         book.rotate(identity, make_pair().public, NOW_US)
     refused(Code.NOT_FOUND, error)
+
+
+def test_a_change_translates_no_key_that_is_known(book: AccessBook, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        book.create(f"n{number}", "client", make_pair().public, NOW_US)
+    calls = 0
+
+    def decode(key: bytes) -> bytes:
+        nonlocal calls
+        calls += 1
+        return z85.decode(key)
+
+    monkeypatch.setattr("fabric.access.keys.z85", SimpleNamespace(encode=z85.encode, decode=decode))
+    book.create("another", "client", make_pair().public, NOW_US)
+    book.revoke("n3", NOW_US)
+    assert 1 <= calls <= 2
 
 
 def test_a_key_is_rotated_once_in_a_second(book: AccessBook) -> None:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from fabric.access.keys import make_pair
+from fabric.hub.hub_access import SPARE_CONNECTIONS
 from fabric_protocol import block as b
 from fabric_protocol import messages as m
 from fabric_protocol.errors import Code
@@ -183,3 +184,45 @@ def test_identities_survive_a_restored_router(tmp_path: Path) -> None:
         assert client.until(m.Err).code == Code.NO_SESSION
         client.hello(hb_ms=60_000)
         assert client.info("me")["principal"] == "billing"
+
+
+def test_a_guest_that_has_no_session_is_not_heard_any_more(tmp_path: Path) -> None:
+    with keyed(tmp_path) as hub:
+        hub.admin.admin("keys.invite", name="billing", role="client", ttl_ms=600_000)
+        guest, connections = hub.talker(make_pair()), hub.hub._socket.connections
+        for rid in range(1, 200):
+            guest.send(m.Ping(rid))
+        assert guest.until(m.Err).code == Code.NO_SESSION
+        accepted = connections.accepted
+        eventually(lambda: connections.accepted > accepted, "it was cut, and connects again")
+        assert hub.hub.counters["refused_no_session"] == 1
+        assert not hub.access.turned_away
+        guest.hello(enrol=True)
+        guest.still_served()
+
+
+def test_a_principal_has_not_many_more_connections_than_sessions(tmp_path: Path) -> None:
+    pair = make_pair()
+    text = access_text(billing=pair.public).replace("[role.reader]", "limits = { sessions = 1 }\n[role.reader]")
+    with keyed(tmp_path, text=text) as hub:
+        client = hub.talker(pair)
+        client.hello(hb_ms=60_000, ttl_ms=600_000)
+        others = [hub.talker(pair) for _ in range(2 + SPARE_CONNECTIONS)]
+        for other in others:
+            for rid in range(1, 20):
+                other.send(m.Ping(rid))
+            assert other.until(m.Err).code == Code.NO_SESSION
+        eventually(
+            lambda: hub.hub.counters["refused_no_session"] == 19 * (len(others) - 1) + 1, "the last is turned away"
+        )
+        client.still_served()
+
+
+def test_connections_of_guests_are_cut_before_those_of_clients(tmp_path: Path) -> None:
+    with keyed(tmp_path) as hub:
+        hub.admin.admin("keys.invite", name="other", role="client", ttl_ms=600_000)
+        hub.talker(make_pair()).hello(enrol=True)
+        hub.joined()
+        connections = hub.hub._socket.connections
+        names = {descriptor: connections.identity_of(peer).name for descriptor, peer in connections.peers()}
+        assert [names[descriptor] for descriptor in connections.excess] == ["?", "billing", "local"]

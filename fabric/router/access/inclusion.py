@@ -118,7 +118,7 @@ class Meeting:
                 if word in ("*", "#"):
                     named = self._named if count else self._first
                     following[at if word == "#" else at + 1] |= patterns.follow_any(reached[at], named)
-                elif count or not at or word[0] != "$":  # a wildcard at the beginning matches no topic of the hub
+                elif count or not at or not word.startswith("$"):  # wildcards match no topic of the hub
                     following[at + 1] |= patterns.follow(reached[at], word)
             reached = following
             if not any(reached):

@@ -157,6 +157,11 @@ class Principal:
             return self._subscribes(topic, set())
         return topic in self._rights.topics
 
+    def first_words(self) -> Collection[str] | None:
+        """The first words of topics that the principal may see, so that a list leaves out all others; None: any."""
+        words = {pattern.partition(".")[0] for pattern in self.role.subscribe} | {prefix[:-1] for prefix in _OF_GROUPS}
+        return None if self.is_free or "info" in self.role.admin or not words.isdisjoint(("*", "#")) else words
+
     def require_topic(self, topic: str, what: str) -> None:
         """Raise unless the principal may read a topic or publish to it."""
         if not (self.is_free or self.may_subscribe([topic]) or topic in self._rights.publish):

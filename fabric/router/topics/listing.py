@@ -3,8 +3,8 @@
 The counts of a topic with settings are those of the table, which are exact; those of other topics are tallies.
 """
 
-from bisect import bisect_right
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Mapping
 from heapq import merge
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NAMES_MAX: Final = 1_000  # names of topics without settings in one INFO
 FIRSTS_MAX: Final = 32  # searches for the first message of a topic in one INFO, a millisecond or two each
+_BEHIND_A_DOT: Final = "/"  # in the order of characters
 NOTHING: Final = {"first_seq": 0, "last_seq": 0, "first_us": 0, "last_us": 0}
 
 Fields = Mapping[str, Any]
@@ -48,7 +49,7 @@ class Listing:
     def topics(self, fields: Fields) -> Row:
         after, table, sees = fields.get("after") or "", self._table, self._principal.sees_topic
         names = self._walk.sorted_names()
-        others = (names[at] for at in range(bisect_right(names, str(after)), len(names)))
+        others = _beginning_with(self._principal.first_words(), names, bisect_right(names, str(after)))
         untracked = (name for name in others if name not in table.tracked and sees(name))
         stored = (name for name in untracked if self._tallies.find(name) is not None)
         configured = sorted(name for name in table.tracked if name > str(after) and sees(name))
@@ -93,6 +94,17 @@ class Listing:
         block, _, _ = self._shared.block_store.find(topic.floor, self._shared.committed_seq, topic.wanted)
         if isinstance(block, Block) and (places := places_of(block, topic.name, max(topic.floor - block.base_seq, 0))):
             tally.first_seq, tally.first_us = block.base_seq + places[0], block.ts_us
+
+
+def _beginning_with(words: Collection[str] | None, names: list[str], start: int) -> Iterator[str]:
+    """The names from a place on, of sorted ones, that may have one of these first words; None: all."""
+    spans = [(start, len(names))]
+    if words is not None:
+        spans = sorted((bisect_left(names, word), bisect_left(names, word + _BEHIND_A_DOT)) for word in words)
+    for first, end in spans:
+        for at in range(max(first, start), end):
+            yield names[at]
+        start = max(start, end)
 
 
 def _ends_of(tally: "Tally") -> Row:

@@ -147,6 +147,14 @@ def test_groups_that_consume_dead_letters_of_each_other_are_each_looked_at_once(
     assert len(notices(place, W)) == 30, "all of them could read its dead letters"
 
 
+def test_a_name_of_no_group_is_a_wrong_option() -> None:
+    place = Place(role("dlq", groups=("*",)))
+    for name in ("", " ", ".", "a..b"):
+        (error,) = place.say(W, admin("dlq.list", group=name))
+        assert isinstance(error, m.Err)
+        assert error.code in (Code.BAD_OPTION, Code.NOT_FOUND), name
+
+
 def test_the_patterns_of_a_service_are_not_told() -> None:
     place = Place(role(groups=("vault",)))
     (error,) = place.say(W, m.Subscribe(9, 9, {"respond": True, "group": "vault", "credit": [1, 1]}))
@@ -165,6 +173,28 @@ def test_principals_are_listed_in_pages() -> None:
         assert len(wire.encode(m.Ok(0, 1, fields))[0]) < m.META_BYTES_MAX / 2
         found += names(fields["principals"], "principal")
     assert found == sorted(place.book.roles())
+
+
+def test_a_list_of_topics_does_not_look_at_all_that_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(role(subscribe=("a.*", "a-b.#", "c", "c.#", "orders.*")))
+    shown = ["a.1", "a.2", "a-b", "a-b.x.y", "c", "c.d"]
+    for topic in (*shown, "a", "a.1.x", "a!", "a-", "ab", "b.1", "c!d", *(f"x.{number}" for number in range(500))):
+        place.pub(L, topic, "x")
+    place.pass_time(1)
+    looked, sees = set[str](), Principal.sees_topic
+
+    def counted(principal: Principal, topic: str) -> bool:
+        looked.add(topic)
+        return sees(principal, topic)
+
+    monkeypatch.setattr(Principal, "sees_topic", counted)
+    found: list[str] = []
+    fields: dict[str, Any] = {"after": "!"}
+    while fields.get("more", True):
+        fields = place.ask(W, "topics", after=fields.get("next", "!"), n=2)
+        found += names(fields["topics"], "topic")
+    assert found == sorted([*shown, "orders.limited", "orders.new"])
+    assert len(looked) < 30
 
 
 def test_a_page_does_not_end_at_a_hidden_row() -> None:
