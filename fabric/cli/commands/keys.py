@@ -347,6 +347,8 @@ def _asking(url: str, connect_s: float) -> "Iterator[Client]":
             str(error), "'fabric keys list' shows the principals and the invitations", EXIT_CONFLICT
         ) from error
     except fabric_client.ConnectionLost as error:
+        if not str(error).startswith("no hub at"):  # there is one, and the hint says what is wrong
+            raise
         raise Failed(str(error), f"{START}; --data or --context chooses another hub", EXIT_NO_HUB) from error
 
 
