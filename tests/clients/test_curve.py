@@ -173,6 +173,12 @@ def test_the_greeting_names_the_mechanism(keyed: CurveServed, served: Served) ->
     assert greeting.mechanism("tcp://no such host:7171") == ""
 
 
+def test_an_address_of_bytes_that_are_no_text_is_refused_in_words() -> None:
+    """A variable with another encoding."""
+    with pytest.raises(FabricError, match="not a usable address"):
+        fabric_client.connect("tcp://h\udcff:1", timeout=1)
+
+
 # Running clients.
 
 
