@@ -42,13 +42,11 @@ def unknown_host(urls: Sequence[str]) -> str:
 
     def look() -> None:
         for url in urls:
-            host = (
-                url.removeprefix("tcp://").rpartition(":")[0].rpartition(";")[2].strip("[]")
-                if url.startswith("tcp://")
-                else ""
-            )
+            scheme, _, place = url.partition("://")
+            host = place.rpartition(":")[0].rpartition(";")[2].strip("[]")
             try:
-                socket.getaddrinfo(host or "127.0.0.1", None)
+                if scheme == "tcp":
+                    socket.getaddrinfo(host, None)
             except (OSError, UnicodeError):
                 found.append(host)
 
