@@ -219,6 +219,10 @@ def test_each_refusal_is_told_in_words(on: On, hub: HubProcess, tmp_path: Path) 
         result = on("app", *words, *SOON)
         assert result.exit_code == code, (words, result.output)
         assert says in result.stderr
+    result = on("app", "keys", "show", "--credentials", "wrong.cred", *SOON)
+    assert (result.exit_code, "fabric hub" in result.stderr, "check the address" in result.stderr) == (3, False, True)
+    elsewhere = on("app", "keys", "invite", "eve", "--role", "client", "--url", hub.url)
+    assert (elsewhere.exit_code, "name its data folder with --data" in elsewhere.stderr) == (5, True)
     wrong: tuple[tuple[tuple[str, ...], int, str, str], ...] = (
         (("invite", "eve", "--role", "clinet"), 4, "it has: admin, client, reader", "choose one of them"),
         (("invite", "eve", "--role", "client", "--ttl", "1000d"), 2, "ttl", "--help"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fabric_client import Credentials, contexts
+from fabric_client.destination import destination
 from fabric_client.errors import Conflict, NotFound
 from fabric_client.keys import CurveKeys, KeyPair, key, link_form, new_pair, public_of
 from fabric_client.links import Link, parse_link
@@ -194,6 +195,14 @@ def test_a_replaced_file_keeps_its_owner_and_its_links(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FabricError, match=r"there is no file .*missing.cred"):
         Credentials.load(tmp_path / "missing.cred")
+
+
+def test_the_content_of_a_file_is_not_shown_as_its_path(tmp_path: Path) -> None:
+    """A platform that gives secrets as variables may put the file into FABRIC_CREDENTIALS."""
+    credentials().save(tmp_path / "x.cred")
+    with pytest.raises(FabricError, match="what stands in a credentials file") as caught:
+        destination(environ={"FABRIC_CREDENTIALS": (tmp_path / "x.cred").read_text()})
+    assert ME.secret not in str(caught.value) + caught.value.hint
 
 
 def test_a_file_that_others_can_read_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

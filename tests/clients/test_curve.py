@@ -167,10 +167,29 @@ def test_another_program_at_the_address_is_no_hub() -> None:
         server.shutdown(socket.SHUT_RDWR)
 
 
+@both
+def test_a_name_without_an_address_is_told(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_address(host: str, *_: object) -> list[object]:
+        if host == "hub-1":
+            raise socket.gaierror("Name or service not known")
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", no_address)
+    error = refusal(connect, ConnectionLost, "tcp://127.0.0.1:1,tcp://hub-1:7171", timeout=0.1)
+    assert str(error).endswith("for 0.1 s: this machine finds no address of the name hub-1")
+    assert "check the address" in error.hint
+
+
 def test_the_greeting_names_the_mechanism(keyed: CurveServed, served: Served) -> None:
     assert (greeting.mechanism(keyed.url), greeting.mechanism(served.url)) == ("CURVE", "NULL")
     assert greeting.mechanism("tcp://127.0.0.1:1") == greeting.mechanism("ipc:///x") == ""
     assert greeting.mechanism("tcp://no such host:7171") == ""
+
+
+def test_an_address_of_bytes_that_are_no_text_is_refused_in_words() -> None:
+    """A variable with another encoding."""
+    with pytest.raises(FabricError, match="not a usable address"):
+        fabric_client.connect("tcp://h\udcff:1", timeout=1)
 
 
 # Running clients.

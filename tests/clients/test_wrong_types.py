@@ -1,6 +1,8 @@
 """Values of the wrong type are refused at the call by both clients, with an error that names the value."""
 
 import asyncio
+import copy
+import pickle
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -132,3 +134,17 @@ def test_what_cannot_be_connected_with_is_refused_at_once(url: Any, how: dict[st
 
     with pytest.raises(FabricError, match=says):
         asyncio.run(main())
+
+
+def test_a_client_is_neither_copied_nor_pickled(fab: Client, hub: Hub) -> None:
+    """A copy that is collected would end the connection of the original."""
+
+    async def main() -> None:
+        async with fabric_client.aconnect("inproc://hub", context=hub.context) as other:
+            for client in (fab, other):
+                for call in (copy.copy, copy.deepcopy, pickle.dumps):
+                    with pytest.raises(TypeError, match=r"call connect\(\) there"):
+                        call(client)
+
+    asyncio.run(main())
+    assert fab.publish("t", b"x").seq == 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from fabric.cli import EXIT_CONFLICT, EXIT_NO_HUB, EXIT_NOT_FOUND
+from fabric.cli import EXIT_CONFLICT, EXIT_NO_HUB, EXIT_NOT_ALLOWED, EXIT_NOT_FOUND
 from fabric.cli.support import completion
 from fabric.cli.support.connect import (
     address_options,
@@ -55,6 +55,10 @@ _ADDRESS: Final = click.option(
 )
 _AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="One JSON document instead.")
 
+_OWNER: Final = (
+    "on the machine of the hub, run this in the folder where it was started, or name its data folder with --data; "
+    "elsewhere, use a context whose role has the right 'keys'"
+)
 TTL_S: Final = (1.0, 30 * 86_400.0)  # the hub takes no other invitations
 
 
@@ -346,7 +350,13 @@ def _asking(url: str, connect_s: float) -> "Iterator[Client]":
         raise Failed(
             str(error), "'fabric keys list' shows the principals and the invitations", EXIT_CONFLICT
         ) from error
+    except fabric_client.AuthFailed as error:
+        if present(url).keys is not None:
+            raise
+        raise Failed(str(error), _OWNER, EXIT_NOT_ALLOWED) from error
     except fabric_client.ConnectionLost as error:
+        if not str(error).startswith("no hub at"):  # there is one, and the hint says what is wrong
+            raise
         raise Failed(str(error), f"{START}; --data or --context chooses another hub", EXIT_NO_HUB) from error
 
 

@@ -1,7 +1,7 @@
 """The common base of all parts of the asyncio client."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from fabric_client.aio.driver import AsyncDriver
 from fabric_client.core.calls import Call
@@ -17,6 +17,9 @@ class AsyncBase:
     """A driver, and calls to the hub through it."""
 
     _driver: AsyncDriver
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be copied or pickled: its socket and threads stay here; call connect() there")
 
     async def _ask(self, make: Callable[[int], m.ToHub], timeout: Seconds | None, what: str) -> Any:
         """Send the message that `make` builds for a request id, and wait for the answer."""

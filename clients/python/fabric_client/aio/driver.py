@@ -30,6 +30,7 @@ from fabric_client.core.unconfirmed import Pending
 from fabric_client.core.verdict_exceptions import Decision
 from fabric_client.destination import Destination
 from fabric_client.io.driver import COMMIT_S, LEARN_S, Driver
+from fabric_client.io.greeting import unknown_host
 from fabric_protocol import messages as m
 from fabric_protocol.messages import Verdict
 
@@ -57,7 +58,7 @@ class AsyncDriver(Driver):
         if self.session.error is not None:
             raise self.session.error
         if not live:
-            raise self.no_hub(timeout)
+            raise self.no_hub(timeout, await asyncio.to_thread(unknown_host, self.to.urls))
 
     def run_turn(self) -> None:
         """Run a turn, wake the waiting tasks, and set the timer."""

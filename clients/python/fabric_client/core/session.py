@@ -100,6 +100,7 @@ class Session:
         if self.state is State.LIVE:
             log.warning("connection to the hub lost: %s", why)
             self._reconnect.reset()
+            refused = False  # its file may have the next key already
         elif self.handshake.hub and isinstance(why, FabricError) and str(why) not in self._logged:
             self._logged.add(str(why))  # once, not for each attempt
             log.error("no connection to the hub: %s (%s)", why, why.hint)

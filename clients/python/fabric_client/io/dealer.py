@@ -100,7 +100,7 @@ class Dealer:
             if not url.startswith("inproc:"):  # inproc has no events
                 self._monitor = socket.get_monitor_socket(events)
             socket.connect(url)
-        except zmq.ZMQError as error:
+        except (zmq.ZMQError, UnicodeError) as error:  # the latter: bytes of a variable that are no text
             self.close()
             raise FabricError(f"{url!r} is not a usable address: {error}", _HINT) from None
         self.fd = socket.fileno()

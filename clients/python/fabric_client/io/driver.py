@@ -73,8 +73,8 @@ class Driver:
         if self.session.error is not None:
             raise self.session.error
 
-    def no_hub(self, waited: float) -> ConnectionLost:
-        """The error for a caller that waited for a connection."""
+    def no_hub(self, waited: float, unknown: str = "") -> ConnectionLost:
+        """The error for a caller that waited for a connection. `unknown`: a name of a host without an address."""
         last, refusal = self.session.lost_reason, self.session.refusal
         if refusal is not None:
             if isinstance(refusal, AuthFailed) and refusal.fields.get("handshake") == "handshake":
@@ -82,6 +82,8 @@ class Driver:
             other = "" if isinstance(last, FabricError) else f"; {last}"
             return ConnectionLost(f"no connection for {waited:g} s: {refusal}{other}", refusal.hint)
         why = f" ({last})" if last else ""
+        if unknown:
+            why = f": this machine finds no address of the name {unknown}"
         hint = "start one with 'fabric hub', check the address, or check why the hub there does not answer"
         if self.to.origin:
             hint += f"; the address is from {self.to.origin}"

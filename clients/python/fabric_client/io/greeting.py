@@ -1,6 +1,6 @@
-"""The greeting of ZeroMQ, read over a plain TCP connection: whether the peer wants encryption.
+"""What libzmq does not tell of an address: the greeting of its peer, and whether its name is known.
 
-libzmq does not say why a peer ended a handshake. The greeting of a peer names its mechanism, NULL or CURVE, and that is
+The greeting, read over a plain TCP connection, names the mechanism of the peer, NULL or CURVE, and that is
 enough to tell a hub without encryption from a hub with another key. The answer is for the words of an error only.
 """
 
@@ -8,6 +8,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from typing import Final
 
 GREETING_BYTES: Final = 64
@@ -33,6 +34,26 @@ def mechanism(url: str, timeout: float = GREETING_S) -> str:
         if received[:1] == b"\xff":
             return received[_MECHANISM].rstrip(b"\0").decode("ascii", "replace")
     return ""
+
+
+def unknown_host(urls: Sequence[str]) -> str:
+    """The first name of a host for which this machine finds no address; empty if there is none, or it takes long."""
+    found: list[str] = []
+
+    def look() -> None:
+        for url in urls:
+            scheme, _, place = url.partition("://")
+            host = place.rpartition(":")[0].rpartition(";")[2].strip("[]")
+            try:
+                if scheme == "tcp":
+                    socket.getaddrinfo(host, None)
+            except (OSError, UnicodeError):
+                found.append(host)
+
+    thread = threading.Thread(target=look, name="fabric-names", daemon=True)
+    thread.start()
+    thread.join(GREETING_S)
+    return found[0] if found else ""
 
 
 class Greetings:

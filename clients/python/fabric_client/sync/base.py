@@ -1,7 +1,7 @@
 """The common base of all parts of the blocking client."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from fabric_client.core.calls import Call
 from fabric_client.core.subscription import Subscription
@@ -17,6 +17,9 @@ class Base:
     """A driver, and calls to the hub through it. Every method may be called from any thread."""
 
     _driver: SyncDriver
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be copied or pickled: its socket and threads stay here; call connect() there")
 
     def _ask(self, make: Callable[[int], m.ToHub], timeout: Seconds | None, what: str) -> Any:
         """Send the message that `make` builds for a request id, and wait for the answer."""

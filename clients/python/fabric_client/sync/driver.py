@@ -23,6 +23,7 @@ from fabric_client.core.transaction import Transaction, send
 from fabric_client.core.unconfirmed import Pending, all_done
 from fabric_client.core.verdict_exceptions import Decision
 from fabric_client.io.driver import COMMIT_S, LEARN_S
+from fabric_client.io.greeting import unknown_host
 from fabric_client.sync.caller_runs import CallerRuns
 from fabric_protocol import messages as m
 from fabric_protocol.messages import Verdict
@@ -39,7 +40,7 @@ class SyncDriver(CallerRuns):
         if self.session.error is not None:
             raise self.session.error
         if not live:
-            raise self.no_hub(timeout)
+            raise self.no_hub(timeout, unknown_host(self.to.urls))
         self._thread.start()
 
     def next_item(
