@@ -45,7 +45,8 @@ def wants_keys(data: Path, options: HubOptions) -> bool:
 
 class HubAccess:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", data: Path, options: HubOptions) -> None:
-        self.book = AccessBook(data, options.access, options.advertise)
+        access = Path(options.access) if options.access is not None else None
+        self.book = AccessBook(data, access, options.advertise)
         if data.stat().st_mode & stat.S_IWOTH:
             event(logging.WARNING, "data folder open", why=f"every user may replace its files: chmod 700 {data}")
         self._data = data

@@ -205,6 +205,14 @@ def test_keys_are_used_again_on_loopback(tmp_path: Path) -> None:
             owner.hello()
 
 
+def test_the_access_file_may_be_given_as_text(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("")
+    options = HubOptions(binds=["tcp://127.0.0.1:*"], access=str(tmp_path / "a.toml"))
+    with Hub(tmp_path / "j", options) as hub:
+        assert hub.access is not None
+        assert hub.access.book.path == tmp_path / "a.toml"
+
+
 def test_an_open_data_folder_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for mode, told in ((0o777, 1), (0o700, 0)):
         caplog.clear()
