@@ -117,7 +117,7 @@ def test_an_address_of_a_network_makes_keys_and_tells_the_next_step(start: Start
     assert "(CURVE)" in said
     assert f"admin    ipc://{data}/hub.sock" in said
     assert f"access   {data}/access.toml: 0 principals" in said
-    assert "next     let a client join: fabric keys invite NAME --role client" in said
+    assert f"next     let a client join: fabric keys invite NAME --role client --data {data}\n" in said
     assert (data / "keys/hub.key").stat().st_mode & 0o777 == 0o600
     assert (data / "keys").stat().st_mode & 0o777 == 0o700
     assert (data / "hub.sock").stat().st_mode & 0o777 == 0o600
@@ -125,6 +125,15 @@ def test_an_address_of_a_network_makes_keys_and_tells_the_next_step(start: Start
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert not (data / "hub.sock").exists()
+
+
+def test_the_next_step_is_short_in_the_usual_folder(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "fabric keys invite NAME --role client\n" in read_until(
+        start("hub", "--bind", "tcp://0.0.0.0:*"), "hub ready"
+    )
 
 
 def test_an_address_of_another_machine_is_refused(tmp_path: Path, fabric: Fabric) -> None:

@@ -1,6 +1,7 @@
 """`fabric hub`: runs a hub in this process until a signal drains it."""
 
 import logging
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from fabric.hub import Hub, HubOptions
     from fabric.hub.hub_access import HubAccess
 
+DATA = Path("fabric-data")
 MESSAGES_MAX = 2**63 - 1  # a sequence number has 63 bits
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -26,7 +28,7 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path("fabric-data"),
+    default=DATA,
     show_default=True,
     envvar="FABRIC_DATA",
     help="Directory of the journal; created if it does not exist.",
@@ -186,11 +188,11 @@ def _banner(running: "Hub", data: Path, recovery_s: float) -> None:
     if access is None:
         click.echo("   access   programs of this machine, without keys", err=True)
     else:
-        _access_banner(access)
+        _access_banner(access, data)
     click.echo(" ready. Ctrl-C to stop.", err=True)
 
 
-def _access_banner(access: "HubAccess") -> None:
+def _access_banner(access: "HubAccess", data: Path) -> None:
     book = access.book
     if access.admin_bind:
         click.echo(f"   admin    {access.admin_bind}", err=True)
@@ -200,4 +202,5 @@ def _access_banner(access: "HubAccess") -> None:
     if book.problem:
         click.echo(f"   problem  {book.problem}", err=True)
     if not count:
-        click.echo("   next     let a client join: fabric keys invite NAME --role client", err=True)
+        place = "" if data == DATA else f" --data {shlex.quote(str(data))}"
+        click.echo(f"   next     let a client join: fabric keys invite NAME --role client{place}", err=True)
