@@ -76,7 +76,9 @@ class HubAccess:
     def _bind_admin(self, socket: RouterSocket, others: list[str]) -> None:
         address = admin_address(self._data)
         if not address:
-            event(logging.WARNING, "no admin socket", why="the path of the data folder is too long for a Unix socket")
+            event(
+                logging.WARNING, "no admin socket", why="the path of the data folder is too long for it, or is no text"
+            )
         elif place(address) not in map(place, others):
             self.admin_bind = socket.bind(address)
         else:

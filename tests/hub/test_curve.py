@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import socket
 from pathlib import Path
 
@@ -260,6 +261,13 @@ def test_the_admin_socket_has_a_short_path(tmp_path: Path, monkeypatch: pytest.M
     deep.mkdir(parents=True)
     monkeypatch.chdir(deep.parent)
     assert admin_address(deep) == f"ipc://{'e' * 60}/hub.sock"
+
+
+def test_a_data_folder_whose_name_is_no_text_has_no_admin_socket(tmp_path: Path) -> None:
+    data = tmp_path / os.fsdecode(b"\xff")
+    with Hub(data, HubOptions(binds=["tcp://0.0.0.0:*"])) as hub:
+        assert hub.access is not None
+        assert hub.access.admin_bind == ""
 
 
 def test_an_unknown_key_is_not_answered_at_all(tmp_path: Path) -> None:
