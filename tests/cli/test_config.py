@@ -39,7 +39,7 @@ assert HUB is not None
 CONTEXT = click.Context(HUB, parent=TOP, info_name="hub")
 OPTIONS = [pytest.param(option, id=key(option)) for option in config.settings(HUB)]
 
-NO_HUB = ["hub", "--bind", "http://127.0.0.1:1"]  # refused with exit code 1 if the configuration is right
+NO_HUB = ["hub", "--bind", "ipc:///nonexistent/hub"]  # refused with exit code 1 if the configuration is right
 
 
 @pytest.fixture(autouse=True)
@@ -405,6 +405,31 @@ def test_check_tells_an_address_at_which_no_hub_can_listen(here: Path, fabric: F
     assert (result.exit_code, result.stdout) == (2, "")
     for url in wrong:
         assert f"error: fabric.toml:2: cannot listen at {url}" in result.stderr
+
+
+@pytest.mark.parametrize("way", ["file", ".env", "environment", "alias"])
+def test_a_wrong_address_is_told_with_its_place(
+    here: Path, fabric: Fabric, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    if way == "file":
+        (here / "fabric.toml").write_text('[hub]\nbind = ["ipc://x", "tcp://broker:9999"]\n')
+    elif way == ".env":
+        (here / ".env").write_text("FABRIC_HUB_BIND=tcp://broker:9999\n")
+    elif way == "environment":
+        monkeypatch.setenv("FABRIC_HUB_BIND", "tcp://broker:9999")
+    else:
+        monkeypatch.setenv("QB_SERVER_HOST", "broker")
+    places = {"file": "fabric.toml:2", ".env": ".env:1 FABRIC_HUB_BIND", "environment": "FABRIC_HUB_BIND"}
+    result = fabric("hub", "--log-level", "error")
+    assert (result.exit_code, result.stderr.splitlines()) == (
+        2,
+        [
+            f"error: {places.get(way, 'QB_SERVER_HOST')}: cannot listen at tcp://broker:9999: "
+            "'broker' is not an IP address of this machine",
+            "hint: write an IP address of this machine, or 0.0.0.0 for all networks",
+        ],
+    )
+    assert not (here / "fabric-data").exists()
 
 
 def test_a_file_that_is_there_but_cannot_be_read_is_not_passed_over(here: Path, fabric: Fabric) -> None:

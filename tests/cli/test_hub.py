@@ -151,8 +151,8 @@ def test_an_access_file_that_does_not_exist_is_refused(tmp_path: Path, fabric: F
 
 def test_an_unknown_transport_is_refused(tmp_path: Path, fabric: Fabric) -> None:
     result = fabric("hub", "--data", str(tmp_path / "journal"), "--bind", "http://127.0.0.1:1")
-    assert result.exit_code == 1
-    assert "error: cannot listen at http://" in result.stderr
+    assert result.exit_code == 2
+    assert "error: --bind: cannot listen at http://" in result.stderr
 
 
 @pytest.mark.parametrize("url", ["tcp://127.0.0.1", "tcp://127.0.0.1:", "tcp://127.0.0.1:99999", "tcp://127.0.0.1:x"])
@@ -160,8 +160,8 @@ def test_an_address_without_a_port_is_refused_before_a_journal_is_made(
     tmp_path: Path, fabric: Fabric, url: str
 ) -> None:
     result = fabric("hub", "--data", str(tmp_path / "journal"), "--bind", url)
-    assert result.exit_code == 1
-    assert f"error: cannot listen at {url}: it has no port" in result.stderr
+    assert result.exit_code == 2
+    assert f"error: --bind: cannot listen at {url}: it has no port" in result.stderr
     assert not (tmp_path / "journal").exists()
 
 

@@ -11,6 +11,7 @@ import click
 
 from fabric import __version__
 from fabric.cli.support.config import Configured, config_options, configuration
+from fabric.cli.support.config_file import ConfigError
 from fabric.cli.support.reach import Advertised
 from fabric.cli.support.values import Duration, Size, Text, shown_bytes, shown_seconds
 
@@ -129,6 +130,7 @@ def hub(data: Path, log_format: str, log_level: str | None, **given: Any) -> int
 
     hub_log.set_up(log_format, log_level or ("warning" if sys.stderr.isatty() else "info"))
     _log_configuration()
+    _check_binds(given["binds"])
     raise_descriptor_limit()
     begun = time.monotonic()
     running = Hub(data, _options(**given))
@@ -173,6 +175,15 @@ def _log_configuration() -> None:
     hub_log.event(logging.INFO, "configuration read", files=files or "none")
     for note in read.notes:
         hub_log.event(logging.INFO, "configuration note", note=note)
+
+
+def _check_binds(binds: tuple[str, ...]) -> None:
+    """A wrong address is wrong usage, so that a service manager does not start the hub again and again."""
+    from fabric.hub.addresses import mistakes
+
+    origin = configuration(click.get_current_context()).origins.get("binds", "--bind")
+    for error in mistakes(binds):
+        raise ConfigError([f"{origin}: {error}"], error.hint)
 
 
 def _banner(running: "Hub", data: Path, recovery_s: float) -> None:
