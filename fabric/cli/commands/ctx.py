@@ -97,8 +97,8 @@ def use_command(name: str, as_json: bool) -> None:
     from fabric_client import contexts
 
     before = contexts.current()
-    contexts.use(name)
     found = contexts.load(name)
+    contexts.use(name)
     told = f'context "{name}": {found.url}' + (f" as {found.principal}" if found.principal else "")
     say("fabric.ctx.use.v1", {"context": name, "before": before}, told, as_json)
 
@@ -151,9 +151,14 @@ def rm_command(name: str, yes: bool, as_json: bool) -> None:
       fabric ctx rm shop-eu
       fabric ctx rm shop-eu --yes
     """
-    from fabric_client import contexts
+    from fabric_client import FabricError, NotFound, contexts
 
-    has_key = bool(contexts.load(name).secret)
+    try:
+        has_key = bool(contexts.load(name).secret)
+    except NotFound:
+        raise
+    except FabricError:  # a file that cannot be read may have a key
+        has_key = True
     if has_key:
         confirm(f"remove the context {name} and its secret key, which cannot be restored", yes)
     contexts.remove(name)
