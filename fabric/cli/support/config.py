@@ -71,6 +71,7 @@ def config_options(command: F) -> F:
         "--config",
         metavar="FILE",
         envvar="FABRIC_CONFIG",
+        shell_complete=click.Path().shell_complete,
         help="Read options from this file (TOML; .json and .yml also); none: read no file.  "
         "[default: ./fabric.toml, then /etc/fabric/fabric.toml, if they exist]",
     )
