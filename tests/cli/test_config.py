@@ -574,6 +574,13 @@ def test_parts_that_maps_share_do_not_multiply(here: Path, fabric: Fabric) -> No
         assert fabric("config", "check", "application.yml").exit_code == 2
 
 
+def test_an_error_in_yaml_has_its_line_and_no_secret(here: Path, fabric: Fabric) -> None:
+    (here / "x.yml").write_text("a: 1\npassword: hunter2: x\n")
+    said = fabric("config", "check", "x.yml").stderr
+    assert said.startswith("error: x.yml: it is not YAML: mapping values are not allowed here (at line 2)\n")
+    assert "hunter2" not in said
+
+
 @pytest.mark.parametrize("text", ["hub:\n  quota: 1\n  quota: 2\n", "hub: {}\nhub: {}\n", "a: [{x: {b: 1, b: 1}}]\n"])
 def test_a_name_that_is_twice_in_yaml_is_told(here: Path, fabric: Fabric, text: str) -> None:
     (here / "x.yaml").write_text(text)
