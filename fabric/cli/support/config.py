@@ -361,8 +361,9 @@ def _addresses(found: list[Found]) -> Iterator[tuple[str, Origin]]:
     for each in ports:
         host = next((one.value for one in hosts if one.alias.broker == each.alias.broker), known.DEFAULT_HOST)
         yield f"tcp://{host}:{each.value}", each.origin
-    if hosts and not ports:
-        yield f"tcp://{hosts[0].value}:{known.DEFAULT_PORTS[hosts[0].alias.broker]}", hosts[0].origin
+    for each in hosts:
+        if all(one.alias.broker != each.alias.broker for one in ports):
+            yield f"tcp://{each.value}:{known.DEFAULT_PORTS[each.alias.broker]}", each.origin
 
 
 def _is_there(path: Path) -> bool:
