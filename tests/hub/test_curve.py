@@ -228,6 +228,7 @@ def test_a_broken_access_file_is_told_before_the_hub_listens(tmp_path: Path) -> 
     with pytest.raises(FabricError, match="'pubish' is not one of") as error:
         Hub(tmp_path / "j", HubOptions(binds=["tcp://127.0.0.1:*"], access=tmp_path / "access.toml"))
     assert error.value.hint == "did you mean publish?"
+    assert not have_keys(tmp_path / "j"), "with keys, the next hub here would encrypt"
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
