@@ -463,19 +463,14 @@ def test_dotenv_is_read_as_programs_write_it(here: Path) -> None:
 
 
 def test_a_near_miss_in_dotenv_is_told(here: Path, fabric: Fabric) -> None:
-    lines = [
-        "FABRIC_DATTA=x",
-        "FABRIC_HUB_DATTA=x",
-        "FABRIC_HBU_DATA=x",
-        "FABRIC_URL=x",
-        "FABRIC_GET_OUTPUT=x",
-        "DATTA=x",
-    ]
-    (here / ".env").write_text("\n".join(lines))
+    names = ["DATTA", "HUB_DATTA", "HBU_DATA", "URL", "GET_OUTPUT", "GET_OUTPT", "X"]
+    (here / ".env").write_text("".join(f"FABRIC_{name}=x\n" for name in names) + "DATTA=x\n")
     assert json.loads(fabric("config", "show", "--json").stdout)["warnings"] == [
         ".env:1 FABRIC_DATTA: no option reads it; did you mean FABRIC_DATA?",
+        ".env:6 FABRIC_GET_OUTPT: no option reads it; did you mean FABRIC_GET_OUTPUT?",
         ".env:3 FABRIC_HBU_DATA: no option reads it; did you mean FABRIC_HUB_DATA?",
         ".env:2 FABRIC_HUB_DATTA: no option reads it; did you mean FABRIC_HUB_DATA?",
+        ".env:7 FABRIC_X: no option reads it",
     ]
 
 

@@ -273,8 +273,9 @@ class Loader:
             return
         root = self._context.find_root().command
         names = [*own, *(of_all_commands(root) if isinstance(root, Fabric) else ())]
-        for name in unknown(self._dotenv, names):
-            self._warnings.append(f"{self._dotenv[name].place}: no option reads it{nearest(name, own)}")
+        for name, meant in unknown(self._dotenv, names).items():
+            hint = f"; did you mean {meant}?" if meant else ""
+            self._warnings.append(f"{self._dotenv[name].place}: no option reads it{hint}")
 
     def _variable(self, parameter: str) -> tuple[Entry | None, str]:
         """The variable that sets an option, and where it was found."""
