@@ -1,5 +1,5 @@
-"""For all tests: Python handles Ctrl-C, no log goes to a handler of an earlier test, and contexts of the user do not
-count."""
+"""For all tests: Python handles Ctrl-C, no log goes to a handler of an earlier test, contexts of the user do not count,
+and no random test fails because the machine is busy."""
 
 import logging
 import os
@@ -7,6 +7,10 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 # A shell lets programs that it starts with `&` ignore SIGINT, and so would all processes that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

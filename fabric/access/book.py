@@ -74,7 +74,6 @@ class AccessBook:
     def __init__(self, data: Path, access: Path | None = None, advertise: str = "") -> None:
         """Read the files of a data folder; make those that are missing. Raises FabricError."""
         self.path = access or data / ACCESS_FILE
-        self._pair, self.is_new = open_hub_key(data)
         self._advertise = advertise  # the address that invitations name
         if access is None:
             _write_starter(self.path)
@@ -82,6 +81,7 @@ class AccessBook:
         self._access = read_access(self.path)
         self._enrolled_file = _Watched(enrolled_file.enrolled_path(data))
         self._enrolled = enrolled_file.read_enrolled(self._enrolled_file.path)
+        self._pair, self.is_new = open_hub_key(data)  # after the files: with keys, the next hub here encrypts
         self._tries = Tries()
         self._rotated_us: dict[str, int] = {}  # by principal
         self._look_at = 0.0

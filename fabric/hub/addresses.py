@@ -167,7 +167,7 @@ def private_files() -> Iterator[None]:
 
 
 def admin_address(data: Path) -> str:
-    """The ipc address in a data folder, for its owner; empty if its path is too long for a Unix socket."""
+    """The ipc address in a data folder, for its owner; empty if no address has its path."""
     path = os.path.abspath(data / ADMIN_SOCKET)
-    found = [one for one in (path, os.path.relpath(path)) if len(os.fsencode(one)) <= SOCKET_PATH_BYTES_MAX]
-    return f"ipc://{found[0]}" if found else ""
+    found = [one for one in (path, os.path.relpath(path)) if one.isprintable()]
+    return next((f"ipc://{one}" for one in found if len(os.fsencode(one)) <= SOCKET_PATH_BYTES_MAX), "")

@@ -46,7 +46,8 @@ def wants_keys(data: Path, options: HubOptions) -> bool:
 
 class HubAccess:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", data: Path, options: HubOptions) -> None:
-        self.book = AccessBook(data, options.access, options.advertise)
+        access = Path(options.access) if options.access is not None else None
+        self.book = AccessBook(data, access, options.advertise)
         if data.stat().st_mode & stat.S_IWOTH:
             event(logging.WARNING, "data folder open", why=f"every user may replace its files: chmod 700 {data}")
         self._data = data
@@ -80,7 +81,9 @@ class HubAccess:
     def _bind_admin(self, socket: RouterSocket, others: list[str]) -> None:
         address = admin_address(self._data)
         if not address:
-            event(logging.WARNING, "no admin socket", why="the path of the data folder is too long for a Unix socket")
+            event(
+                logging.WARNING, "no admin socket", why="the path of the data folder is too long for it, or is no text"
+            )
         elif place(address) not in map(place, others):
             self.admin_bind = socket.bind(address)
         else:

@@ -18,5 +18,5 @@ class HubOptions(NamedTuple):
     allow_network_fs: bool = False
     memory_bytes: int = 2 << 30  # memory of the process; above it the hub logs a warning and closes silent connections
     thresholds: Thresholds = Thresholds()  # of the hub's health
-    access: Path | None = None  # the access file; None: access.toml in the data folder
+    access: str | Path | None = None  # the access file; None: access.toml in the data folder
     advertise: str = ""  # the address that invitations name; empty: the client knows how it has reached the hub

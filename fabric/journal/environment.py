@@ -4,6 +4,7 @@ The settings for durability are constants, not options: every commit is synced, 
 directly. Without sync, a power cut loses more than the tail: it corrupts the file.
 """
 
+import os
 from collections.abc import Container, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -64,7 +65,7 @@ def open_environment(path: Path, *, map_bytes: int = MAP_BYTES, readonly: bool =
     """Open the environment. The caller holds the lock file, or opens the environment read-only."""
     with lmdb_errors(f"cannot open the journal in {path}"):
         environment = lmdb.open(
-            str(path),
+            os.fsencode(path),  # a path is not always text
             map_size=map_bytes,
             sync=True,  # every commit is on disk when it returns
             metasync=True,  # and so is the page that makes the commit valid

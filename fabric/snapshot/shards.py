@@ -52,7 +52,7 @@ def open_shard(file: str | os.PathLike[str]) -> lmdb.Environment:
     try:
         size = path.stat().st_size
         return lmdb.open(
-            str(path),
+            os.fsencode(path),  # a path is not always text
             subdir=False,
             readonly=True,
             lock=False,  # the file never changes
@@ -162,7 +162,7 @@ class ShardWriter:
         path.unlink(missing_ok=True)
         with lmdb_errors(f"cannot write {path}"):
             self._environment = lmdb.open(
-                str(path),
+                os.fsencode(path),
                 subdir=False,
                 lock=False,  # no other process opens it
                 map_size=2 * shard_bytes + _MAP_SPARE,

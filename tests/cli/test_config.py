@@ -39,7 +39,7 @@ assert HUB is not None
 CONTEXT = click.Context(HUB, parent=TOP, info_name="hub")
 OPTIONS = [pytest.param(option, id=key(option)) for option in config.settings(HUB)]
 
-NO_HUB = ["hub", "--bind", "http://127.0.0.1:1"]  # refused with exit code 1 if the configuration is right
+NO_HUB = ["hub", "--bind", "ipc:///nonexistent/hub"]  # refused with exit code 1 if the configuration is right
 
 
 @pytest.fixture(autouse=True)
@@ -407,6 +407,31 @@ def test_check_tells_an_address_at_which_no_hub_can_listen(here: Path, fabric: F
         assert f"error: fabric.toml:2: cannot listen at {url}" in result.stderr
 
 
+@pytest.mark.parametrize("way", ["file", ".env", "environment", "alias"])
+def test_a_wrong_address_is_told_with_its_place(
+    here: Path, fabric: Fabric, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    if way == "file":
+        (here / "fabric.toml").write_text('[hub]\nbind = ["ipc://x", "tcp://broker:9999"]\n')
+    elif way == ".env":
+        (here / ".env").write_text("FABRIC_HUB_BIND=tcp://broker:9999\n")
+    elif way == "environment":
+        monkeypatch.setenv("FABRIC_HUB_BIND", "tcp://broker:9999")
+    else:
+        monkeypatch.setenv("QB_SERVER_HOST", "broker")
+    places = {"file": "fabric.toml:2", ".env": ".env:1 FABRIC_HUB_BIND", "environment": "FABRIC_HUB_BIND"}
+    result = fabric("hub", "--log-level", "error")
+    assert (result.exit_code, result.stderr.splitlines()) == (
+        2,
+        [
+            f"error: {places.get(way, 'QB_SERVER_HOST')}: cannot listen at tcp://broker:9999: "
+            "'broker' is not an IP address of this machine",
+            "hint: write an IP address of this machine, or 0.0.0.0 for all networks",
+        ],
+    )
+    assert not (here / "fabric-data").exists()
+
+
 def test_a_file_that_is_there_but_cannot_be_read_is_not_passed_over(here: Path, fabric: Fabric) -> None:
     (here / "fabric.toml").symlink_to("missing")
     assert "error: fabric.toml: cannot be read" in fabric(*NO_HUB).stderr
@@ -438,19 +463,14 @@ def test_dotenv_is_read_as_programs_write_it(here: Path) -> None:
 
 
 def test_a_near_miss_in_dotenv_is_told(here: Path, fabric: Fabric) -> None:
-    lines = [
-        "FABRIC_DATTA=x",
-        "FABRIC_HUB_DATTA=x",
-        "FABRIC_HBU_DATA=x",
-        "FABRIC_URL=x",
-        "FABRIC_GET_OUTPUT=x",
-        "DATTA=x",
-    ]
-    (here / ".env").write_text("\n".join(lines))
+    names = ["DATTA", "HUB_DATTA", "HBU_DATA", "URL", "GET_OUTPUT", "GET_OUTPT", "X"]
+    (here / ".env").write_text("".join(f"FABRIC_{name}=x\n" for name in names) + "DATTA=x\n")
     assert json.loads(fabric("config", "show", "--json").stdout)["warnings"] == [
         ".env:1 FABRIC_DATTA: no option reads it; did you mean FABRIC_DATA?",
+        ".env:6 FABRIC_GET_OUTPT: no option reads it; did you mean FABRIC_GET_OUTPUT?",
         ".env:3 FABRIC_HBU_DATA: no option reads it; did you mean FABRIC_HUB_DATA?",
         ".env:2 FABRIC_HUB_DATTA: no option reads it; did you mean FABRIC_HUB_DATA?",
+        ".env:7 FABRIC_X: no option reads it",
     ]
 
 
@@ -547,6 +567,13 @@ def test_parts_that_maps_share_do_not_multiply(here: Path, fabric: Fabric) -> No
     for text in (maps, f"{lists}hub: {{bind: *l40}}"):
         (here / "application.yml").write_text(text)
         assert fabric("config", "check", "application.yml").exit_code == 2
+
+
+def test_an_error_in_yaml_has_its_line_and_no_secret(here: Path, fabric: Fabric) -> None:
+    (here / "x.yml").write_text("a: 1\npassword: hunter2: x\n")
+    said = fabric("config", "check", "x.yml").stderr
+    assert said.startswith("error: x.yml: it is not YAML: mapping values are not allowed here (at line 2)\n")
+    assert "hunter2" not in said
 
 
 @pytest.mark.parametrize("text", ["hub:\n  quota: 1\n  quota: 2\n", "hub: {}\nhub: {}\n", "a: [{x: {b: 1, b: 1}}]\n"])

@@ -163,6 +163,17 @@ def test_of_two_aliases_the_first_wins(here: Path, fabric: Fabric, monkeypatch: 
     assert warnings(fabric, "--aliases") == ["DATA_DIR has no effect: --data is first, from QB_DATA_DIR"]
 
 
+def test_a_host_and_the_port_of_another_broker_do_not_make_an_address(
+    fabric: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QB_SERVER_HOST", "0.0.0.0")
+    monkeypatch.setenv("BROKER_PORT", "9092")
+    assert shown(fabric, "--aliases")["bind"]["value"] == ["tcp://127.0.0.1:9092"]
+    assert warnings(fabric, "--aliases") == [
+        "QB_SERVER_HOST has no effect: --bind is tcp://127.0.0.1:9092, from BROKER_PORT"
+    ]
+
+
 def test_an_alias_of_the_environment_overrides_that_of_a_file(
     here: Path, fabric: Fabric, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,16 @@ def test_wrong_input_is_told_with_a_hint(fabric: Fabric, words: str, code: int, 
     assert hint in "\n".join(rest)
 
 
+def test_a_context_that_cannot_be_read_is_not_made_the_current_one_and_can_be_removed(fabric: Fabric) -> None:
+    fabric("ctx", "add", "good", "--url", NOWHERE)
+    contexts.path_of("bad").write_text("url = ")
+    assert fabric("ctx", "use", "bad").exit_code == 1
+    assert contexts.current() == "good"
+    assert fabric("ctx", "rm", "bad").exit_code == 6, "it may have a key"
+    assert fabric("ctx", "rm", "bad", "--yes").exit_code == 0
+    assert contexts.names() == ["good"]
+
+
 def test_a_context_that_was_removed_by_hand(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
     fabric("ctx", "add", "one", "--url", NOWHERE)
     contexts.path_of("one").unlink()

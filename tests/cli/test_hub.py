@@ -117,7 +117,7 @@ def test_an_address_of_a_network_makes_keys_and_tells_the_next_step(start: Start
     assert "(CURVE)" in said
     assert f"admin    ipc://{data}/hub.sock" in said
     assert f"access   {data}/access.toml: 0 principals" in said
-    assert "next     let a client join: fabric keys invite NAME --role client" in said
+    assert f"next     let a client join: fabric keys invite NAME --role client --data {data}\n" in said
     assert (data / "keys/hub.key").stat().st_mode & 0o777 == 0o600
     assert (data / "keys").stat().st_mode & 0o777 == 0o700
     assert (data / "hub.sock").stat().st_mode & 0o777 == 0o600
@@ -125,6 +125,15 @@ def test_an_address_of_a_network_makes_keys_and_tells_the_next_step(start: Start
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert not (data / "hub.sock").exists()
+
+
+def test_the_next_step_is_short_in_the_usual_folder(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "fabric keys invite NAME --role client\n" in read_until(
+        start("hub", "--bind", "tcp://0.0.0.0:*"), "hub ready"
+    )
 
 
 def test_an_address_of_another_machine_is_refused(tmp_path: Path, fabric: Fabric) -> None:
@@ -142,8 +151,8 @@ def test_an_access_file_that_does_not_exist_is_refused(tmp_path: Path, fabric: F
 
 def test_an_unknown_transport_is_refused(tmp_path: Path, fabric: Fabric) -> None:
     result = fabric("hub", "--data", str(tmp_path / "journal"), "--bind", "http://127.0.0.1:1")
-    assert result.exit_code == 1
-    assert "error: cannot listen at http://" in result.stderr
+    assert result.exit_code == 2
+    assert "error: --bind: cannot listen at http://" in result.stderr
 
 
 @pytest.mark.parametrize("url", ["tcp://127.0.0.1", "tcp://127.0.0.1:", "tcp://127.0.0.1:99999", "tcp://127.0.0.1:x"])
@@ -151,8 +160,8 @@ def test_an_address_without_a_port_is_refused_before_a_journal_is_made(
     tmp_path: Path, fabric: Fabric, url: str
 ) -> None:
     result = fabric("hub", "--data", str(tmp_path / "journal"), "--bind", url)
-    assert result.exit_code == 1
-    assert f"error: cannot listen at {url}: it has no port" in result.stderr
+    assert result.exit_code == 2
+    assert f"error: --bind: cannot listen at {url}: it has no port" in result.stderr
     assert not (tmp_path / "journal").exists()
 
 

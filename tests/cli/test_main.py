@@ -80,6 +80,17 @@ def test_names_are_completed(talk: Fabric) -> None:
     assert completions("fabric sub --group a") == ["audit"]
     assert completions("fabric group create bil") == []
     assert completions("fabric dlq list b") == []
+    assert completions("fabric pub orders.c") == []
+    talk("pub", "orders.created", "x")
+    for words in ("pub", "get", "sub", "group create g", "topic show", "sub --group g"):
+        assert completions(f"fabric {words} orders.c") == ["orders.created"]
+    assert completions("fabric check --group bil") == ["billing", "bills"]
+
+
+def test_files_are_completed() -> None:
+    """The shell itself offers them."""
+    (found,) = ShellComplete(main, {}, "fabric", "_X").get_completions(["hub", "--config"], "fab")
+    assert (found.value, found.type) == ("fab", "file")
 
 
 def test_completion_without_a_hub_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,20 @@ def test_an_unknown_variable_is_told(fabric: Fabric, monkeypatch: pytest.MonkeyP
     assert result.stderr == f"warning: {name} is set, and no option reads it; {hint}\n"
 
 
+def test_variables_that_kubernetes_sets_for_a_service_are_not_told(
+    fabric: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pod beside a service called fabric-hub has them."""
+    names = ["SERVICE_PORT", "SERVICE_PORT_ZMQ", "PORT", "PORT_7171_TCP", "PORT_7171_TCP_ADDR", "PORT_7171_TCP_PROTO"]
+    for name in names:
+        monkeypatch.setenv(f"FABRIC_HUB_{name}", "tcp://10.0.0.1:7171")
+    assert fabric("--help").stderr.count("warning: FABRIC_HUB_") == len(names), "without a service they are mistakes"
+    monkeypatch.setenv("FABRIC_HUB_SERVICE_HOST", "10.0.0.1")
+    assert fabric("--help").stderr == ""
+    monkeypatch.setenv("FABRIC_PORT", "7171")
+    assert fabric("--help").stderr.startswith("warning: FABRIC_PORT is set, and no option reads it")
+
+
 def test_known_variables_are_not_told(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*OTHERS, "FABRIC_HUB_MAX_AGE"):
         monkeypatch.setenv(name, "0")

@@ -1,6 +1,7 @@
 """Addresses at which a hub listens; a journal belongs to one hub."""
 
 import contextlib
+import itertools
 import socket
 import uuid
 from pathlib import Path
@@ -95,6 +96,32 @@ def test_addresses_that_cannot_be_are_told_before_a_journal_is_made(tmp_path: Pa
 )
 def test_addresses_beside_each_other_are_no_mistake(urls: list[str]) -> None:
     assert list(mistakes(urls)) == []
+
+
+def can_listen(urls: list[str]) -> bool:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as listener:
+        try:
+            for url in urls:
+                listener.setsockopt(zmq.IPV6, "[" in url)
+                listener.bind(url)
+        except zmq.ZMQError:
+            return False
+        return True
+
+
+def test_two_addresses_are_a_mistake_if_the_system_refuses_both_at_once() -> None:
+    hosts = ["0.0.0.0", "*", "127.0.0.1", "localhost", "127.0.0.2", "[::]", "[::1]"]
+    hosts = [host for host in hosts if can_listen([f"tcp://{host}:*"])]  # not each machine has IPv6
+    for first, second in itertools.product(hosts, hosts):
+        expected = list(mistakes([f"tcp://{first}:1", f"tcp://{second}:1"])) == []
+        tries = 5 if expected else 1  # another program may take the port
+        assert any(can_listen(at_one_port(first, second)) for _ in range(tries)) is expected, (first, second)
+
+
+def at_one_port(*hosts: str) -> list[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return [f"tcp://{host}:{probe.getsockname()[1]}" for host in hosts]
 
 
 def test_every_mistake_in_a_list_of_addresses_is_found() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import socket
 from pathlib import Path
 
@@ -205,6 +206,14 @@ def test_keys_are_used_again_on_loopback(tmp_path: Path) -> None:
             owner.hello()
 
 
+def test_the_access_file_may_be_given_as_text(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("")
+    options = HubOptions(binds=["tcp://127.0.0.1:*"], access=str(tmp_path / "a.toml"))
+    with Hub(tmp_path / "j", options) as hub:
+        assert hub.access is not None
+        assert hub.access.book.path == tmp_path / "a.toml"
+
+
 def test_an_open_data_folder_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for mode, told in ((0o777, 1), (0o700, 0)):
         caplog.clear()
@@ -219,6 +228,7 @@ def test_a_broken_access_file_is_told_before_the_hub_listens(tmp_path: Path) -> 
     with pytest.raises(FabricError, match="'pubish' is not one of") as error:
         Hub(tmp_path / "j", HubOptions(binds=["tcp://127.0.0.1:*"], access=tmp_path / "access.toml"))
     assert error.value.hint == "did you mean publish?"
+    assert not have_keys(tmp_path / "j"), "with keys, the next hub here would encrypt"
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
@@ -252,6 +262,13 @@ def test_the_admin_socket_has_a_short_path(tmp_path: Path, monkeypatch: pytest.M
     deep.mkdir(parents=True)
     monkeypatch.chdir(deep.parent)
     assert admin_address(deep) == f"ipc://{'e' * 60}/hub.sock"
+
+
+def test_a_data_folder_whose_name_is_no_text_has_no_admin_socket(tmp_path: Path) -> None:
+    data = tmp_path / os.fsdecode(b"\xff")
+    with Hub(data, HubOptions(binds=["tcp://0.0.0.0:*"])) as hub:
+        assert hub.access is not None
+        assert hub.access.admin_bind == ""
 
 
 def test_an_unknown_key_is_not_answered_at_all(tmp_path: Path) -> None:

@@ -59,6 +59,16 @@ def test_files_that_root_makes_in_a_data_folder_are_the_owners(tmp_path: Path) -
     assert files_of(hub) == {(owner, 0o600)}
 
 
+def test_the_names_of_folders_need_not_be_utf8(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    rows = make(folder / "j", Pen(), 2)
+    backup(folder / "j", folder / "copy", lambda done, total: None)
+    restore(folder / "copy", folder / "new")
+    compact(folder / "new")
+    assert content(folder / "new") == rows
+    assert verify_in_child(folder / "new").messages == 10
+
+
 @pytest.mark.usefixtures("small_chunks")
 def test_a_backup_holds_all_and_a_restored_one_goes_on_in_a_new_epoch(tmp_path: Path) -> None:
     pen, steps = Pen(), []

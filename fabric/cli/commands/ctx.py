@@ -97,8 +97,8 @@ def use_command(name: str, as_json: bool) -> None:
     from fabric_client import contexts
 
     before = contexts.current()
-    contexts.use(name)
     found = contexts.load(name)
+    contexts.use(name)
     told = f'context "{name}": {found.url}' + (f" as {found.principal}" if found.principal else "")
     say("fabric.ctx.use.v1", {"context": name, "before": before}, told, as_json)
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 
 from fabric import __version__
 from fabric.cli.support.config import Configured, config_options, configuration
+from fabric.cli.support.config_file import ConfigError
 from fabric.cli.support.reach import Advertised
 from fabric.cli.support.values import Duration, Size, Text, shown_bytes, shown_seconds
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from fabric.hub import Hub, HubOptions
     from fabric.hub.hub_access import HubAccess
 
+DATA = Path("fabric-data")
 MESSAGES_MAX = 2**63 - 1  # a sequence number has 63 bits
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -27,7 +30,7 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path("fabric-data"),
+    default=DATA,
     show_default=True,
     envvar="FABRIC_DATA",
     help="Directory of the journal; created if it does not exist.",
@@ -128,6 +131,7 @@ def hub(data: Path, log_format: str, log_level: str | None, **given: Any) -> int
 
     hub_log.set_up(log_format, log_level or ("warning" if sys.stderr.isatty() else "info"))
     _log_configuration()
+    _check_binds(given["binds"])
     raise_descriptor_limit()
     begun = time.monotonic()
     running = Hub(data, _with_socket(data, _options(**given)))
@@ -186,6 +190,15 @@ def _log_configuration() -> None:
         hub_log.event(logging.INFO, "configuration note", note=note)
 
 
+def _check_binds(binds: tuple[str, ...]) -> None:
+    """A wrong address is wrong usage, so that a service manager does not start the hub again and again."""
+    from fabric.hub.addresses import mistakes
+
+    origin = configuration(click.get_current_context()).origins.get("binds", "--bind")
+    for error in mistakes(binds):
+        raise ConfigError([f"{origin}: {error}"], error.hint)
+
+
 def _banner(running: "Hub", data: Path, recovery_s: float) -> None:
     stats = running.journal.stats()
     place = f"{data} (LMDB, {shown_bytes(stats.data_bytes)}, seq {stats.last_seq:,})"
@@ -199,11 +212,11 @@ def _banner(running: "Hub", data: Path, recovery_s: float) -> None:
     if access is None:
         click.echo("   access   programs of this machine, without keys", err=True)
     else:
-        _access_banner(access)
+        _access_banner(access, data)
     click.echo(" ready. Ctrl-C to stop.", err=True)
 
 
-def _access_banner(access: "HubAccess") -> None:
+def _access_banner(access: "HubAccess", data: Path) -> None:
     book = access.book
     if access.admin_bind:
         click.echo(f"   admin    {access.admin_bind}", err=True)
@@ -213,4 +226,5 @@ def _access_banner(access: "HubAccess") -> None:
     if book.problem:
         click.echo(f"   problem  {book.problem}", err=True)
     if not count:
-        click.echo("   next     let a client join: fabric keys invite NAME --role client", err=True)
+        place = "" if data == DATA else f" --data {shlex.quote(str(data))}"
+        click.echo(f"   next     let a client join: fabric keys invite NAME --role client{place}", err=True)

@@ -71,6 +71,7 @@ def config_options(command: F) -> F:
         "--config",
         metavar="FILE",
         envvar="FABRIC_CONFIG",
+        shell_complete=click.Path().shell_complete,
         help="Read options from this file (TOML; .json and .yml also); none: read no file.  "
         "[default: ./fabric.toml, then /etc/fabric/fabric.toml, if they exist]",
     )
@@ -272,8 +273,9 @@ class Loader:
             return
         root = self._context.find_root().command
         names = [*own, *(of_all_commands(root) if isinstance(root, Fabric) else ())]
-        for name in unknown(self._dotenv, names):
-            self._warnings.append(f"{self._dotenv[name].place}: no option reads it{nearest(name, own)}")
+        for name, meant in unknown(self._dotenv, names).items():
+            hint = f"; did you mean {meant}?" if meant else ""
+            self._warnings.append(f"{self._dotenv[name].place}: no option reads it{hint}")
 
     def _variable(self, parameter: str) -> tuple[Entry | None, str]:
         """The variable that sets an option, and where it was found."""
@@ -360,8 +362,9 @@ def _addresses(found: list[Found]) -> Iterator[tuple[str, Origin]]:
     for each in ports:
         host = next((one.value for one in hosts if one.alias.broker == each.alias.broker), known.DEFAULT_HOST)
         yield f"tcp://{host}:{each.value}", each.origin
-    if hosts and not ports:
-        yield f"tcp://{hosts[0].value}:{known.DEFAULT_PORTS[hosts[0].alias.broker]}", hosts[0].origin
+    for each in hosts:
+        if all(one.alias.broker != each.alias.broker for one in ports):
+            yield f"tcp://{each.value}:{known.DEFAULT_PORTS[each.alias.broker]}", each.origin
 
 
 def _is_there(path: Path) -> bool:

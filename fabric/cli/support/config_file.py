@@ -127,9 +127,19 @@ def _json(text: str) -> Any:
 
 
 def _yaml(text: str) -> Any:
-    """The value of a text in YAML, whose own parser takes the last of two values with one name silently."""
+    """The value of a text in YAML. An error of its parser has no line of the file, which may have a secret."""
     yaml = importlib.import_module("yaml")
-    waiting, seen = [yaml.compose(text, yaml.SafeLoader)], set[int]()
+    try:
+        _require_single(yaml, yaml.compose(text, yaml.SafeLoader))
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = f" (at line {error.problem_mark.line + 1})" if error.problem_mark else ""
+        raise ValueError(f"{error.problem}{line}") from None
+
+
+def _require_single(yaml: Any, root: Any) -> None:
+    """Refuse a name that is there twice in a map, of which YAML's parser takes the last silently."""
+    waiting, seen = [root], set[int]()
     while waiting:
         node = waiting.pop()
         if isinstance(node, yaml.CollectionNode) and id(node) not in seen:
@@ -140,7 +150,6 @@ def _yaml(text: str) -> Any:
                 if count > 1:
                     raise ValueError(f"{name!r} is there twice")
             waiting += [value for _, value in pairs]
-    return yaml.safe_load(text)
 
 
 def _lines(text: str) -> dict[str, int]:

@@ -6,6 +6,7 @@ also have a shorter variable, the same for all commands: `FABRIC_URL`, `FABRIC_D
 then the longer variable, then the shorter.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 PREFIX = "FABRIC"
+_LINK = re.compile(r"(.+?)_(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT(?:_[0-9]+_.+)?)")
 # Variables without an option: read by the client, Spark, tests and benchmarks, or set for the command of --exec.
 OTHERS = {
     "FABRIC_URL": "the hub's address",
@@ -72,10 +74,16 @@ def prevailing(**values: Any) -> dict[str, Any]:
     }
 
 
+def _is_link(name: str, given: set[str]) -> bool:
+    """True for a variable that Kubernetes sets for a service whose name begins with fabric."""
+    match = _LINK.fullmatch(name)
+    return match is not None and f"{match[1]}_SERVICE_HOST" in given
+
+
 def unknown(environment: Iterable[str], known: Iterable[str]) -> dict[str, str]:
     """Variables that begin with FABRIC_ and are unknown, each with the nearest known name, or empty."""
-    names = {*known, *OTHERS}
-    strangers = sorted(name for name in environment if name.startswith(f"{PREFIX}_") and name not in names)
+    names, given = {*known, *OTHERS}, {*environment}
+    strangers = sorted(name for name in given - names if name.startswith(f"{PREFIX}_") and not _is_link(name, given))
     if not strangers:
         return {}
     import difflib  # late: only a wrong name needs it

@@ -89,7 +89,7 @@ def restore(
     ):
         report = _require_sound(source, progress, accept_damage)
         with closing(open_environment(source, readonly=True)) as environment:
-            environment.copy(str(partial), compact=True)
+            environment.copy(os.fsencode(partial), compact=True)  # type: ignore[arg-type]  # it takes bytes
         before = _meta_in(target) if has_data(target) else None
         with closing(open_environment(partial)) as environment:
             tables = open_tables(environment, upgrade=True)
@@ -122,7 +122,7 @@ def compact(path: Path, progress: Progress | None = None) -> Compaction:
                     f"a compact copy needs {stats.data_bytes} bytes and the disk has {stats.disk_free_bytes}",
                     "make room, or back up to another disk and restore from there",
                 )
-            environment.copy(str(partial), compact=True)
+            environment.copy(os.fsencode(partial), compact=True)  # type: ignore[arg-type]  # it takes bytes
         _require_same(report, verify_in_child(partial))
         after_bytes = (partial / DATA_FILE).stat().st_size
         swap(partial, path)
