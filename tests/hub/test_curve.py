@@ -12,6 +12,7 @@ from fabric.access.keys import have_keys, make_pair
 from fabric.hub import Hub, HubOptions
 from fabric.hub.addresses import admin_address, is_network
 from fabric.hub.curve import IO_THREADS
+from fabric.router.access.identity import REFUSED_NAME
 from fabric_protocol import messages as m
 from fabric_protocol import wire
 from fabric_protocol.errors import Code, FabricError
@@ -151,7 +152,7 @@ def test_a_plain_client_cannot_claim_a_key(tmp_path: Path) -> None:
             def get(self, name: str) -> str:
                 return pair.public if name == "User-Id" else "127.0.0.1"
 
-        assert identify(b"\0peer", Claiming()).name == "local"  # type: ignore[arg-type]
+        assert identify(b"\0peer", Claiming()) == (REFUSED_NAME, "", "127.0.0.1")  # type: ignore[arg-type]
 
 
 def test_the_hub_ends_when_the_handler_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
