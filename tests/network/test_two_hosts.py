@@ -100,7 +100,8 @@ def test_a_client_of_another_host_without_the_right_keys_is_told(
         refused(act(hub), code, says, "hint: ")
 
         def is_told(row: dict[str, Any]) -> bool:
-            return row.get("kind") == "refused_key" and row["address"] == FAR and why in row["why"]
+            # A handshake without a key can end before the hub looks at its connection, which has no address then.
+            return row.get("kind") == "refused_key" and row["address"] in (FAR, "") and why in row["why"]
 
         hub.heard(is_told)
         with hub.owner() as owner:
