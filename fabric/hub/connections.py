@@ -93,7 +93,11 @@ class Connections:
             del self._peers[descriptor]
 
     def read(self) -> None:
-        """Read all events of the monitor."""
+        """Read all events of the monitor.
+
+        The address of a client is read after them: a descriptor whose connection has ended may be another's by now.
+        """
+        accepted = set[int]()
         try:
             while True:
                 frame, _ = self._monitor.recv_multipart(_DONTWAIT)
@@ -102,9 +106,9 @@ class Connections:
                     self.accepted += 1
                     self.open += 1
                     self._opened_at[descriptor], self._silent[descriptor] = time.monotonic(), None
-                    if self.identify is not None:
-                        self._addresses[descriptor] = _address_of(descriptor)
+                    accepted.add(descriptor)
                 elif event == _DISCONNECTED:
+                    accepted.discard(descriptor)
                     self.open -= 1
                     self._opened_at.pop(descriptor, None)
                     self._silent.pop(descriptor, None)
@@ -117,7 +121,8 @@ class Connections:
                 elif self.identify is not None:
                     self._failed.append(_WHY.get(descriptor, _NOT_TOLD))
         except zmq.Again:
-            return
+            if self.identify is not None:
+                self._addresses |= {descriptor: _address_of(descriptor) for descriptor in accepted}
 
     @property
     def excess(self) -> list[int]:

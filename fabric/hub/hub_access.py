@@ -30,6 +30,7 @@ from fabric_protocol.errors import FabricError
 from fabric_protocol.messages import PeerId
 
 CUT_AFTER_S: Final = 0.5
+LOCAL_ADDRESS: Final = "localhost"  # what ZeroMQ calls the peer of a Unix socket; one in this process has no address
 KEY_CHARS: Final = 8  # of a key in the audit: enough to find it in a list
 PERIOD_S: Final = 60.0
 REFUSALS_MAX: Final = 5  # of one address in a period that are audited one by one
@@ -92,11 +93,12 @@ class HubAccess:
     # Connections.
 
     def identify(self, peer: PeerId, frame: zmq.Frame) -> Identity:
-        """The identity of the connection by which a frame came."""
+        """The identity of the connection by which a frame came. A connection by TCP is nobody without a key."""
         address = _property(frame, "Peer-Address")
         key = self.zap.key_of(_property(frame, "User-Id"))
         if not key:
-            return Identity(LOCAL_NAME, "", address)
+            is_local = not address or address.startswith(LOCAL_ADDRESS)
+            return Identity(LOCAL_NAME if is_local else REFUSED_NAME, "", address)
         identity = self.book.identity_of(key, address)
         if identity.name == REFUSED_NAME:  # the key was removed between the handshake and the first frame
             self._cut_later(peer)

@@ -4,7 +4,9 @@ import contextlib
 import logging
 import os
 import socket
+import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zmq
@@ -12,7 +14,9 @@ import zmq
 from fabric.access.keys import have_keys, make_pair
 from fabric.hub import Hub, HubOptions
 from fabric.hub.addresses import admin_address, is_network
+from fabric.hub.connections import Connections
 from fabric.hub.curve import IO_THREADS
+from fabric.router.access.identity import REFUSED_NAME, Identity
 from fabric_protocol import messages as m
 from fabric_protocol import wire
 from fabric_protocol.errors import Code, FabricError
@@ -84,6 +88,28 @@ def test_the_audit_of_a_client_without_a_key_has_its_address(tmp_path: Path) -> 
         assert b'"address": "127.0.0.2"' in told
 
 
+def test_a_descriptor_that_is_used_again_gives_no_wrong_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router, socket.create_server(("127.0.0.1", 0)) as door:
+        connections = Connections(context, router)
+        connections.identify = lambda peer, frame: Identity("", "", "")
+        with socket.create_connection(door.getsockname()), door.accept()[0] as used_again:
+            kinds = (zmq.EVENT_ACCEPTED, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_DISCONNECTED)
+            events = [struct.pack("=HI", kind, used_again.fileno()) for kind in (*kinds, zmq.EVENT_ACCEPTED)]
+
+            def receive(flags: int) -> list[bytes]:
+                if not events:
+                    raise zmq.Again
+                return [events.pop(0), b""]
+
+            with monkeypatch.context() as patched:
+                patched.setattr(connections, "_monitor", SimpleNamespace(recv_multipart=receive))
+                connections.read()
+                events += [struct.pack("=HI", kind, used_again.fileno()) for kind in kinds[1:]]
+                connections.read()
+        assert [refusal.address for refusal in connections.refusals] == ["", "127.0.0.1"]
+        connections.close()
+
+
 def test_a_client_with_a_key_is_refused_at_a_plain_address(tmp_path: Path) -> None:
     with keyed(tmp_path) as hub:
         assert hub.refusal(hub.joined()[1], url=hub.access.admin_bind)[0] in MISMATCH
@@ -152,7 +178,7 @@ def test_a_plain_client_cannot_claim_a_key(tmp_path: Path) -> None:
             def get(self, name: str) -> str:
                 return pair.public if name == "User-Id" else "127.0.0.1"
 
-        assert identify(b"\0peer", Claiming()).name == "local"  # type: ignore[arg-type]
+        assert identify(b"\0peer", Claiming()) == (REFUSED_NAME, "", "127.0.0.1")  # type: ignore[arg-type]
 
 
 def test_the_hub_ends_when_the_handler_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,10 +1,14 @@
 """Two hosts on one machine: network namespaces with one cable between them, and no loopback in common.
 
-They need root and the command `ip`. Tests that use them are skipped elsewhere, with the reason.
+They need root and the command `ip`. Tests that use them are skipped elsewhere, with the reason. The name of a namespace
+has the process of its test run: what a killed run has left is removed by the next one.
 """
 
+import contextlib
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -63,11 +67,30 @@ def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
+def listed(*arguments: str) -> list[str]:
+    """The first words of what `ip netns` prints."""
+    done = subprocess.run(["ip", "netns", *arguments], capture_output=True, text=True, check=False)
+    return [line.split()[0] for line in done.stdout.splitlines()]
+
+
+def sweep() -> None:
+    """End the programs of test runs that were killed, and remove their namespaces."""
+    for name in listed("list"):
+        found = re.fullmatch(r"fabric-(\d+)-\d+-[ab]", name)
+        if found is None or Path("/proc", found[1]).exists():
+            continue
+        for process in listed("pids", name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(process), signal.SIGKILL)
+        subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
 @contextmanager
 def network() -> Iterator[Network]:
     """Two hosts; skips the test where they cannot be made."""
     if shutil.which("ip") is None:
         pytest.skip("there is no command 'ip' to make network namespaces with")
+    sweep()
     name = f"fabric-{os.getpid()}-{next(_numbers)}"
     hosts = Network(Host(f"{name}-a", "10.79.0.1"), Host(f"{name}-b", "10.79.0.2"))
     try:

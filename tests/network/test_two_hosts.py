@@ -1,6 +1,7 @@
 """A hub on one host and its clients on another, without a loopback in common: joining, refusals, a cut cable."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,8 +14,11 @@ import zmq
 from fabric.access.keys import make_pair
 from fabric.hub.advisory_log import TEXT_CHARS_MAX
 from fabric_client.credentials import Credentials
+from tests.hub.kit import eventually
 from tests.network.far_hub import FarHub, far_hub, lines_until
+from tests.network.namespaces import listed, network, sweep
 from tests.network.tenants import ROWS, Contents, access_file, make_keys
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.xdist_group("namespaces")
 FAR = "10.79.0.2"
@@ -97,12 +101,56 @@ def test_a_client_of_another_host_without_the_right_keys_is_told(
         refused(act(hub), code, says, "hint: ")
 
         def is_told(row: dict[str, Any]) -> bool:
-            is_refusal = row.get("kind") == "refused_key" and any(one in row["why"] for one in why)
-            return is_refusal and row["address"] in ((FAR, "") if act is _without_key else (FAR,))
+            # A handshake that fails can end before the hub looks at its connection, which has no address then.
+            addresses = (FAR,) if act is _revoked else (FAR, "")
+            is_refusal = row.get("kind") == "refused_key" and row["address"] in addresses
+            return is_refusal and any(one in row["why"] for one in why)
 
         hub.heard(is_told)
         with hub.owner() as owner:
             assert owner.info("hub")["last_seq"] == stored
+
+
+def test_a_killed_test_run_leaves_nothing_for_long() -> None:
+    with network() as hosts:
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        left = hosts.one._replace(namespace=f"fabric-{ended.pid}-0-a")
+        subprocess.run(["ip", "netns", "add", left.namespace], check=True)
+        program = left.start("sleep", "1d")
+        try:
+            eventually(lambda: listed("pids", left.namespace), "the program runs there")
+            sweep()
+            assert program.wait(PATIENCE_S) == -signal.SIGKILL
+            kept = listed("list")
+            assert left.namespace not in kept
+            assert hosts.one.namespace in kept
+        finally:
+            program.kill()
+
+
+def test_the_work_of_a_host_that_is_cut_off_goes_to_another_consumer(tmp_path: Path) -> None:
+    """No end of the connection reaches the hub, and data of the hub waits in it."""
+    with far_hub(tmp_path) as hub, hub.owner() as owner:
+        joined(hub)
+        owner.publish("t", b"work")
+        words = ("sub", "t", "--group", "g", "--start", "first", "--exec", "sleep 600")
+        worker = hub.hosts.other.start(sys.executable, "-m", "fabric", *words, env=hub.home(hub.hosts.other.namespace))
+        try:
+            eventually(
+                lambda: [row["in_flight"] for row in owner.info("groups")["groups"]] == [1], "the worker has the work"
+            )
+            hub.hosts.cut()
+            for _ in range(100):
+                owner.publish("t", bytes(1_000))
+            for message in owner.consume("t", group="g", timeout=PATIENCE_S):
+                message.ack()
+                if message.body == b"work":
+                    break
+            assert (message.body, message.attempt) == (b"work", 2)
+        finally:
+            worker.terminate()
+            worker.wait(PATIENCE_S)
 
 
 def test_a_cable_is_cut_and_mended_while_a_client_publishes(tmp_path: Path) -> None:
