@@ -93,7 +93,7 @@ class HubAccess:
     # Connections.
 
     def identify(self, peer: PeerId, frame: zmq.Frame) -> Identity:
-        """The identity of the connection by which a frame came. A connection by TCP is nobody without a key."""
+        """The identity of the connection by which a frame came. By TCP and without a key it has no principal."""
         address = _property(frame, "Peer-Address")
         key = self.zap.key_of(_property(frame, "User-Id"))
         if not key:
