@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fabric_client
-from fabric_client import AuthFailed, ConnectionLost, Credentials, FabricError, Forbidden, Timeout
+from fabric_client import AuthFailed, ConnectionLost, Credentials, FabricError, Forbidden, Timeout, joining
 from fabric_client.joining import identity, join, rotate
 from fabric_client.keys import new_pair
 from fabric_client.links import Link, parse_link
@@ -65,6 +65,18 @@ def test_the_hub_of_a_link_must_prove_its_key(keyed: CurveServed, served: Served
 def test_a_link_without_a_code_is_an_address(keyed: CurveServed) -> None:
     with pytest.raises(FabricError, match="no code to join with"):
         join(Link(keyed.url, keyed.pair.public).text())
+
+
+def test_a_hub_that_is_not_reached_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was sent, so the hub cannot have enrolled the key: a second attempt would double the wait."""
+
+    def enrolled(*_: object) -> Credentials:
+        raise AssertionError("it is not asked")
+
+    monkeypatch.setattr(joining, "_enrolled", enrolled)
+    with pytest.raises(ConnectionLost, match="no hub at") as caught:
+        join(Link("tcp://127.0.0.1:1", new_pair().public, "c0de", "billing"), timeout=0.1)
+    assert "--address HOST:PORT" in caught.value.hint
 
 
 def test_an_enrolment_whose_answer_was_lost_has_succeeded(keyed: CurveServed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,9 @@ and the one-time code of the link says for which name it is. Joining and rotatio
 before the hub learns of it, so no crash and no full disk loses a key that the hub knows, or uses a code up.
 """
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,23 +72,29 @@ def _done(credentials: Credentials, timeout: Seconds) -> Credentials | None:
 
 
 def _joined(credentials: Credentials, link: Link, timeout: Seconds) -> Credentials:
+    with _told(link):
+        guest = Client(credentials=credentials, name="join", producer=ENROLLING, timeout=timeout)
     try:
-        _enrol(credentials, link, timeout)
+        with _told(link), guest:
+            guest.admin.ask("keys.enrol", code=link.code)
     except (ConnectionLost, Timeout, Conflict) as error:
         # The hub may have enrolled the key, and its answer was lost.
         try:
             return _enrolled(credentials, timeout)
         except FabricError:
-            if str(error).startswith("no hub at"):
-                raise ConnectionLost(str(error), _NEW_ADDRESS) from None
             raise error from None
     return _enrolled(credentials, timeout)
 
 
-def _enrol(credentials: Credentials, link: Link, timeout: Seconds) -> None:
+@contextlib.contextmanager
+def _told(link: Link) -> Iterator[None]:
+    """Errors say what is wrong with the link."""
     try:
-        with Client(credentials=credentials, name="join", producer=ENROLLING, timeout=timeout) as guest:
-            guest.admin.ask("keys.enrol", code=link.code)
+        yield
+    except ConnectionLost as error:
+        if not str(error).startswith("no hub at"):
+            raise
+        raise ConnectionLost(str(error), _NEW_ADDRESS) from None
     except (AuthFailed, Forbidden, NotFound, Conflict) as error:
         match error.fields.get("handshake"):
             case "key_refused":
