@@ -152,6 +152,15 @@ def test_a_rotation_replaces_the_key_in_file_and_hub(keyed: CurveServed, cred: P
     assert identity(after, PATIENCE_S)["principal"] == "billing"
 
 
+def test_a_rotation_through_a_link_changes_the_file(keyed: CurveServed, cred: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.cred"
+    link.symlink_to(cred)
+    cred.chmod(0o640)
+    after = rotate(link, timeout=PATIENCE_S)
+    assert (Credentials.load(cred), link.is_symlink()) == (after, True)
+    assert cred.stat().st_mode & 0o777 == 0o640, "a service of this group reads it"
+
+
 def test_a_rotation_whose_answer_was_lost_has_succeeded(
     keyed: CurveServed, cred: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ def identity(credentials: Credentials, timeout: Seconds = ANSWER_S) -> dict[str,
 def rotate(path: str | Path, *, timeout: Seconds = ANSWER_S) -> Credentials:
     """Replace the key pair of a file of credentials. It can be called again after a crash at any point. Running clients
     that were made with the path, or with its context, read the file again when the hub refuses the old key."""
+    path = Path(path).resolve()  # a symbolic link stays one
     found = Credentials.load(path)
     if found.keys is None:
         raise FabricError(f"{path} has no keys", "it is an address without encryption; join the hub to get keys")
@@ -130,7 +131,7 @@ def rotate(path: str | Path, *, timeout: Seconds = ANSWER_S) -> Credentials:
         return done
     pending = found.pending or new_pair().secret
     found = found.replace(pending=pending)
-    found.save(path)  # before the hub can forget the old key
+    found.save(path, keep_owner=True)  # before the hub can forget the old key
     try:
         with Client(credentials=found, name="rotate", timeout=timeout) as fab:
             fab.admin.ask("keys.rotate", key=public_of(pending))
@@ -140,7 +141,7 @@ def rotate(path: str | Path, *, timeout: Seconds = ANSWER_S) -> Credentials:
             raise
         return done
     except HubError:
-        found.replace(pending="").save(path)  # refused: the old key is still the right one
+        found.replace(pending="").save(path, keep_owner=True)  # refused: the old key is still the right one
         raise
     done = _finished(found, path, timeout)
     if done is None:
@@ -160,5 +161,5 @@ def _finished(found: Credentials, path: str | Path, timeout: Seconds) -> Credent
         return None
     if me.get("principal") in ("", GUEST):
         return None
-    rotated.save(path)
+    rotated.save(path, keep_owner=True)
     return rotated
