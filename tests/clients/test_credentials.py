@@ -177,19 +177,29 @@ def test_a_wrong_file_is_refused_in_words(tmp_path: Path, text: str, says: str, 
     assert ME.secret[:-1] not in str(caught.value) + caught.value.hint
 
 
-def test_a_replaced_file_keeps_its_owner_and_its_links(tmp_path: Path) -> None:
+def test_a_replaced_file_keeps_its_owner(tmp_path: Path) -> None:
     """Root rotates the key of a service, which must be able to read it."""
-    path, link = tmp_path / "x.cred", tmp_path / "link.cred"
+    path = tmp_path / "x.cred"
     credentials().save(path)
-    link.symlink_to(path)
     path.chmod(0o644)
     owner = (4321, 4321) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
     os.chown(path, *owner)
     new = credentials("tcp://new:1")
-    new.save(link)
-    assert (Credentials.load(path), link.is_symlink()) == (new, True)
+    new.save(path, keep_owner=True)
+    assert Credentials.load(path) == new
     found = path.stat()
     assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (*owner, 0o640)
+    new.save(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_new_file_is_written_through_no_link(tmp_path: Path) -> None:
+    """Another user may have put the link there, in a folder that all can write."""
+    (tmp_path / "link.cred").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FabricError):
+        credentials().save(tmp_path / "link.cred", replace=False)
+    credentials().save(tmp_path / "link.cred")
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -175,6 +175,7 @@ def test_a_name_without_an_address_is_told(connect: Connect, monkeypatch: pytest
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", no_address)
+    monkeypatch.setattr(greeting, "GREETING_S", PATIENCE_S)
     error = refusal(connect, ConnectionLost, "tcp://127.0.0.1:1,tcp://hub-1:7171", timeout=0.1)
     assert str(error).endswith("for 0.1 s: this machine finds no address of the name hub-1")
     assert "check the address" in error.hint

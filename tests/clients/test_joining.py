@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fabric_client
-from fabric_client import AuthFailed, ConnectionLost, Credentials, FabricError, Forbidden, Timeout
+from fabric_client import AuthFailed, ConnectionLost, Credentials, FabricError, Forbidden, Timeout, joining
 from fabric_client.joining import identity, join, rotate
 from fabric_client.keys import new_pair
 from fabric_client.links import Link, parse_link
@@ -65,6 +65,18 @@ def test_the_hub_of_a_link_must_prove_its_key(keyed: CurveServed, served: Served
 def test_a_link_without_a_code_is_an_address(keyed: CurveServed) -> None:
     with pytest.raises(FabricError, match="no code to join with"):
         join(Link(keyed.url, keyed.pair.public).text())
+
+
+def test_a_hub_that_is_not_reached_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was sent, so the hub cannot have enrolled the key: a second attempt would double the wait."""
+
+    def enrolled(*_: object) -> Credentials:
+        raise AssertionError("it is not asked")
+
+    monkeypatch.setattr(joining, "_enrolled", enrolled)
+    with pytest.raises(ConnectionLost, match="no hub at") as caught:
+        join(Link("tcp://127.0.0.1:1", new_pair().public, "c0de", "billing"), timeout=0.1)
+    assert "--address HOST:PORT" in caught.value.hint
 
 
 def test_an_enrolment_whose_answer_was_lost_has_succeeded(keyed: CurveServed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +150,15 @@ def test_a_rotation_replaces_the_key_in_file_and_hub(keyed: CurveServed, cred: P
     with pytest.raises(AuthFailed):
         identity(before, PATIENCE_S)
     assert identity(after, PATIENCE_S)["principal"] == "billing"
+
+
+def test_a_rotation_through_a_link_changes_the_file(keyed: CurveServed, cred: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.cred"
+    link.symlink_to(cred)
+    cred.chmod(0o640)
+    after = rotate(link, timeout=PATIENCE_S)
+    assert (Credentials.load(cred), link.is_symlink()) == (after, True)
+    assert cred.stat().st_mode & 0o777 == 0o640, "a service of this group reads it"
 
 
 def test_a_rotation_whose_answer_was_lost_has_succeeded(

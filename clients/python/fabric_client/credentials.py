@@ -118,19 +118,18 @@ class Credentials:
         _check_mode(path, bool(found.secret))
         return found
 
-    def save(self, path: str | Path, *, replace: bool = True) -> None:
+    def save(self, path: str | Path, *, replace: bool = True, keep_owner: bool = False) -> None:
         """Write a file with mode 0600 as a whole; folders are made with mode 0700. Raises for a file that exists,
-        unless it may be replaced."""
+        unless it may be replaced. `keep_owner`: with the owner of that file, and the group that may read it, which is
+        right for a file that was read before: root may change the key of a service."""
         path = Path(path)
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items() if value]
-        write(path, "".join([_HEAD if self.secret else _PLAIN_HEAD, *lines]), replace=replace)
+        write(path, "".join([_HEAD if self.secret else _PLAIN_HEAD, *lines]), replace=replace, keep_owner=keep_owner)
 
 
-def write(path: Path, text: str, *, replace: bool = True) -> None:
-    """Write a file that only its owner can read, as a whole: after a crash the old file is there, or the new one. In
-    place of a file, it keeps the owner, and the group that may read it."""
-    path = Path(os.path.realpath(path))  # a link stays one
+def write(path: Path, text: str, *, replace: bool = True, keep_owner: bool = False) -> None:
+    """Write a file that only its owner can read, as a whole: after a crash the old file is there, or the new one."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -138,10 +137,11 @@ def write(path: Path, text: str, *, replace: bool = True) -> None:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
-                with contextlib.suppress(OSError):  # there is none, or only root may do this
-                    before = path.stat()
-                    os.fchown(descriptor, before.st_uid, before.st_gid)
-                    os.fchmod(descriptor, before.st_mode & 0o640)
+                if keep_owner:
+                    with contextlib.suppress(OSError):  # there is none, or only root may do this
+                        before = path.stat()
+                        os.fchown(descriptor, before.st_uid, before.st_gid)
+                        os.fchmod(descriptor, before.st_mode & 0o640)
                 os.fsync(file.fileno())
             if replace:
                 Path(temporary).replace(path)

@@ -5,7 +5,9 @@ and the one-time code of the link says for which name it is. Joining and rotatio
 before the hub learns of it, so no crash and no full disk loses a key that the hub knows, or uses a code up.
 """
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,23 +72,29 @@ def _done(credentials: Credentials, timeout: Seconds) -> Credentials | None:
 
 
 def _joined(credentials: Credentials, link: Link, timeout: Seconds) -> Credentials:
+    with _told(link):
+        guest = Client(credentials=credentials, name="join", producer=ENROLLING, timeout=timeout)
     try:
-        _enrol(credentials, link, timeout)
+        with _told(link), guest:
+            guest.admin.ask("keys.enrol", code=link.code)
     except (ConnectionLost, Timeout, Conflict) as error:
         # The hub may have enrolled the key, and its answer was lost.
         try:
             return _enrolled(credentials, timeout)
         except FabricError:
-            if str(error).startswith("no hub at"):
-                raise ConnectionLost(str(error), _NEW_ADDRESS) from None
             raise error from None
     return _enrolled(credentials, timeout)
 
 
-def _enrol(credentials: Credentials, link: Link, timeout: Seconds) -> None:
+@contextlib.contextmanager
+def _told(link: Link) -> Iterator[None]:
+    """Errors say what is wrong with the link."""
     try:
-        with Client(credentials=credentials, name="join", producer=ENROLLING, timeout=timeout) as guest:
-            guest.admin.ask("keys.enrol", code=link.code)
+        yield
+    except ConnectionLost as error:
+        if not str(error).startswith("no hub at"):
+            raise
+        raise ConnectionLost(str(error), _NEW_ADDRESS) from None
     except (AuthFailed, Forbidden, NotFound, Conflict) as error:
         match error.fields.get("handshake"):
             case "key_refused":
@@ -115,6 +123,7 @@ def identity(credentials: Credentials, timeout: Seconds = ANSWER_S) -> dict[str,
 def rotate(path: str | Path, *, timeout: Seconds = ANSWER_S) -> Credentials:
     """Replace the key pair of a file of credentials. It can be called again after a crash at any point. Running clients
     that were made with the path, or with its context, read the file again when the hub refuses the old key."""
+    path = Path(path).resolve()  # a symbolic link stays one
     found = Credentials.load(path)
     if found.keys is None:
         raise FabricError(f"{path} has no keys", "it is an address without encryption; join the hub to get keys")
@@ -122,7 +131,7 @@ def rotate(path: str | Path, *, timeout: Seconds = ANSWER_S) -> Credentials:
         return done
     pending = found.pending or new_pair().secret
     found = found.replace(pending=pending)
-    found.save(path)  # before the hub can forget the old key
+    found.save(path, keep_owner=True)  # before the hub can forget the old key
     try:
         with Client(credentials=found, name="rotate", timeout=timeout) as fab:
             fab.admin.ask("keys.rotate", key=public_of(pending))
@@ -132,7 +141,7 @@ def rotate(path: str | Path, *, timeout: Seconds = ANSWER_S) -> Credentials:
             raise
         return done
     except HubError:
-        found.replace(pending="").save(path)  # refused: the old key is still the right one
+        found.replace(pending="").save(path, keep_owner=True)  # refused: the old key is still the right one
         raise
     done = _finished(found, path, timeout)
     if done is None:
@@ -152,5 +161,5 @@ def _finished(found: Credentials, path: str | Path, timeout: Seconds) -> Credent
         return None
     if me.get("principal") in ("", GUEST):
         return None
-    rotated.save(path)
+    rotated.save(path, keep_owner=True)
     return rotated
