@@ -13,7 +13,7 @@ import ctypes
 import socket
 import struct
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -43,6 +43,7 @@ class Connections:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", router: "zmq.Socket[bytes]") -> None:
         self.descriptors: dict[PeerId, int] = {}  # descriptor of each peer that has sent a message
         self.identities: dict[PeerId, Identity] = {}  # of each peer, if the hub has keys
+        self._counts = Counter[str]()  # of these, by principal
         self.identify: Callable[[PeerId, zmq.Frame], Identity] | None = None  # reads the identity from a frame
         self.refusals: deque[Refusal] = deque(maxlen=REFUSALS_MAX)  # handshakes that failed, if the hub has keys
         self._failed: deque[str] = deque(maxlen=REFUSALS_MAX)  # why handshakes failed whose connections end now
@@ -71,7 +72,19 @@ class Connections:
             self._peers[descriptor] = peer
             self._silent.pop(descriptor, None)
         if self.identify is not None:
-            self.identities[peer] = self.identify(peer, frame)
+            self.set_identity(peer, self.identify(peer, frame))
+
+    def set_identity(self, peer: PeerId, identity: Identity) -> None:
+        """The connection of a peer has this identity from now on."""
+        self._drop_identity(peer)
+        self.identities[peer] = identity
+        self._counts[identity.name] += 1
+
+    def _drop_identity(self, peer: PeerId) -> None:
+        if (identity := self.identities.pop(peer, None)) is not None:
+            self._counts[identity.name] -= 1
+            if not self._counts[identity.name]:
+                del self._counts[identity.name]
 
     def identity_of(self, peer: PeerId) -> Identity:
         """The identity of a connection; without keys all are local."""
@@ -79,7 +92,7 @@ class Connections:
 
     def count_of(self, name: str) -> int:
         """The connections of a principal that have sent a message."""
-        return sum(identity.name == name for identity in self.identities.values())
+        return self._counts[name]
 
     def refuse(self, frame: zmq.Frame) -> int:
         """Cut the connection by which a frame came; returns 0 if it was cut before."""
@@ -88,7 +101,7 @@ class Connections:
     def forget(self, peer: PeerId) -> None:
         """Forget a peer that is gone."""
         descriptor = self.descriptors.pop(peer, NO_DESCRIPTOR)
-        self.identities.pop(peer, None)
+        self._drop_identity(peer)
         if self._peers.get(descriptor) == peer:
             del self._peers[descriptor]
 

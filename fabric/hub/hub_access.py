@@ -123,11 +123,11 @@ class HubAccess:
         self._applied = self.book.revision
         self.zap.show(self.book.view)
         router.apply_access()
-        identities = self._connections.identities
-        for peer, before in list(identities.items()):
+        for peer, before in list(self._connections.identities.items()):
             if not before.key:
                 continue
-            identity = identities[peer] = self.book.identity_of(before.key, before.address)
+            identity = self.book.identity_of(before.key, before.address)
+            self._connections.set_identity(peer, identity)
             has_joined = before.name == GUEST_NAME and identity.name != REFUSED_NAME
             if identity.name != before.name and not has_joined:
                 router.disown(peer, GONE)
