@@ -127,7 +127,7 @@ class HubAccess:
 
     def turn_away(self, peer: PeerId, router: Router) -> None:
         """After a command of a watched peer: if its HELLO was refused, or it has sent none, it is not heard any more.
-        No one takes more of the hub's time by more connections."""
+        So many connections do not have many shares of the hub's time."""
         if peer not in self.turned_away and router.last_heard(peer) is None:
             self.turned_away.add(peer)
             self._cut_later(peer)
