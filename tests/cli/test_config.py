@@ -39,7 +39,7 @@ assert HUB is not None
 CONTEXT = click.Context(HUB, parent=TOP, info_name="hub")
 OPTIONS = [pytest.param(option, id=key(option)) for option in config.settings(HUB)]
 
-NO_HUB = ["hub", "--bind", "ipc:///nonexistent/hub"]  # refused with exit code 1 if the configuration is right
+NO_HUB = ["hub", "--bind", "ipc:///dev/null/hub"]  # refused with exit code 1 if the configuration is right
 
 
 @pytest.fixture(autouse=True)
