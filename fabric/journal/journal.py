@@ -106,6 +106,7 @@ class Journal:
     ) -> "Journal":
         """Open the journal in a directory. A second hub on the same directory is refused."""
         path = Path(path)
+        limits.check()
         if not create and not has_data(path):
             raise JournalError(f"there is no journal in {path}", "check the path")
         make_directory(path)

@@ -32,6 +32,12 @@ class Limits(NamedTuple):
     disk_floor_bytes: int | None = None  # None: by the constants above
     events_bytes: int = EVENTS_BYTES  # delivery events take at most so much, and at most a quarter of max_bytes
 
+    def check(self) -> None:
+        """Refuse a limit below 0, and NaN: every message would be above it, and so be removed."""
+        for name, value in self._asdict().items():
+            if value is not None and not value >= 0:
+                raise JournalError(f"the limit {name} is {value!r}", "give 0 or more; 0 is no limit")
+
 
 class Gauge:
     """Measures used and free bytes once a second, and estimates them in between."""

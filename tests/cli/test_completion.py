@@ -72,7 +72,8 @@ def test_a_shell_completes_with_it(shell: str, tmp_path: Path, hub: HubProcess, 
     program.chmod(0o755)
     path = os.pathsep.join((str(tmp_path), os.environ["PATH"]))
     python = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH", "")]))
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": python, "HOME": str(tmp_path)}
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": python}
+    environment |= {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}  # fish makes a folder there
     for line, offered in OFFERED.items():
         words = [*command, script, *(["sh", "--"] if shell != "fish" else ["--"]), *line.split()]
         done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True)

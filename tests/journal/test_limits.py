@@ -42,6 +42,14 @@ def test_messages_older_than_the_limit_are_removed(tmp_path: Path) -> None:
     journal.close()
 
 
+@pytest.mark.parametrize("field", Limits._fields)
+@pytest.mark.parametrize("value", [-1, float("nan")])
+def test_a_limit_below_nothing_is_refused(tmp_path: Path, field: str, value: float) -> None:
+    with pytest.raises(JournalError, match=f"the limit {field} is "):
+        Journal.open(tmp_path / "j", Limits(**{field: value}))  # type: ignore[arg-type]
+    assert not (tmp_path / "j").exists()
+
+
 def test_the_oldest_are_removed_while_there_are_too_many(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "j", Limits(max_messages=25))
     journal.commit(Pen().blocks(10, count=10))

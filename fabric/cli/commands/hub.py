@@ -92,14 +92,14 @@ LEVELS = ("debug", "info", "warning", "error")
 )
 @click.option(
     "--log-format",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(["text", "json"], case_sensitive=False),
     default="text",
     show_default=True,
     help="Format of the lines on stderr.",
 )
 @click.option(
     "--log-level",
-    type=click.Choice(LEVELS),
+    type=click.Choice(LEVELS, case_sensitive=False),
     default=None,
     help="Write lines of this level and above.  [default: info; warning when on a terminal]",
 )

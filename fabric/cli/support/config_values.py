@@ -41,7 +41,7 @@ def converted(option: click.Option, value: Any, context: click.Context) -> Any:
 
 def _reason(option: click.Option, value: Any, error: click.UsageError) -> str:
     """What is wrong, where click's own sentence names its types or repeats what is allowed."""
-    if isinstance(option.type, click.IntRange | click.Choice):
+    if isinstance(option.type, click.IntRange | click.Choice | type(click.BOOL)):
         return f"{shown(value)} is not allowed"
     return error.message.rstrip(".").partition("; write ")[0]
 
