@@ -82,7 +82,7 @@ class HubAccess:
     # Connections.
 
     def identify(self, peer: PeerId, frame: zmq.Frame) -> Identity:
-        """The identity of the connection by which a frame came. A connection by TCP is nobody without a key."""
+        """The identity of the connection by which a frame came. A connection by TCP without a key has no rights."""
         address = _property(frame, "Peer-Address")
         key = self.zap.key_of(_property(frame, "User-Id"))
         if not key:
