@@ -6,6 +6,7 @@ cut. A connection is cut a moment later, so that the last frames leave.
 """
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -43,6 +44,21 @@ def wants_keys(data: Path, options: HubOptions) -> bool:
     return options.access is not None or any(map(is_network, options.binds)) or have_keys(data)
 
 
+def bind_admin(socket: RouterSocket, data: Path, others: Iterable[str]) -> str:
+    """Listen at the socket in the data folder, if the hub does not yet. Its address; empty if that is impossible."""
+    address, why = admin_address(data), "the path of the data folder is too long for a Unix socket"
+    taken = {os.path.abspath(url.removeprefix("ipc://")) for url in others if url.startswith("ipc://")}
+    if address and os.path.abspath(address.removeprefix("ipc://")) in taken:
+        return address
+    try:
+        if address:
+            return socket.bind(address)
+    except FabricError as error:  # such as a file system without sockets
+        why = str(error)
+    event(logging.WARNING, "no admin socket", why=why)
+    return ""
+
+
 class HubAccess:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", data: Path, options: HubOptions) -> None:
         self.book = AccessBook(data, options.access, options.advertise)
@@ -61,7 +77,7 @@ class HubAccess:
         self._connections = socket.connections
         socket.connections.identify = self.identify
         bound = {url: socket.bind(url) for url in urls if not url.startswith("tcp://")}
-        self._bind_admin(socket, [*bound.values()])
+        self.admin_bind = bind_admin(socket, self._data, bound.values())
         socket.configure(lambda inner: encrypt(inner, self.book.hub_pair))
         self.zap.show(KeyView({}))  # no key is known, and no invitation is open
         socket.configure(lambda inner: require_refusal(inner, self.book.hub_key))
@@ -69,15 +85,6 @@ class HubAccess:
         self.zap.show(self.book.view)
         self._report()
         return [bound[url] if url in bound else socket.bind(url) for url in urls]
-
-    def _bind_admin(self, socket: RouterSocket, others: list[str]) -> None:
-        address = admin_address(self._data)
-        if not address:
-            event(logging.WARNING, "no admin socket", why="the path of the data folder is too long for a Unix socket")
-        elif address not in others:
-            self.admin_bind = socket.bind(address)
-        else:
-            self.admin_bind = address
 
     # Connections.
 
