@@ -26,7 +26,7 @@ from fabric.hub.commits import Commits
 from fabric.hub.curve import IO_THREADS
 from fabric.hub.faults import Faults
 from fabric.hub.guard import Guard
-from fabric.hub.hub_access import HubAccess, wants_keys
+from fabric.hub.hub_access import HubAccess, bind_admin, wants_keys
 from fabric.hub.intake import Intake
 from fabric.hub.journal_thread import JournalThread
 from fabric.hub.log import event
@@ -92,6 +92,8 @@ class Hub:
                 self.binds += self.access.listen(self._socket, options.binds)
             else:
                 self.binds += [self._socket.bind(url) for url in options.binds]
+                if options.has_socket:
+                    bind_admin(self._socket, Path(path), self.binds)
             undo.pop_all()
         self._make_loop()
 

@@ -45,6 +45,20 @@ def wants_keys(data: Path, options: HubOptions) -> bool:
     return options.access is not None or any(map(is_network, options.binds)) or have_keys(data)
 
 
+def bind_admin(socket: RouterSocket, data: Path, others: Iterable[str]) -> str:
+    """Listen at the socket in the data folder, if the hub does not yet. Its address; empty if that is impossible."""
+    address, why = admin_address(data), "the path of the data folder is too long for it, or is no text"
+    if address and place(address) in map(place, others):
+        return address
+    try:
+        if address:
+            return socket.bind(address)
+    except FabricError as error:  # such as a file system without sockets
+        why = str(error)
+    event(logging.WARNING, "no admin socket", why=why)
+    return ""
+
+
 class HubAccess:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", data: Path, options: HubOptions) -> None:
         access = Path(options.access) if options.access is not None else None
@@ -70,7 +84,7 @@ class HubAccess:
         self._connections = socket.connections
         socket.connections.identify = self.identify
         bound = {url: socket.bind(url) for url in urls if not url.startswith("tcp://")}
-        self._bind_admin(socket, [*bound.values()])
+        self.admin_bind = bind_admin(socket, self._data, bound.values())
         socket.configure(lambda inner: encrypt(inner, self.book.hub_pair))
         self.zap.show(KeyView({}))  # no key is known, and no invitation is open
         socket.configure(lambda inner: require_refusal(inner, self.book.hub_key))
@@ -79,21 +93,10 @@ class HubAccess:
         self._report()
         return [bound[url] if url in bound else socket.bind(url) for url in urls]
 
-    def _bind_admin(self, socket: RouterSocket, others: list[str]) -> None:
-        address = admin_address(self._data)
-        if not address:
-            event(
-                logging.WARNING, "no admin socket", why="the path of the data folder is too long for it, or is no text"
-            )
-        elif place(address) not in map(place, others):
-            self.admin_bind = socket.bind(address)
-        else:
-            self.admin_bind = address
-
     # Connections.
 
     def identify(self, peer: PeerId, frame: zmq.Frame) -> Identity:
-        """The identity of the connection by which a frame came. By TCP and without a key it has no principal."""
+        """The identity of the connection by which a frame came. A connection by TCP without a key has no rights."""
         address = _property(frame, "Peer-Address")
         key = self.zap.key_of(_property(frame, "User-Id"))
         if not key:

@@ -20,3 +20,4 @@ class HubOptions(NamedTuple):
     thresholds: Thresholds = Thresholds()  # of the hub's health
     access: str | Path | None = None  # the access file; None: access.toml in the data folder
     advertise: str = ""  # the address that invitations name; empty: the client knows how it has reached the hub
+    has_socket: bool = False  # without keys, too, listen at the socket in the data folder, for health checks

@@ -136,6 +136,21 @@ def test_the_next_step_is_short_in_the_usual_folder(
     )
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_hub_runs_without_its_socket_where_there_can_be_none(start: Start, tmp_path: Path, host: str) -> None:
+    (tmp_path / "j/hub.sock").mkdir(parents=True)  # as a file system without sockets
+    said = read_until(start("hub", "--data", str(tmp_path / "j"), "--bind", f"tcp://{host}:*"), "hub ready")
+    assert "no admin socket" in said
+    assert "admin    ipc" not in said
+
+
+def test_the_socket_is_the_one_that_was_given(start: Start, tmp_path: Path) -> None:
+    data = tmp_path / "j"
+    said = read_until(start("hub", "--data", str(data), "--bind", f"ipc://{data}/../j/hub.sock"), "hub ready")
+    assert "no admin socket" not in said
+    assert (data / "hub.sock").is_socket()
+
+
 def test_an_address_of_another_machine_is_refused(tmp_path: Path, fabric: Fabric) -> None:
     result = fabric("hub", "--data", str(tmp_path / "journal"), "--bind", "tcp://192.0.2.1:7171")
     assert result.exit_code == 1

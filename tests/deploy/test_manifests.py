@@ -131,6 +131,7 @@ def test_a_pod_is_not_of_root_and_can_run_the_image(name: str, pod: Manifest, im
     assert (f"{user['runAsUser']}:{user['runAsGroup']}", user["runAsNonRoot"]) == (image.user, True)
     (container,) = pod["containers"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["imagePullPolicy"] == "IfNotPresent", "the image of this name is in no public registry"
     understood(container["args"])
     check_variables({variable["name"] for variable in container["env"]})
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):

@@ -26,7 +26,7 @@ from tests.test_house import ROOT
 PAGE: Final = ROOT / "docs/production.md"
 STEPS: Final = [step for step in pages.steps(PAGE) if step.kind == "shell"]
 OF_THE_SYSTEM: Final = re.compile(
-    r"(docker|kubectl|python3|ln|install|systemd-sysusers|systemctl|chown|export|/opt/fabric/bin)\b"
+    r"(docker|kubectl|python3|ln|mkdir|install|systemd-sysusers|systemctl|chown|export|/opt/fabric/bin)\b"
 )
 ADDRESS: Final = "export FABRIC_URL=ipc:///var/lib/fabric/hub.sock"
 NEW_MACHINE: Final = "install -d -m 0700 -o fabric -g fabric /var/lib/fabric"
@@ -95,9 +95,19 @@ def understood(words: list[str]) -> None:
 @pytest.mark.parametrize("text", [step.text for step in STEPS if OF_THE_SYSTEM.match(step.text)])
 def test_a_command_of_the_system_names_what_exists(text: str) -> None:
     for name in re.findall(r"(?<!\S)(deploy/\S+|\./clients/python)", text):
-        assert (ROOT / name).exists() or "/secrets/" in name, name
+        assert (ROOT / name).exists() or "/secrets" in name, name
     if inner := re.search(r"(?:exec hub|--) fabric (.*)$", text):
         understood(shlex.split(inner[1]))
+
+
+def test_each_secret_of_compose_is_made() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    workers = (ROOT / "deploy/compose/hub-and-workers.yml").read_text(encoding="utf-8")
+    secrets = re.findall(r"(\w+)\.cred$", workers, re.MULTILINE)
+    assert len(secrets) == 2
+    for name in secrets:
+        assert f"hub fabric keys create {name} " in text
+        assert f"deploy/compose/secrets/{name}.cred" in text
 
 
 def test_both_kinds_of_commands_are_found() -> None:

@@ -1,7 +1,6 @@
 """`fabric hub`: runs a hub in this process until a signal drains it."""
 
 import logging
-import os
 import shlex
 import sys
 import time
@@ -134,7 +133,7 @@ def hub(data: Path, log_format: str, log_level: str | None, **given: Any) -> int
     _check_binds(given["binds"])
     raise_descriptor_limit()
     begun = time.monotonic()
-    running = Hub(data, _with_socket(data, _options(**given)))
+    running = Hub(data, _options(**given)._replace(has_socket=True))
     if log_format == "text":
         _banner(running, data, time.monotonic() - begun)
     return serve(running)
@@ -164,18 +163,6 @@ def _options(
     options = HubOptions(binds=binds, limits=limits, drain_s=drain, allow_network_fs=allow_network_fs)
     thresholds = options.thresholds._replace(oldest_s=(degraded_oldest, unhealthy_oldest))
     return options._replace(thresholds=thresholds, access=access, advertise=advertise)
-
-
-def _with_socket(data: Path, options: "HubOptions") -> "HubOptions":
-    """Without keys the hub listens at the socket in its data folder, too, as one with keys does: for health checks."""
-    from fabric.hub.addresses import admin_address
-    from fabric.hub.hub_access import wants_keys
-
-    address = admin_address(data)
-    sockets = [os.path.abspath(url.removeprefix("ipc://")) for url in options.binds if url.startswith("ipc://")]
-    if not address or os.path.abspath(address.removeprefix("ipc://")) in sockets or wants_keys(data, options):
-        return options
-    return options._replace(binds=(*options.binds, address))
 
 
 def _log_configuration() -> None:
