@@ -13,6 +13,8 @@ else
 MAKE_VENV := $(PYTHON) -m venv $(VENV)
 INSTALL   := $(BIN)/python -m pip install --disable-pip-version-check
 endif
+# Half of the tests wait for other processes, so two cores have work for three.
+WORKERS = $(shell $(BIN)/python -c 'import os; print(max(2, (os.cpu_count() or 1) * 3 // 2))')
 SOURCES := --editable clients/python --editable
 # Otherwise, where PYTHONDONTWRITEBYTECODE is set, each process compiles all that it imports: half of a hub's start.
 COMPILE  = $(BIN)/python -m compileall -q fabric clients/python/fabric_protocol clients/python/fabric_client spark
@@ -44,7 +46,7 @@ demo: $(CORE)  ## a hub in a temporary folder with sample traffic
 
 test: $(STAMP)  ## all tests, in parallel
 	@$(COMPILE)
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 cluster: $(STAMP)  ## the tests of Spark, with a cluster of a master and two workers
 	FABRIC_CLUSTER=1 $(BIN)/python -m pytest tests/spark

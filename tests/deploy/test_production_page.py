@@ -43,7 +43,8 @@ def folder() -> Iterator[Path]:
 def hub(folder: Path) -> Iterator[HubProcess]:
     (folder / "fabric-data").mkdir()
     open_hub_key(folder / "fabric-data")
-    with HubProcess(folder / "fabric-data") as hub:
+    # No other program takes the port of this address while the hub is stopped.
+    with HubProcess(folder / "fabric-data", bind="tcp://127.0.0.2:*") as hub:
         yield hub
 
 
