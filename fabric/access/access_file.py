@@ -56,7 +56,7 @@ groups = ["*"]            # names of groups to join or create
 request = ["#"]
 respond = ["#"]
 producers = ["*"]         # names of producers that are shared with other principals
-admin = ["groups", "topics", "dlq", "schedules", "sessions", "hub", "keys", "info"]
+admin = ["groups", "topics", "dlq", "schedules", "sessions", "hub", "keys", "links", "info"]
 
 [role.client]
 publish = ["#"]

@@ -2,8 +2,9 @@
 
 from typing import Final, NamedTuple
 
-# What ADMIN and INFO need beyond the rights to topics and groups. `info` reads all lists and counters.
-ADMIN_RIGHTS: Final = ("groups", "topics", "dlq", "schedules", "sessions", "hub", "keys", "info")
+# What commands need beyond the rights to topics and groups. `info` reads all lists and counters; `links` publishes
+# messages under their origin in another journal.
+ADMIN_RIGHTS: Final = ("groups", "topics", "dlq", "schedules", "sessions", "hub", "keys", "links", "info")
 
 
 class Limits(NamedTuple):
@@ -12,7 +13,7 @@ class Limits(NamedTuple):
     rate: int = 0  # messages that are published or requested in a second
     bytes: int = 0  # of these, in a second
     sessions: int = 0
-    inflight: int = 0  # bytes of publishes that are not confirmed yet
+    inflight: int = 0  # bytes of publishes that are not confirmed yet, and of requests that wait for a responder
     groups: int = 0  # durable groups of the hub with names that it may use; at the limit it creates none
 
 

@@ -46,7 +46,7 @@ class Usage:
         self.is_limited = False  # whether `publish` and `spend` have anything to check
         self.sessions = 0
         self.subscriptions = 0  # without a group
-        self.inflight_bytes = 0  # of publishes that are accepted and not yet confirmed
+        self.inflight_bytes = 0  # of publishes that are not confirmed yet, and of requests that wait for a responder
 
     def limit(self, limits: Limits) -> None:
         """Set the limits. Other limits than before begin without a debt."""
@@ -58,13 +58,13 @@ class Usage:
             self.is_limited = bool(limits.rate or limits.bytes or limits.inflight)
 
     def publish(self, count: int, size: int, now: float) -> None:
-        """Count a publish, or raise BUSY. The bytes in flight are counted when the publish is stored."""
+        """Count a publish or a request, or raise BUSY. The bytes in flight are counted when it is accepted."""
         inflight = self.inflight_bytes
         if inflight and 0 < self.limits.inflight < inflight + size:  # a block alone passes, or it would never pass
             raise ProtocolError(
                 Code.BUSY,
-                f"this principal may have {self.limits.inflight} bytes of unconfirmed publishes, and has {inflight}: "
-                "wait for confirmations, then publish again",
+                f"this principal may have {self.limits.inflight} bytes of unconfirmed publishes and waiting requests, "
+                f"and has {inflight}: wait for answers, then send it again",
                 retry_ms=INFLIGHT_RETRY_MS,
             )
         self.spend(count, size, now)

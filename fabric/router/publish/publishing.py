@@ -177,6 +177,8 @@ class Publishing(Part):
         principal.require_publish(block.topics)
         if publish.options:
             block.origin = origin_of(publish.options, block.count, self._own_journal)
+            if block.origin is not None:
+                principal.require_admin("links", "publish messages under an origin")
         if not publish.pseq:
             if publish.options:
                 _require_pseq(publish.options)

@@ -32,7 +32,9 @@ RETRY_MS: Final = 50
 class OpenRequest:
     """An open request."""
 
-    __slots__ = ("block", "deadline", "is_open", "number", "replies_left", "responder", "rid", "service", "session")
+    __slots__ = (
+        "block", "deadline", "is_open", "number", "principal", "replies_left", "responder", "rid", "service", "session",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class OpenRequest:
     ) -> None:
         self.number = number  # the rid of the request for the responder
         self.session: Session | None = session  # of the client; None: the session has ended
+        self.principal = session.principal
         self.rid = request.rid
         self.service = service
         self.deadline = deadline
@@ -144,7 +147,7 @@ class Requests(Part):
                 retry_ms=RETRY_MS,
             )
         if principal.usage.is_limited:
-            principal.usage.spend(1, len(message.block), now)
+            principal.usage.publish(1, len(message.block), now)
         self._change.begin()
         request = OpenRequest(next(self._numbers), session, message, service, now + timeout_s, replies_max)
         self._open[request.number] = request
@@ -156,7 +159,7 @@ class Requests(Part):
             self._pass_on(request, responder, now, turn)
         else:
             service.waiting[request.number] = request
-            self._waiting_bytes += len(request.block)
+            self._count_waiting(request, len(request.block))
 
     def _choose(self, topic: str) -> tuple[Service, Responder | None]:
         """The service with the least load, and its free responder; None when the request has to wait."""
@@ -256,7 +259,7 @@ class Requests(Part):
     def _serve(self, service: Service, now: float, turn: Turn) -> None:
         while service.waiting and (responder := service.free()) is not None:
             request = service.waiting.pop(next(iter(service.waiting)))
-            self._waiting_bytes -= len(request.block)
+            self._count_waiting(request, -len(request.block))
             self._pass_on(request, responder, now, turn)
 
     # The end of a request.
@@ -280,8 +283,13 @@ class Requests(Part):
         if request.responder is not None:
             request.responder.open.pop(request.number, None)
         elif request.service.waiting.pop(request.number, None) is not None:
-            self._waiting_bytes -= len(request.block)
+            self._count_waiting(request, -len(request.block))
         self._mark_runnable(request.service)
+
+    def _count_waiting(self, request: OpenRequest, size: int) -> None:
+        """Bytes begin to wait for a responder, or end to."""
+        self._waiting_bytes += size
+        request.principal.usage.inflight_bytes += size
 
 
 def _load(service: Service) -> tuple[float, int]:

@@ -89,6 +89,11 @@ def _publishing() -> Iterator[Attempt]:
         yield Attempt(f"PUB with ttl {topic}", _publish(topic, ttl_ms=1000))
         settles = ((1, ((m.Verdict.ACK, 1, 1, None),)),)
         yield Attempt(f"TXN {topic}", m.Transact(9, 0, settles, encode(topic, [b"x"])))
+    born = (b"j" * 16, 1, 1, 0)
+    yield Attempt("PUB under an origin", _publish("invoices.1", origin=born))
+    yield Attempt(
+        "PUB under an origin with other rights", _publish("invoices.1", origin=born), role(*(set(ALL) - {"links"}))
+    )
     yield Attempt("PUB without the right", _publish("invoices.1"), role(publish=()))
 
 

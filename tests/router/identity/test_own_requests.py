@@ -127,9 +127,27 @@ def test_a_name_of_a_service_is_a_name_of_a_group_and_cannot_be_squatted(world: 
     assert isinstance(serve(world, EVE, "eve.sum", chan=2), m.Ok)  # without a name
 
 
+def test_requests_that_wait_are_bytes_in_flight_until_a_responder_has_them(world: People) -> None:
+    serve(world, BOB, "sum", concurrency=1)
+    world.change(ann=CLIENT._replace(limits=Limits(inflight=2 * len(encode("sum", [b"1+1"])))))
+    used = world.router.session_table.session_of(ANN).principal.usage
+    for rid in (51, 52, 53):  # the responder has the first one
+        assert ask(world, ANN, rid=rid) == []
+    (refusal,) = ask(world, ANN2, rid=54)
+    assert isinstance(refusal, m.Err)
+    assert (refusal.code, refusal.fields["retry_ms"]) == (Code.BUSY, 50)
+    assert ask(world, EVE) == [], "another principal has room"
+    world.say(BOB, m.Reply(1, passed_on(world, BOB).rid, {}, encode("r", [b"2"])))
+    assert ask(world, ANN2, rid=54) == []
+    world.say(ANN, m.Goodbye(0))
+    world.say(ANN2, m.Goodbye(0))
+    world.pass_time(6)
+    assert used.inflight_bytes == 0
+
+
 def test_requests_count_for_the_rate(world: People) -> None:
     serve(world, BOB, "sum")
-    world.change(ann=CLIENT._replace(limits=Limits(rate=1, inflight=1)))
+    world.change(ann=CLIENT._replace(limits=Limits(rate=1)))
     assert ask(world, ANN, rid=51) == []
     (refusal,) = ask(world, ANN, rid=52)
     assert isinstance(refusal, m.Err)
