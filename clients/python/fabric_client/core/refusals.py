@@ -22,7 +22,10 @@ def heed(session: "Session", message: m.Err, now: float) -> None:
     if message.code == Code.NO_SESSION:
         session.lost(now, "the hub does not know this session")
     elif message.code == Code.AUTH_FAILED and session.calls.get(message.rid) is None:
-        session.refused(now, from_wire(message))
+        if session.several and not session.handshake.hub:
+            session.lost(now, from_wire(message))  # another address may accept this client
+        else:
+            session.refused(now, from_wire(message))
     elif session.publisher.refused(message, now):
         pass
     elif message.rid == session.handshake.hello_rid and session.state is State.OPENING:

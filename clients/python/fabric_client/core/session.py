@@ -65,7 +65,7 @@ class Session:
         self.unsettled = Unsettled()  # verdicts that the hub may never have received
         self.publisher = (Source if self.handshake.jumps else Publisher)(self.send, self._next_rid)
         self._reconnect = Reconnect(random, keyed)
-        self._several = several
+        self.several = several
         self._logged: set[str] = set()  # refusals since the last WELCOME; each address has a few
         self._rid = 0
         self.calls = Calls(self.send)
@@ -251,7 +251,7 @@ class Session:
     @property
     def _welcome_until(self) -> float:
         """When a session that is OPENING has waited long enough."""
-        return min(self._heartbeat.gone_at, self._heartbeat.sent_at + ANOTHER_S if self._several else FOREVER)
+        return min(self._heartbeat.gone_at, self._heartbeat.sent_at + ANOTHER_S if self.several else FOREVER)
 
     def next_deadline(self) -> float:
         """When `tick` (or `wants_socket`) has something to do, if nothing happens before."""
