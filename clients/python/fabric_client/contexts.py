@@ -28,8 +28,8 @@ def home() -> Path:
         return Path(found) / "fabric"
     try:
         return Path("~/.config/fabric").expanduser()
-    except RuntimeError:  # a container may run with a user that has no entry and no HOME
-        raise FabricError("this user has no home folder for contexts", "set FABRIC_HOME to a folder") from None
+    except RuntimeError:  # the system does not know this user, as in many containers; HOME is mostly / there
+        return Path("/.config/fabric")
 
 
 def path_of(name: str) -> Path:
@@ -96,7 +96,7 @@ def current() -> str:
     """The name of the current context; empty if there is none."""
     try:
         name = (home() / "current").read_text(encoding="utf-8").strip()
-    except (OSError, FabricError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError):
         return ""
     return name if NAME.fullmatch(name) else ""
 
