@@ -48,8 +48,8 @@ def index_of(at: int) -> int:
     return k if at else 0
 
 
-class Stopped(Exception):
-    """SIGTERM has arrived."""
+class Stopped(BaseException):
+    """SIGTERM has arrived. It may come within a call that handles every Exception."""
 
 
 def publish(url: str, note: Path, *, control: bool) -> None:
