@@ -9,7 +9,7 @@ import click
 
 from fabric.cli import EXIT_CONFLICT, EXIT_USAGE
 from fabric.cli.support.destination import VARIABLES
-from fabric.cli.support.tables import Failed, output_options, say, usage
+from fabric.cli.support.tables import Failed, note, output_options, say, usage
 from fabric.cli.support.values import Duration, Name
 from fabric_protocol.errors import FabricError
 
@@ -62,7 +62,7 @@ def join(link: str, context_name: str | None, replace: bool, timeout: float, as_
         found = joining.join(parsed, draft=draft, timeout=timeout).replace(hub=name)
         path = contexts.add(name, found, replace=replace or _is_of(name, found.hub_key, found.principal))
     except KeyboardInterrupt:
-        _note("interrupted; run the same line again")
+        note("interrupted; run the same line again")
         raise
     is_current = contexts.current() == name
     told = [
@@ -73,12 +73,8 @@ def join(link: str, context_name: str | None, replace: bool, timeout: float, as_
     answer = {"context": name, "current": is_current, "url": found.url, "principal": found.principal}
     say("fabric.join.v1", {**answer, "key": found.public, "file": str(path)}, "\n".join(told), as_json)
     if overriding := [variable for variable in VARIABLES.values() if os.environ.get(variable)]:
-        _note(f"{overriding[0]} is set, and goes before contexts")
+        note(f"{overriding[0]} is set, and goes before contexts")
     draft.unlink(missing_ok=True)  # after all else, so that the same line can be run again until then
-
-
-def _note(text: str) -> None:
-    click.echo(click.style("note: ", fg="cyan") + text, err=True)
 
 
 def _line() -> str:

@@ -32,6 +32,7 @@ from fabric.cli.support.tables import (
     Row,
     confirm,
     document,
+    note,
     output_options,
     plural,
     print_table,
@@ -118,9 +119,9 @@ def invite_command(
         click.echo(line)
         ends_s = answer["expires_us"] / 1e6
         moment = shown_time(ends_s).partition(".")[0] + "Z"
-        _note(f"run this line on the other machine: once, until {moment} ({shown_ago(ends_s, time.time())})")
+        note(f"run this line on the other machine: once, until {moment} ({shown_ago(ends_s, time.time())})")
     if is_local:
-        _note(f"only this machine reaches {host}; for another machine, give --address HOST:PORT")
+        note(f"only this machine reaches {host}; for another machine, give --address HOST:PORT")
 
 
 @keys.command("create")
@@ -166,12 +167,12 @@ def create_command(
             path.unlink()
             raise
         except fabric_client.FabricError:
-            _note(f"the hub may have taken the key in {path}: 'fabric keys show {name}' tells")
+            note(f"the hub may have taken the key in {path}: 'fabric keys show {name}' tells")
             raise
     told = f"{name} has the role {role}; its credentials are in {path}\nuse them: FABRIC_CREDENTIALS={path}"
     say("fabric.keys.create.v1", {**answer, "url": f"tcp://{host}", "file": str(path)}, told, as_json)
     if is_local:
-        _note(f"only this machine reaches {host}; for another machine, give --address HOST:PORT")
+        note(f"only this machine reaches {host}; for another machine, give --address HOST:PORT")
 
 
 @keys.command("list")
@@ -365,7 +366,3 @@ def _must_be_new(path: Path) -> None:
         usage("-o takes a file, not '-'; 'fabric keys export --format env' prints variables")
     if path.exists():
         raise Failed(f"{path} exists", "choose another file with -o; a key that is overwritten is lost", EXIT_CONFLICT)
-
-
-def _note(text: str) -> None:
-    click.echo(click.style("note: ", fg="cyan") + text, err=True)

@@ -101,6 +101,11 @@ def say(schema: str, fields: Row, sentence: str, as_json: bool) -> None:
     click.echo(document(schema, fields) if as_json else sentence)
 
 
+def note(text: str) -> None:
+    """Print a line beside the answer, on standard error."""
+    click.echo(click.style("note: ", fg="cyan") + text, err=True)
+
+
 def show_rows(
     schema: str, name: str, rows: Sequence[Row], columns: Sequence[Column], as_json: bool, nothing: str, **besides: Any
 ) -> None:
