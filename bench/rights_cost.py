@@ -46,7 +46,7 @@ class Peer(NamedTuple):
 
 
 class Bench:
-    """A router with three peers: one with all rights, one with a role, and one whose role has limits."""
+    """A router with three peers. One has all rights, one has a role, and one has a role with limits."""
 
     def __init__(self, folder: Path) -> None:
         self._journal = Journal.open(folder)

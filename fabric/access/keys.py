@@ -95,7 +95,7 @@ def hub_key_path(data: Path) -> Path:
 
 
 def have_keys(data: Path) -> bool:
-    """True if the hub of a data folder has a key pair, also one that cannot be read now."""
+    """True if a data folder has the key pair of a hub, whether or not the hub can read it now."""
     try:
         hub_key_path(data).lstat()
     except (FileNotFoundError, NotADirectoryError):

@@ -182,7 +182,7 @@ def _flat(path: Path, parsed: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _expanded(value: Any, environment: Mapping[str, str]) -> Any:
-    """A value with its variables. Raises ValueError for one that is not set, and for what is not a variable."""
+    """A value in which each variable is replaced. Raises ValueError if a variable is not set, or its text is wrong."""
 
     def one(match: re.Match[str]) -> str:
         if match[1]:

@@ -75,7 +75,7 @@ def prevailing(**values: Any) -> dict[str, Any]:
 
 
 def _is_link(name: str, given: set[str]) -> bool:
-    """True for a variable that Kubernetes sets for a service whose name begins with fabric."""
+    """True if Kubernetes sets a variable, because the name of a service begins with fabric."""
     match = _LINK.fullmatch(name)
     return match is not None and f"{match[1]}_SERVICE_HOST" in given
 

@@ -1,4 +1,5 @@
-"""Sources of the audit: principals, and addresses whose key is not known. Each has a number of advisories in a period.
+"""Sources of the audit: principals, and addresses whose key is not known. The hub bounds the advisories of each source
+in a period.
 
 The number of sources in a period is bounded, for principals and for addresses apart: a stranger with many addresses
 must not take the places of principals. All further ones are one source.
